@@ -1,1 +1,1 @@
-"""Seeing what happened: a Dash app over the traces that `tracer` reads."""
+"""A Dash app that shows the traces read by `tracer`."""

@@ -26,7 +26,7 @@ from dashboard.store import RunStore
 from tracer.cache import Cache
 
 PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, advice.PAGE, whatif.PAGE, graph.PAGE)
-"""In the order of the navigation; the record page is the last."""
+"""In navigation order; the record page comes last."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Serving:
     """How the dashboard is served.
 
     Attributes:
-        prefix: what stands before all addresses in the browser, "" or such as "/tool". The WSGI server takes it off
-            (waitress: `url_prefix`).
-        hosts: names that a Host header may give; None for any.
-        token: what a reader must know; None for nothing.
-        uploads: an empty directory for recordings that readers upload; None where they may not.
-        upload_limit: most bytes of such a recording.
-        recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
-        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server believes (waitress:
+        prefix: path before all addresses in the browser, "" or such as "/tool". The WSGI server strips it (waitress:
+            `url_prefix`).
+        hosts: names accepted in the Host header; None for any.
+        token: token that readers must give; None for none.
+        uploads: an empty directory for uploaded recordings; None to disable uploads.
+        upload_limit: most bytes of an uploaded recording.
+        recorder: starts recordings for readers; None to disable them. Its creator closes it.
+        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server trusts (waitress:
             `trusted_proxy`); None for none.
-        readers: processes that read recordings; None where this one may. Who makes them closes them.
+        readers: processes that read recordings; None to read in this process. Their creator closes them.
     """
 
     prefix: str = ""
@@ -59,8 +59,8 @@ class Serving:
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
     """The app of the first page, whose `server` serves them all: the recordings at these paths, and in the directories.
 
-    Nothing is read before a page is first opened, and nothing outside the paths ever. With a `cache` nothing is read
-    twice.
+    Nothing is read before a page is first opened, and nothing outside the paths ever. With a `cache` each recording is
+    parsed once.
     """
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)

@@ -1,8 +1,8 @@
-"""Answers that take seconds: worked out in the background, each once for all readers, the latest kept.
+"""Slow answers: computed in the background, once for all readers, the latest kept.
 
 Threads, and not Dash's background callbacks: those start a process per question, which would need the recording pickled
-or read again. Here all readers who ask the same share one answer, and the page asks again until it is there, so that
-any server process can be the one that is asked.
+or read again. Here all readers with the same question share one answer, and the page polls for it, so any server
+process can answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BYTES: Final = 100  # of memory that an event takes
 
 
 def heaviest() -> int:
-    """The most events that what is kept may weigh together: a sixteenth of the memory of this machine or container."""
+    """Most events held by all kept answers: a sixteenth of the memory of this machine or container."""
     return half_of_memory() // 8 // _BYTES
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question: its answer, what that weighs, and in which lane at most how many are kept."""
+    """A question: its answer, its weight, its lane, and how many of the lane are kept."""
 
     future: Future[Any]
     weight: Callable[[Any], int]
@@ -55,7 +55,7 @@ class Background:
         self, lane: str, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int] = lambda _: 1,
         most: int = _MOST_KEPT,
     ) -> Future[Answer]:  # fmt: skip
-        """The answer to a question, perhaps not there yet; asking again gives the same one.
+        """The answer to a question, perhaps not ready yet; asking again returns the same one.
 
         Args:
             lane: who asks.
@@ -75,7 +75,7 @@ class Background:
                 threading.Thread(target=self._work, args=(lane,), name=f"background {lane}", daemon=True).start()
             waiting = self._waiting[lane]
             waiting.append((question, future, work))
-            if len(waiting) > _MOST_WAITING:  # whoever still wants it asks again
+            if len(waiting) > _MOST_WAITING:  # readers who still need it ask again
                 oldest, dropped, _ = waiting.popleft()
                 dropped.cancel()
                 self._asked.pop(oldest, None)
@@ -83,7 +83,7 @@ class Background:
             return future
 
     def now(self, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int]) -> Answer:
-        """The same, found in the calling thread unless it is known; for what several answers need."""
+        """The same, computed in the calling thread unless known; for what several answers need."""
         with self._lock:
             known = self._asked.get(question)
             future: Future[Answer] = known.future if known else Future()
@@ -104,7 +104,7 @@ class Background:
             _find(future, work)
 
     def _forget(self) -> None:
-        """Let go of the answers asked for longest ago while they weigh too much."""
+        """Drop the least recently used answers while they weigh too much."""
         done = [(question, one) for question, one in self._asked.items() if one.future.done()]
         weights = [1 if one.future.exception() else one.weight(one.future.result()) for _, one in done]
         total, held = sum(weights), Counter(one.lane for _, one in done)
@@ -118,5 +118,5 @@ def _find(future: Future[Answer], work: Callable[[], Answer]) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(work())
-        except Exception as problem:  # it is the answer; whoever asked says it
+        except Exception as problem:  # it is the answer, shown by the page that asked
             future.set_exception(problem)

@@ -1,4 +1,4 @@
-"""Bookmarks of a recording in a file beside it, NAME.bookmarks.json, where this server may write there.
+"""Bookmarks of a recording in a file beside it, NAME.bookmarks.json, if this server may write there.
 
 The file is JSON: {"bookmarks": [{"low": ns, "high": ns, "note": text, "within": text}, ...]}, times from the start of
 the first token's compute; `within` names the part of a recording that holds several runs. What is not of that form, too
@@ -38,12 +38,12 @@ class _File(BaseModel):
 
 
 def file_of(run: Run) -> Path | None:
-    """Where the bookmarks of a run's recording are kept; None for a run that has no recording."""
+    """The bookmarks file of a run's recording; None for a run without one."""
     return None if run.path is None or run.predicted else run.path.with_name(run.path.name + SUFFIX)
 
 
 def may_keep(run: Run) -> bool:
-    """Whether this server may write the file: into an existing directory, over nothing but a bookmarks file."""
+    """Whether this server may write the file: in an existing directory, replacing only a bookmarks file."""
     file = file_of(run)
     if file is None or run.tokens is None or not os.access(file.parent, os.W_OK):
         return False
@@ -51,17 +51,17 @@ def may_keep(run: Run) -> bool:
 
 
 def kept(run: Run) -> list[Bookmark]:
-    """The bookmarks of a run that stand in the file."""
+    """A run's bookmarks in the file."""
     file = file_of(run)
     found = None if file is None else _read(file)
     return [_shown(run, one) for one in found.bookmarks if one.within == run.within] if found else []
 
 
 def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
-    """Write these as the bookmarks of a run; those of other parts of its recording stay.
+    """Write the bookmarks of a run; those of other parts of its recording stay.
 
     Raises:
-        UsageError: the server may not write there, or there would be more than `MOST_BOOKMARKS`.
+        UsageError: the server may not write there, or there are more than `MOST_BOOKMARKS`.
     """
     file = file_of(run)
     if file is None or not may_keep(run):
@@ -82,7 +82,7 @@ def _shown(run: Run, one: _Kept) -> Bookmark:
 
 
 def _read(file: Path) -> _File | None:
-    """What the file holds; None where it is none of ours."""
+    """The file's content; None if it is not a bookmarks file."""
     try:
         if file.is_symlink() or not file.is_file() or file.stat().st_size > _MOST_BYTES:
             return None
@@ -92,7 +92,7 @@ def _read(file: Path) -> _File | None:
 
 
 def _write(file: Path, content: Any) -> None:
-    """All of it or nothing, whoever reads meanwhile."""
+    """Write atomically, also for concurrent readers."""
     handle, name = tempfile.mkstemp(prefix=".", suffix=SUFFIX, dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -54,35 +54,35 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     metavar="TOKEN",
     envvar=VARIABLE,
     show_envvar=True,
-    help="What readers must know; others on this machine see it here, but not in the variable.  "
+    help="Token that readers must give; other users see it here, but not in the variable.  "
     "[default: a new one, printed as a link]",
 )
 @click.option(
-    "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="The same, as the only line of a file."
+    "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the token from the only line of a file."
 )
 @click.option(
-    "--no-token", "is_open", is_flag=True, help="Ask for none: whoever reaches the page reads, and starts no runs."
+    "--no-token", "is_open", is_flag=True, help="Ask for no token: anyone can read the page, and nobody can start runs."
 )
 @click.option(
     "--prefix",
     default="",
     callback=_prefix,
     metavar="/PATH",
-    help="Where a reverse proxy shows the dashboard, whether it takes the prefix off or not.",
+    help="Path of the dashboard behind a reverse proxy, whether the proxy strips it or not.",
 )
 @click.option(
     "--trusted-proxy",
     "proxy",
     callback=_address,
     metavar="ADDRESS",
-    help="The reverse proxy whose X-Forwarded-For, -Host and -Proto are believed.  [default: none]",
+    help="The reverse proxy whose X-Forwarded-For, -Host and -Proto are trusted.  [default: none]",
 )
 @click.option(
     "--allow-host",
     "names",
     multiple=True,
     metavar="NAME",
-    help="Also answer under this name, as behind a proxy; several times for several.",
+    help="Also answer to this host name, as behind a proxy; repeatable.",
 )
 @click.option("--upload/--no-upload", "takes", default=True, help="Whether readers may upload recordings.")
 @click.option(
@@ -91,32 +91,32 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     show_default=True,
     type=click.IntRange(1),
     metavar="MB",
-    help="Largest recording that may be uploaded, unpacked too.",
+    help="Largest upload, packed or unpacked.",
 )
 @click.option(
     "--cache",
     "kept_in",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep what was read of recordings.  [default: INTERTOKEN_CACHE, or in the user's cache directory]",
+    help="Directory for parsed recordings.  [default: INTERTOKEN_CACHE, or in the user's cache directory]",
 )
-@click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
+@click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing; parse every recording again.")
 @click.option(
     "--record/--no-record", "records", default=True,
     help="Whether readers may start runs on this machine; never with --no-token.",
 )  # fmt: skip
 @click.option(
     "--record-to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Gets these runs, and is shown as well.  [default: the first directory that is given; "
+    help="Directory for these runs, shown as well.  [default: the first directory that is given; "
     "without one they are gone when the command ends]",
 )  # fmt: skip
 @click.option(
     "--reader-memory", default=lambda: _memory() // 10**6, type=click.IntRange(1), metavar="MB",
-    help="Most memory that reading a recording may take.  [default: half of the machine's]",
+    help="Memory limit for reading a recording.  [default: half of the machine's]",
 )  # fmt: skip
 @click.option(
     "--reader-seconds", default=600, show_default=True, type=click.IntRange(1), metavar="S",
-    help="Longest that reading a recording may take, with a second more for each of its megabytes.",
+    help="Time limit for reading a recording, plus one second per megabyte.",
 )  # fmt: skip
 def dashboard(
     paths: tuple[Path, ...],
@@ -154,8 +154,8 @@ def dashboard(
     secret = _token(token, token_file, is_open)
     if not _is_loopback(host) and secret is None:
         click.echo(
-            f"warning: {host} is not a loopback address and there is --no-token: "
-            "whoever reaches it reads these recordings",
+            f"warning: {host} is not a loopback address and --no-token is set: "
+            "anyone who reaches it can read these recordings",
             err=True,
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
@@ -189,7 +189,7 @@ def dashboard(
 def _token(token: str, file: Path | None, is_open: bool) -> str | None:
     """The token that readers must know, None for none; says what makes it a weak one."""
     given = click.get_current_context().get_parameter_source("token") is not ParameterSource.DEFAULT
-    os.environ.pop(VARIABLE, None)  # what we start need not know it
+    os.environ.pop(VARIABLE, None)  # child processes need not know it
     if sum((given, file is not None, is_open)) > 1:
         raise click.UsageError(f"choose one of --token (or {VARIABLE}), --token-file and --no-token")
     if is_open:
@@ -203,7 +203,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
     elif token == "auto":
         return new_token()
     if len(token) < LONG:
-        click.echo(f"warning: a token of fewer than {LONG} characters can be guessed; `auto` makes one", err=True)
+        click.echo(f"warning: a token of fewer than {LONG} characters can be guessed; use `auto`", err=True)
     return token
 
 
@@ -263,7 +263,7 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option("--width", type=click.IntRange(450, 4000), default=1200, show_default=True, metavar="PX")
 @click.option("--height", type=click.IntRange(100, 8000), metavar="PX", help="[default: what the rows need]")
-@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Pixels per PX in a PNG.")
+@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Scale factor of a PNG.")
 def timeline(
     paths: tuple[Path, ...], output: Path, token: int | None, force: bool, show: str, align: str, theme: str,
     width: int, height: int | None, scale: float,

@@ -1,4 +1,4 @@
-"""The commands of this package, imported when they are used."""
+"""The commands of this package, imported on use."""
 
 from __future__ import annotations
 

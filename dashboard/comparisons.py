@@ -1,4 +1,4 @@
-"""What runs are against the first of them, as `intertoken compare` says it; it takes seconds."""
+"""Comparisons of runs with the first one, as in `intertoken compare`; they take seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUMBERS: Final = ("base", "other", "estimate", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A run against the base; `found` is None where `problem` says why they cannot be compared."""
+    """A run compared with the base; `found` is None if `problem` says why they cannot be compared."""
 
     base: Run
     other: Run
@@ -33,10 +33,10 @@ class Against:
 
 
 def measured(run: Run) -> Recording:
-    """A run as a comparison sees it, under a name that can be shown.
+    """A run's measurement for comparisons, under a name that can be shown.
 
     Raises:
-        TraceError: it cannot be read any more, or no two of its steps follow each other.
+        TraceError: it cannot be read any more, or it has no two consecutive steps.
     """
     if run.trace is None or run.steps is None:
         raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")
@@ -46,7 +46,7 @@ def measured(run: Run) -> Recording:
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
-    """All runs but the first against the first, each on the best basis that both have.
+    """All runs but the first compared with the first, each on the best basis that both have.
 
     Args:
         runs: the base and the others.
@@ -77,7 +77,7 @@ def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run) -> A
 
 
 def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:
-    """The same, worked out in the background; what was measured of a run serves all its comparisons."""
+    """The same, computed in the background; a run's measurement is shared by all its comparisons."""
 
     def recording_of(run: Run) -> Recording:
         return store.background.now((run.recorded, "measured", run.rate), lambda: measured(run), _weight)
@@ -97,12 +97,12 @@ def _kept(against: Against) -> int:
 
 
 def cautions_of(found: Sequence[Against]) -> list[str]:
-    """What a reader must know before any of their differences, each once."""
+    """Cautions that apply to any of their differences, each once."""
     return list(dict.fromkeys(text for one in found if one.found is not None for text in one.found.cautions))
 
 
 def methods_of(found: Sequence[Against]) -> str:
-    """How the intervals of rates were made; "" where there are none."""
+    """How the intervals of rates were computed; "" if there are none."""
     stated = [one.found for one in found if one.found is not None and one.found.speedup is not None]
     methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
     return f"95 % intervals of rates: {methods}." if methods else ""

@@ -1,4 +1,4 @@
-"""Which kernels of a recording are which nodes of the graph that was run."""
+"""Maps the kernels of a recording to the nodes of the graph that was run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Executions:
 
     Attributes:
         table: one row per kernel of a known node, by start: node, start, end (ns), stream.
-        problem: why no kernel's node is known; empty where they are.
+        problem: why no kernel's node is known; empty if they are known.
     """
 
     table: pd.DataFrame

@@ -1,4 +1,4 @@
-"""What a page says where the server failed to answer it: in place, copyable, and without what is the server's own."""
+"""The page's message after a server error: in place, copyable, and without internal details."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def place() -> html.Div:
-    """Where a failure is said, hidden until there is one."""
+    """The place of the failure message, hidden until there is one."""
     return html.Div(
         [
             html.P(id="failure-said"),

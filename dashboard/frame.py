@@ -27,15 +27,15 @@ class Page:
     """A page.
 
     Attributes:
-        address: below the root, "" or such as "graph/".
+        address: relative to the root, "" or such as "graph/".
         name: in the navigation and the title.
         motto: what it shows, in a few words.
-        sections: makes what stands in its <main>, and stores of its own.
-        register: attaches its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
-            `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is
-            told); a page writes `view`, the browser answers with `screen`, and sets `revision` when there are other
-            recordings.
-        view: reads what it writes into `view`; fails with ValueError where that is none of its views.
+        sections: makes the contents of its <main>, and its stores.
+        register: registers its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
+            `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
+            readers); a page writes `view`, the browser answers with `screen`, and sets `revision` when the recordings
+            have changed.
+        view: parses what it writes into `view`; raises ValueError if invalid.
     """
 
     address: str
@@ -54,9 +54,9 @@ def add_pages(
     Args:
         server: serves them.
         pages: in the order of the navigation.
-        store: the runs that they show.
-        prefix: what stands before all addresses in the browser, "" or such as "/tool".
-        upload_limit: most bytes of an upload, 0 where there are none.
+        store: their runs.
+        prefix: path before all addresses in the browser, "" or such as "/tool".
+        upload_limit: most bytes of an upload, 0 to disable uploads.
     """
     apps = []
     for page in pages:
@@ -70,7 +70,7 @@ def add_pages(
 
 
 def link(target: str, here: str) -> str:
-    """The relative address of a page, seen from another.
+    """The relative address of a page from another one.
 
     Example:
         >>> link("", "graph/"), link("graph/", ""), link("syncs/", "graph/"), link("", "")
@@ -80,7 +80,7 @@ def link(target: str, here: str) -> str:
 
 
 def named(label: str) -> dict[str, Any]:
-    """The name of a part, for those who do not see it."""
+    """The accessible name of an element."""
     return {"aria-label": label}
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a recording as a figure for notebooks: as the page draws it, without the page."""
+"""The timeline of a recording as a figure for notebooks, as on the page."""
 
 from __future__ import annotations
 

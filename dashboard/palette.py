@@ -1,4 +1,4 @@
-"""The one palette: the same colour means the same thing in timeline, causes of the gap and legend.
+"""The colour palette, the same in the timeline, the causes of the gap and the legend.
 
 On the graph page colours are streams instead.
 
@@ -25,7 +25,7 @@ COLOURS: Final = {
     "nvtx": "#B9C2CE",
     "gap": "#F0E442",
 }
-"""What a mark is -> its colour, in light and dark alike."""
+"""Kind of a mark -> its colour, in both themes."""
 
 NAMES: Final = {
     "kernel": "kernel",
@@ -41,7 +41,7 @@ NAMES: Final = {
     "nvtx": "NVTX range",
     "gap": "inter-token gap",
 }
-"""What a mark is -> how the legend calls it."""
+"""Kind of a mark -> its name in the legend."""
 
 KINDS: Final = tuple(COLOURS)
 """The order of the legend, and the codes that the timeline's tables hold."""
@@ -61,14 +61,14 @@ DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"
 """Kinds whose colour is so light that text on it is dark."""
 
 STREAM_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
-"""Streams of a graph, in order; a seventh begins anew, so its number stands beside the colour."""
+"""Streams of a graph, in order; from the seventh on they repeat, so the number stands beside the colour."""
 
 STREAM_INKS: Final = ("#FFFFFF", "#1B2430", "#1B2430", "#1B2430", "#1B2430", "#1B2430")
-"""What is written on them."""
+"""The text colours on them."""
 
 
 def stream_colours(stream: int) -> tuple[str, str]:
-    """Colour of a stream, and the ink on it."""
+    """Colour of a stream, and its text colour."""
     at = stream % len(STREAM_COLOURS)
     return STREAM_COLOURS[at], STREAM_INKS[at]
 

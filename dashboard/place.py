@@ -1,4 +1,4 @@
-"""One recording of a store: where it is, and its runs once it is read."""
+"""One recording of a store: its path and, once read, its runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What tells whether a recording has changed: name, time of change (ns) and size of its file or files."""
+    """Identifies the recording's state: name, modification time (ns) and size of its file or files."""
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
         return tuple((file.name, at.st_mtime_ns, at.st_size) for file in files if S_ISREG((at := file.stat()).st_mode))
@@ -44,7 +44,7 @@ class Place:
     _share: float | None = None
 
     def read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
-        """Its runs; who comes second waits for the first. `arrived` is called once they are there."""
+        """Its runs; a second caller waits for the first. `arrived` is called once they are there."""
         with self._lock:
             if self.runs is not None:
                 return self.runs
@@ -52,7 +52,7 @@ class Place:
             try:
                 with progress.listening(self._tell):
                     self.runs = self._read(cache, readers)
-            except Exception as problem:  # a fault of ours must not keep the others from being shown
+            except Exception as problem:  # an internal error must not hide the others
                 _log.exception("%s cannot be shown", self.path)
                 said = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
                 self.runs = [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
@@ -68,7 +68,7 @@ class Place:
         return runs
 
     def holds(self, key: str) -> bool:
-        """Whether a run of this key can only be here."""
+        """Whether a run with this key can only be in this recording."""
         return key == self.key or key.startswith(f"{self.key}~")
 
     @property
@@ -78,7 +78,7 @@ class Place:
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)
 
     def key_of(self, name: str) -> str | None:
-        """The key that is meant by a name of it, or of a run in it; None for what is no name of it."""
+        """The key for a name of it, or of a run in it; None if it is neither."""
         if name in self.names:
             return self.key
         for own in self.names:
@@ -89,11 +89,11 @@ class Place:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether reading it has begun and not ended."""
+        """Whether it is being read."""
         return self.runs is None and self._share is not None
 
     def so_far(self) -> list[Run]:
-        """Its runs, or until they are read one that says so."""
+        """Its runs or, until they are read, a placeholder."""
         if self.runs is not None:
             return self.runs
         said = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"

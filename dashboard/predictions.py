@@ -1,6 +1,6 @@
-"""What pages ask about a run that takes seconds: slack, predicted gains, advice, call sites, another timeline.
+"""Slow questions of the pages about a run: slack, predicted gains, advice, call sites, predicted timelines.
 
-Questions refer to runs weakly, so that one whose recording is gone is not kept for its answers.
+Questions hold weak references to runs, so that a run whose recording is gone is not kept alive by its answers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _SYNCS: Final = "syncs"
 _ADVICE: Final = "advice"
 _WHAT_IF: Final = "what-if"
 _MOST_WHAT_IFS: Final = 50
-_FIGURES: Final = 7_000  # events that weigh as much as what a what-if holds beside its timelines
+_FIGURES: Final = 7_000  # events that weigh as much as the rest of a what-if beside its timelines
 
 
 Candidate = tuple[Edit, str, Sequence[str]]
-"""An edit, its options of `intertoken whatif`, and what must be true for it to be safe."""
+"""An edit, its options of `intertoken whatif`, and the conditions under which it is safe."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class WhatIf:
 
 
 def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
-    """Every sync, copy and launch of a run's steps, see `paths.call_slack`; fails with TraceError where there is no
-    path."""
+    """Every sync, copy and launch of a run's steps, see `paths.call_slack`; raises TraceError if there is no path."""
     return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run), len)
 
 
@@ -61,15 +60,15 @@ def _calls(store: RunStore, run: Run) -> pd.DataFrame:
 
 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
-    """The syncs of a run, see `positions.syncs_by_position`; fails with TraceError where there is no path."""
+    """The syncs of a run, see `positions.syncs_by_position`; raises TraceError if there is no path."""
 
     return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
 
 
 def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:
-    """What a run would be without the syncs at these positions, None for all that nothing needs; it has no trace.
+    """The prediction without the syncs at these positions, None for all unneeded ones; it has no trace.
 
-    Fails with UnsafePlanError where data flow needs one, or TraceError where nothing can be predicted.
+    Raises UnsafePlanError if the data flow needs one of them, or TraceError if nothing can be predicted.
     """
 
     def work() -> Prediction:
@@ -80,9 +79,9 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
 
 
 def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]) -> Future[Advised]:
-    """What is worth changing in a run; its predictions have no traces.
+    """Edits worth making in a run; their predictions have no traces.
 
-    Fails with TraceError where nothing can be predicted.
+    Raises TraceError if nothing can be predicted.
 
     Args:
         store: that has the run.
@@ -101,12 +100,12 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
 
 @dataclass(frozen=True)
 class Sites:
-    """Where in the program a run's host is.
+    """Where in the program a run's host spends its time.
 
     Attributes:
-        idle: while the device idles, see `idle_by_site`; None where the recording shows no idle time.
-        calls: when it launches, copies and waits, see `by_site`; None where it shows no calls.
-        notes: what part of that has no call site.
+        idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.
+        calls: in launches, copies and waits, see `by_site`; None if the recording shows no calls.
+        notes: the part of that without a call site.
         hosts: the host in the median step and in a slow one, see `host_steps`.
     """
 
@@ -117,7 +116,7 @@ class Sites:
 
 
 def sites_of(store: RunStore, run: Run) -> Future[Sites]:
-    """The call sites of a run, which is read again where its Python functions were left out."""
+    """The call sites of a run, which is read again if its Python functions were left out."""
 
     def work() -> Sites:
         steps = _recorded(run)[1]
@@ -171,13 +170,13 @@ def _recorded(run: Run) -> tuple[Trace, Steps]:
 
 
 def _causality(store: RunStore, run: Run) -> Causality:
-    """What waits for what in a run."""
+    """The dependencies of a run."""
     trace = _recorded(run)[0]
     return store.background.now((run.recorded, "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
 
 
 def _base(store: RunStore, run: Run) -> Base:
-    """What the predictions of a run start from, by its rate."""
+    """The starting point of a run's predictions, from its rate."""
 
     def found() -> Base:
         return Base.of(_causality(store, run), _recorded(run)[1], run.rate, run.within)
@@ -186,7 +185,7 @@ def _base(store: RunStore, run: Run) -> Base:
 
 
 def _run(run: Run, name: str, trace: Trace) -> Run:
-    """A predicted trace as a run that a timeline can show; without steps where none are to be seen in it."""
+    """A predicted trace as a run for the timeline; without steps if none are found in it."""
     try:
         steps = find_steps(trace, within=run.within)
     except TraceError:

@@ -12,7 +12,7 @@ from dashboard.text import plain
 from tracer.analysis.distortion import RATES
 
 MOST_RATES: Final = 24
-"""Of how many runs a view knows the rate; a link must not grow without end."""
+"""Most runs with a rate in a view, to bound the link."""
 _LOW, _HIGH = RATES
 _NUMBER: Final = re.compile(r"\d{1,20}(\.\d{0,20})?(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
@@ -28,14 +28,14 @@ Rates: TypeAlias = Annotated[tuple[Rate, ...], Field(max_length=MOST_RATES)]
 
 
 class NoRate(ValueError):
-    """What was given is no rate; the message says why, in one line."""
+    """The given text is not a rate; the message gives the reason in one line."""
 
 
 def rate_of(given: Any) -> float | None:
-    """The rate that somebody wrote, None for an empty field.
+    """The rate given by a text, None for an empty one.
 
     Raises:
-        NoRate: it is none.
+        NoRate: the text is not a rate.
     """
     text = "" if given is None else str(given).strip()
     if not text:
@@ -43,23 +43,23 @@ def rate_of(given: Any) -> float | None:
     number = float(text) if _NUMBER.fullmatch(text) else 0.0
     if not _LOW <= number <= _HIGH:
         raise NoRate(
-            f"“{plain(text, 20)}” is no rate: give the steps per second that the engine makes without a profiler, "
-            f"{_LOW:g} to {_HIGH:,.0f}, or nothing for what run.json tells; nothing was changed"
+            f"“{plain(text, 20)}” is not a rate: enter the engine's steps per second without a profiler, "
+            f"{_LOW:g} to {_HIGH:,.0f}, or nothing to use run.json; nothing was changed"
         )
     return number
 
 
 def with_rate(rates: Iterable[Rate], run: str, steps_per_s: float | None) -> tuple[Rate, ...]:
-    """The rates with another one for a run, None for none.
+    """The rates after setting a run's, None to remove it.
 
     Raises:
-        NoRate: there are as many as a view may have.
+        NoRate: the view has the most rates already.
     """
     others = [rate for rate in rates if rate.run != run]
     if steps_per_s is None:
         return tuple(others)
     if len(others) >= MOST_RATES:
-        raise NoRate(f"a view has rates for {MOST_RATES} runs at most: take one out first; nothing was changed")
+        raise NoRate(f"a view holds at most {MOST_RATES} rates: remove one first; nothing was changed")
     return (*others, Rate(run, steps_per_s))
 
 
@@ -79,7 +79,7 @@ def pairs_of(rates: Iterable[Rate]) -> list[tuple[str, str]]:
 
 
 def parsed(fields: Iterable[str]) -> tuple[Rate, ...]:
-    """What `pairs_of` wrote; what is senseless is left out, of two for one run the last one holds."""
+    """The inverse of `pairs_of`; invalid fields are left out, the last one for a run counts."""
     found: tuple[Rate, ...] = ()
     for field in fields:
         number, _, run = field.partition(":")

@@ -1,4 +1,4 @@
-"""What runs in a reader's process, see `readers`: one recording at a time, within limits."""
+"""The loop of a reader process, see `readers`: one recording at a time, within limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST: Final = 10_000  # bytes of an answer
 
 
 def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Callable[[], None] | None) -> None:
-    """Say nothing once ready; do what comes, and each time answer nothing or in one line why it could not be done.
+    """Report readiness with an empty message; then handle tasks, answering each with nothing or a one-line error.
 
     Args:
         line: brings (work, path, arguments).
@@ -56,7 +56,7 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
 
 
 def done(memory: int, share: Any, work: Callable[..., None], path: Path, *arguments: Any) -> str:
-    """Do it; nothing, or in one line why it could not be done."""
+    """Handle a task; nothing, or a one-line error."""
 
     def told(done: float) -> None:
         share.value = done
@@ -68,7 +68,7 @@ def done(memory: int, share: Any, work: Callable[..., None], path: Path, *argume
         return str(problem)
     except MemoryError:
         return f"{path}: reading it takes more than {memory / 1e9:.1f} GB of memory (--reader-memory); it is not shown"
-    except Exception as problem:  # a fault of ours
+    except Exception as problem:  # an internal error
         _log.exception("%s cannot be shown", path)
         return printable(f"{path}: cannot be shown: {type(problem).__name__}: {problem}")
     finally:
@@ -77,7 +77,7 @@ def done(memory: int, share: Any, work: Callable[..., None], path: Path, *argume
 
 
 def _end_with_parent() -> None:
-    """Nobody waits for what a reader does whose server was killed."""
+    """End with the server, also if it is killed."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

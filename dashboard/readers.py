@@ -1,4 +1,4 @@
-"""Processes that read recordings, so that a file which crashes, fills or stalls its reader costs itself and no more."""
+"""Processes that read recordings, so that a file which crashes, exhausts or stalls its reader affects nothing else."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tracer.errors import TraceError
 
 _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share locks that other threads hold
 SECONDS: Final = 600.0
-_BYTES_PER_SECOND: Final = 1_000_000  # a tenth of what the slowest reader did, so that large files have time
+_BYTES_PER_SECOND: Final = 1_000_000  # a tenth of the slowest rate measured, so that large files have time
 _AT_ONCE: Final = 2
-_MOST_TASKS: Final = 20  # then a new process takes over, and what the old one's heap kept goes back
-_LOOK: Final = 0.1  # s between two looks at how far it is
-_START: Final = 300.0  # s for a process to start, on a machine that is busy
-_GRACE: Final = 10.0  # s for a process to be gone that has closed its line
+_MOST_TASKS: Final = 20  # then a new process takes over, which frees the old one's heap
+_LOOK: Final = 0.1  # s between two polls of its progress
+_START: Final = 300.0  # s for a process to start, on a busy machine
+_GRACE: Final = 10.0  # s for a process to end after it has closed its pipe
 _LONGEST_ANSWER: Final = 1 << 16  # bytes
 _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
@@ -42,7 +42,7 @@ def half_of_memory() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """What reading one recording may take.
+    """Limits on reading one recording.
 
     Attributes:
         memory: bytes beyond those of a reader that has read nothing.
@@ -53,11 +53,11 @@ class Limits:
     seconds: float = SECONDS
 
     def seconds_for(self, path: Path) -> float:
-        """How long reading a path may take."""
+        """The time limit for reading a path."""
         try:
             files = list(path.iterdir()) if path.is_dir() else [path]
             return self.seconds + sum(file.stat().st_size for file in files) / _BYTES_PER_SECOND
-        except OSError:  # reading it says why
+        except OSError:  # reading it gives the reason
             return self.seconds
 
 
@@ -90,11 +90,11 @@ class Readers:
         self._closed = False
 
     def start(self) -> None:
-        """Start a process now, so that it is there when a recording is to be read."""
+        """Start a process in advance."""
         self._give_back(self._taken())
 
     def close(self) -> None:
-        """End the processes, whatever they do, and remove what they kept."""
+        """End the processes, whatever they do, and remove their files."""
         with self._lock:
             self._closed = True
             every = list(self._all)
@@ -103,7 +103,7 @@ class Readers:
         self._folder.cleanup()
 
     def do(self, path: Path, work: Callable[..., None], *arguments: Any) -> None:
-        """Let a reader call `work(path, *arguments)`, and tell how far it is as `tracer.progress` does.
+        """Have a reader call `work(path, *arguments)`, and report its progress as `tracer.progress` does.
 
         Raises:
             TraceError: the recording cannot be read, or reading it ended the reader or took too much.
@@ -147,7 +147,7 @@ class Readers:
 
 
 class _Process:
-    """One process, which does one thing at a time, and how many it has done.
+    """One process, which handles one task at a time, and counts them.
 
     Its temporary files lie in a directory of its own within `within`, and go with it however it ends.
     """
@@ -176,9 +176,9 @@ class _Process:
         self._scratch.cleanup()
 
     def do(self, path: Path, work: Callable[..., None], arguments: tuple[Any, ...], seconds: float) -> str | None:
-        """Why it could not be done, in one line; who hears `tracer.progress` hears how far it is."""
+        """A one-line error, or nothing; progress goes to listeners of `tracer.progress`."""
         try:
-            if not self.done:  # what it takes to start is not the recording's
+            if not self.done:  # its start does not count towards the recording's time
                 self._answer(_START)
             self.done += 1
             self._share.value = 0.0
@@ -193,7 +193,7 @@ class _Process:
             return f"{path}: reading it ended the reader ({_how(self._process.exitcode)}); it is not shown"
 
     def _answer(self, seconds: float) -> str:
-        """What it says next; as bytes, since what read a file of a stranger may send anything to be unpickled."""
+        """Its next message; as bytes, because a process that read an untrusted file must not send pickles."""
         end = time.monotonic() + seconds
         while not wait([self._line, self._process.sentinel], _LOOK):
             progress.tell(int(self._share.value * 1000), 1000)
@@ -203,7 +203,7 @@ class _Process:
 
 
 def _how(exitcode: int | None) -> str:
-    """How a process ended; the system's own word where a signal ended it."""
+    """How a process ended; the system's term if by a signal."""
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
     names = {known.value: known.name.removeprefix("SIG") for known in signal.Signals}

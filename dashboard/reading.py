@@ -30,7 +30,7 @@ from tracer.kept import FUNCTIONS, kept_trace
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
-if TYPE_CHECKING:  # they load this file, in processes of their own
+if TYPE_CHECKING:  # they import this module, in processes of their own
     from dashboard.readers import Readers
 
 Found = TypeVar("Found")
@@ -40,7 +40,7 @@ _KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleRepor
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
-    """The runs of one recording; of one that cannot be read, a run that says why.
+    """The runs of one recording; if it cannot be read, a run that gives the reason.
 
     With a cache the runs come from it, or go there first: then their arrays are on disk, and no trace stays in memory.
     With readers they read, and this process only maps what they kept, in the cache or in their own.
@@ -115,7 +115,7 @@ def write_copy(path: Path, target: Path) -> None:
 
 
 def name_of(path: Path) -> str:
-    """What a recording is called, and its key."""
+    """The name of a recording, and its key."""
     name = path.stem if path.suffix in _SUFFIXES else path.name
     return f"{path.parent.name} · {name}" if is_pass(path) else name
 
@@ -173,7 +173,7 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
 
 
 def _trace(path: Path, caches: Sequence[Cache]) -> Trace:
-    """As a command kept it, or else read."""
+    """As kept by a command, or else read."""
     kept = _first(kept_trace(path, cache) for cache in caches)
     return formats.read(path, whole=False) if kept is None else kept
 
@@ -187,7 +187,7 @@ def _run(key: str, name: str, recording: Recording, within: str | None, steps: S
 
 
 def _kept(run: Run) -> dict[str, Any]:
-    """What the cache keeps of a run."""
+    """What the cache stores of a run."""
     return {
         "key": run.key,
         "name": run.name,
@@ -220,7 +220,7 @@ def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None =
 
 
 def _graph_file(path: Path) -> Path | None:
-    """The graph in a run directory, which its traced passes share."""
+    """The graph in a run directory, shared by its traced passes."""
     file = (path.parent if is_pass(path) else path) / GRAPH_FILE
     return file if file.is_file() else None
 

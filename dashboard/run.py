@@ -1,4 +1,4 @@
-"""One run as the page knows it: its figures at hand, its analyses made when first used."""
+"""One run of the page: its figures, and its analyses, computed on first use."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Report = TypeVar("Report")
 Found = TypeVar("Found")
 
 SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
-"""Conditions that are the same for runs that differ in their strategy alone."""
-_NOT_TRACED: Final = "nothing was traced, so it changes nothing"
-_NO_GAP: Final = "no two of its steps follow each other, so it changes nothing"
+"""Conditions shared by runs that differ only in their strategy."""
+_NOT_TRACED: Final = "the recording is untraced, so the rate changes nothing"
+_NO_GAP: Final = "it has no two consecutive steps, so the rate changes nothing"
 _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
 class Recording:
-    """A trace, read when first asked for unless it is given.
+    """A trace, read on first use unless it is given.
 
     Args:
         path: where it is.
@@ -72,7 +72,7 @@ class Recording:
 
 
 class _Recorded(cached_property[Found]):
-    """What no rate changes: a run with a rate has that of the run without."""
+    """What does not depend on the rate: a run with a rate shares it with the run without."""
 
     def __get__(self, run: Any, owner: type[Any] | None = None) -> Any:
         if run is None or run.without_rate is None:
@@ -85,18 +85,18 @@ class Run:
     """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
 
     Attributes:
-        key: what links call it; unique in its store.
-        name: what readers call it.
-        summary: its figures; `problem` says what could not be had.
-        recording: where its trace is, None if that could not be read.
+        key: its name in links; unique in its store.
+        name: its name for readers.
+        summary: its figures; `problem` names what is missing.
+        recording: where its trace is, None if it cannot be read.
         steps: its token steps, None if none were found.
         graph_file: the graph that was run, None if the run directory has none.
         path: where the recording is, readable or not; None before it was looked at.
         within: the NVTX range that the run is, None for the whole recording.
-        predicted: whether it is what a what-if says, recorded by nobody.
+        predicted: whether it is the prediction of a what-if.
         given_rate: the engine's own steps per second that a reader gave, None for what run.json tells.
-        rate_problem: why that counts for nothing.
-        without_rate: the run without it; None where none was given.
+        rate_problem: why that rate is ignored.
+        without_rate: the run without the rate; None if none was given.
     """
 
     key: str
@@ -135,32 +135,32 @@ class Run:
 
     @property
     def rate(self) -> float | None:
-        """The rate that was given and counts."""
+        """The given rate, if it applies."""
         return None if self.rate_problem else self.given_rate
 
     @property
     def rates(self) -> tuple[Rate, ...]:
-        """The rate that was given, for the view of a link."""
+        """The given rate, for the view of a link."""
         return () if self.given_rate is None else (Rate(self.key, self.given_rate),)
 
     @property
     def rate_said(self) -> str:
-        """In a line what the rate that was given does, "" where none was."""
+        """The effect of the given rate in one line, "" if none was given."""
         if self.given_rate is None or self.steps is None:
             return ""
         said, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
         if self.rate_problem:
-            return f"{said}, counts for nothing: {self.rate_problem}"
+            return f"{said}, ignored: {self.rate_problem}"
         return said if gained is None else f"{said}, which are {self.given_rate * gained:,.1f} tokens/s"
 
     @property
     def recorded(self) -> Hashable:
-        """What tells its recording from others: what no rate changes is kept under it, and the recording not held."""
+        """Identifies its recording without holding it; results that no rate changes are kept under it."""
         return ref(self.without_rate or self)
 
     @property
     def identity(self) -> str:
-        """What tells it on a page from others, from the same that was read again, and by its rate."""
+        """Identifies it on a page, including re-reads and its rate."""
         return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
 
     @property
@@ -180,7 +180,7 @@ class Run:
             FormatError: the run directory has none, or a damaged one.
         """
         if self.graph_file is None:
-            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` do")
+            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` have one")
         return read_graph(self.graph_file)
 
     @_Recorded
@@ -205,12 +205,12 @@ class Run:
 
     @_Recorded
     def holes(self) -> list[HoleRow]:
-        """Where its devices idle, for the timeline to shade."""
+        """Where its devices idle, for the timeline's shading."""
         return [] if self.gaps is None else hole_rows(self.gaps.idle)
 
     @_Recorded
     def syncs(self) -> SyncReport | None:
-        """What its steps do between host and device, or None where the recording does not say."""
+        """What its steps do between host and device; None if the recording does not say."""
         return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
 
     @_Recorded
@@ -238,7 +238,7 @@ class Run:
 
     @_Recorded
     def phases_beside(self) -> pd.DataFrame:
-        """What it holds beside its steps, see `timeline.phases.phases_of`."""
+        """Its phases outside the steps, see `timeline.phases.phases_of`."""
         if self.trace is None or self.steps is None:
             return NOTHING
         computed = 0 if self.tokens is None else int(self.tokens.end.max())
@@ -265,7 +265,7 @@ class Run:
 
     @property
     def of_known_speed(self) -> bool:
-        """Whether it is known how fast it is without a profiler, so that it can be compared."""
+        """Whether its rate without a profiler is known, so that it can be compared."""
         return not self.summary.traced or (self._has_rate and (self.steps is None or self.steps.decode_alone))
 
     @property
@@ -274,7 +274,7 @@ class Run:
 
     @property
     def inflated(self) -> bool:
-        """Whether its timeline comes from a traced pass, which lengthens the gap."""
+        """Whether its timeline comes from a traced pass, which inflates the gap."""
         return self.summary.traced and not self.predicted
 
     @_Recorded
@@ -298,13 +298,13 @@ class Run:
 
 
 def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
-    """The runs, those for which a rate is given by it."""
+    """The runs, with the given rates applied."""
     given = {rate.run: rate.steps_per_s for rate in rates}
     return [run.at(given[run.key]) if run.key in given else run for run in runs]
 
 
 def same_work(one: Run, other: Run) -> bool:
-    """Whether two runs did the same work on the same device, as far as they tell (`comparable.MUST_AGREE`)."""
+    """Whether two runs did the same work on the same device, as far as known (`comparable.MUST_AGREE`)."""
     mine, theirs = one.summary.conditions, other.summary.conditions
     unlike = [key for key in MUST_AGREE if key in mine and key in theirs and mine[key] != theirs[key]]
     return not unlike and one.phases == other.phases

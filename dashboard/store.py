@@ -1,4 +1,4 @@
-"""The recordings that a page may show: found, read in the background or when first asked for, then kept."""
+"""The recordings of a page: found, read in the background or on first use, then kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEEPEST = 2
 
 @dataclass(frozen=True)
 class Progress:
-    """How many recordings there are, and how many of them are read."""
+    """The number of recordings, and of those that are read."""
 
     read: int
     total: int
@@ -44,8 +44,8 @@ class RunStore:
     """All runs below the given paths. Safe to use from several threads.
 
     Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
-    more directory, for recordings that come by upload. With a `cache` nothing else is read twice. With `readers`
-    recordings are read in processes of their own, which recordings of strangers should be; without them here.
+    more directory, for uploaded recordings. With a `cache` each recording is parsed once. With `readers` recordings are
+    read in processes of their own, as untrusted ones should be; otherwise in this process.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RunStore:
 
     @cached_property
     def background(self) -> Background:
-        """Where answers about the runs that take seconds are worked out."""
+        """Slow answers about the runs, computed in the background."""
         return Background()
 
     @property
@@ -74,10 +74,10 @@ class RunStore:
         return [*self.given, *([self.inbox] if self.inbox else [])]
 
     def refresh(self) -> None:
-        """Look for recordings that have come, changed or gone; reads none.
+        """Look for new, changed and removed recordings; reads none.
 
-        Those that have not changed keep their runs and keys, so that links to them hold. `revision` counts the changes:
-        these, and every recording that was read.
+        Unchanged recordings keep their runs and keys, so that links to them stay valid. `revision` counts
+        these changes and every recording that was read.
         """
         with self._lock:
             self._look()
@@ -86,19 +86,19 @@ class RunStore:
             self.read_ahead()
 
     def runs(self, rates: Iterable[Rate] = ()) -> list[Run]:
-        """Every run, in the order of the paths, by the rates that were given; waits until all are read."""
+        """Every run, in the order of the paths, with the given rates; waits until all are read."""
         return at_rates(self.each(), rates)
 
     def each(self) -> Iterator[Run]:
-        """The same one by one: a recording is read when its first run is asked for."""
+        """The same one by one: a recording is read when its first run is requested."""
         return (run for place in self._places() for run in self._read(place))
 
     def so_far(self, rates: Iterable[Rate] = ()) -> list[Run]:
-        """The same without waiting: what is not read yet stands for itself, with how far it is as its problem."""
+        """The same without waiting: unread recordings have a placeholder, with the progress as its problem."""
         return at_rates((run for place in self._places() for run in place.so_far()), rates)
 
     def progress(self) -> Progress:
-        """How far reading is."""
+        """The progress of reading."""
         places = self._places()
         return Progress(sum(place.runs is not None for place in places), len(places))
 
@@ -107,8 +107,8 @@ class RunStore:
         return [place.name for place in self._places() if place.is_being_read]
 
     def read_ahead(self, first: Iterable[str] = ()) -> None:
-        """Read in the background what is not read yet: the recordings of the runs of these keys, then the others in the
-        order of the paths, traced passes of runs last."""
+        """Read in the background what is not read yet: the recordings of these keys first, then the others in the order
+        of the paths, traced passes of runs last."""
         with self._lock:
             self._wanted = tuple(first) or self._wanted
             if self._reader is not None:
@@ -129,17 +129,17 @@ class RunStore:
                 self._read(unread)
 
     def _turn(self, place: Place) -> tuple[bool, bool]:
-        """What sorts a recording among those that are to be read."""
+        """The sort key of a recording in the order of reading."""
         return not any(place.holds(key) for key in self._wanted), is_pass(place.path)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until all are read, but no longer than this; whether they are."""
+        """Wait until all are read, but no longer than this; returns whether they are."""
         self._places()
         with self._lock:
             return self._lock.wait_for(lambda: all(place.runs is not None for place in self._found or ()), seconds)
 
     def settle(self, patience: float) -> None:
-        """Wait until all are read, or so many seconds have passed since reading began and there is one to be shown."""
+        """Wait until all are read, or until so many seconds after reading began if there is a recording to show."""
         self.read_ahead()
         while not self.wait(0.1):
             if self.waited > patience and any(run.tokens is not None for run in self.so_far()):
@@ -151,8 +151,8 @@ class RunStore:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def chosen(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
-        """The runs of these keys that have tokens to show, in this order and by the rates that were given; keys nobody
-        knows are left out.
+        """The runs of these keys that have tokens to show, in this order and with the given rates; unknown keys are
+        left out.
 
         Waits until their recordings are read, not for others.
         """
@@ -163,12 +163,12 @@ class RunStore:
         return self.ready(wanted, rates)
 
     def named(self, key: str) -> Run | None:
-        """The run of this key, once its recording is read; None if nobody knows it."""
+        """The run of this key, once its recording is read; None if unknown."""
         here = (place for place in self._places() if place.holds(key))
         return next((run for place in here for run in self._read(place) if run.key == key), None)
 
     def with_functions(self, run: Run) -> Trace | None:
-        """The trace of a run with the Python functions of its program; as it is where the recording has no others.
+        """The trace of a run with the Python functions of its program; the usual one if the recording has no others.
 
         Raises:
             TraceError: it cannot be read any more.
@@ -184,14 +184,14 @@ class RunStore:
         return [run for place in here for run in self._read(place)]
 
     def awaited(self, keys: Iterable[str]) -> list[str]:
-        """Those of the keys whose recordings are still to be read."""
+        """The keys whose recordings are still to be read."""
         unread = [place for place in self._places() if place.runs is None]
         return [key for key in keys if any(place.holds(key) for place in unread)]
 
     def key_of(self, name: str) -> str:
-        """The key of the run that a link means, by whatever name it was once shown; the name itself if nobody knows it.
+        """The key of the run meant by a link, under any name it was shown with; the name itself if unknown.
 
-        Of several recordings of that name the first, one of that very key before all others.
+        The first of several recordings of that name; one with that very key comes before all others.
         """
         places = self._places()
         if any(place.holds(name) for place in places):
@@ -200,7 +200,7 @@ class RunStore:
         return min(found, key=lambda key: "~" in key, default=name)
 
     def without(self, keys: Iterable[str]) -> dict[str, str]:
-        """Those of the keys that show nothing, though all is read that could: why."""
+        """The keys that show nothing once all is read, with the reasons."""
         keys, awaited = list(keys), set(self.awaited(keys))
         known = {run.key: run for place in self._places() for run in place.runs or ()}
         return {
@@ -219,7 +219,7 @@ class RunStore:
             return self._look() if self._found is None else self._found
 
     def _look(self) -> list[Place]:
-        """The recordings as they are on disk now; the lock is held."""
+        """The recordings now on disk; the lock is held."""
         stamps = {path: stamp_of(path) for path in find_traces(self.searched, self._passes)}
         before = {place.path: place for place in self._found or () if stamps.get(place.path) == place.stamp}
         if self._found is not None and list(stamps) == [p.path for p in self._found] == list(before):
@@ -242,7 +242,7 @@ class RunStore:
         return place.read(None if self._is_upload(place.path) else self._cache, self.readers)
 
     def _is_upload(self, path: Path) -> bool:
-        """Whether a recording is to be forgotten at the end."""
+        """Whether a recording is to be dropped at the end."""
         return self.inbox is not None and path.is_relative_to(self.inbox)
 
     def _arrived(self) -> None:
@@ -270,7 +270,7 @@ def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
 
 
 def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
-    """The recordings among and below the given paths; a file that is none stays, to be shown with its problem.
+    """The recordings among and below the given paths; other files stay, to be shown with their problem.
 
     A run directory may hold the traced passes of the same run in directories of their own; they follow it if `passes`.
     """
@@ -282,13 +282,13 @@ def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
 
 
 def _below(path: Path, depth: int) -> list[Path]:
-    """The path, if it is a recording, and those down to so many levels below it."""
+    """The path, if it is a recording, and the recordings down to so many levels below it."""
     try:
         found = [path] if formats.is_trace(path) else []
         if depth and path.is_dir():
             for inside in sorted(path.iterdir()):
                 if not inside.name.startswith("."):
                     found += _below(inside, depth - 1)
-    except OSError:  # unreadable: reading it later says why
+    except OSError:  # unreadable: reading it later gives the reason
         return [path]
     return found

@@ -1,7 +1,7 @@
-"""What the pages show, as tables to take away: runs -> DataFrame.
+"""The tables for download: runs -> DataFrame.
 
-Times are ns on the recording's clock unless a name says µs; -1 is none. Names in them are those of the recordings,
-unescaped: what shows them has to escape them.
+Times are ns on the recording's clock unless a name says µs; -1 means none. Names are those of the recordings,
+unescaped: escape them before showing them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dashboard.run import Run
 
 @dataclass(frozen=True)
 class Table:
-    """A table: what it holds, in words, how it is made of the chosen runs, and whether only graphs have it."""
+    """A table: its description, the function that makes it from the selected runs, and whether it needs a graph."""
 
     words: str
     make: Callable[[Sequence[Run]], pd.DataFrame]
@@ -37,8 +37,8 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def causes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run and cause: run, cause, mean_us as recorded, untraced_us by the untraced rate (NaN where that does
-    not tell), and the note that a reader must know."""
+    """One row per run and cause: run, cause, mean_us as recorded, untraced_us from the untraced rate (NaN if that
+    cannot give it), and a note."""
     return pd.DataFrame(
         [
             {
@@ -76,12 +76,12 @@ def syncs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def nodes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per node of the graph of each run that has one, with the median time of its kernel where it is known."""
+    """One row per node of the graph of each run that has one, with the median time of its kernel if known."""
     return _joined(runs, _nodes)
 
 
 def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per allocator and run with a graph: what its plan takes, and what is alive at once, bytes."""
+    """One row per allocator and run with a graph: arena and live bytes at the peak."""
     return _joined(
         runs, lambda run: None if run.graph_file is None else pd.DataFrame([asdict(m) for m in run.graph.memory])
     )

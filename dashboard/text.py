@@ -19,8 +19,8 @@ _BETWEEN: Final = "-_ /.·~"
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
-    """Names that are at most `limit` characters long and stay different from each other: their middle is cut, or where
-    that would make two alike what they share before and behind their difference.
+    """Distinct names of at most `limit` characters: the middle is cut or, if that would make two equal, what they share
+    before and after their difference.
 
     Example:
         >>> apart(["llama-1.1b-sccc-sequential-cuda", "llama-1.1b-saaas-sequential-cuda"], 20)
@@ -37,7 +37,7 @@ def apart(names: Sequence[str], limit: int) -> list[str]:
 
 
 def _around_difference(names: Sequence[str], limit: int) -> list[str]:
-    """Of different names what differs, with as much of what is before and behind it as there is room for."""
+    """The differing parts of distinct names, with as much context as there is room for."""
     before = _shared(names)
     behind = _shared([name[before:][::-1] for name in names])
     room = limit - 2 - max(len(name) - before - behind for name in names)
@@ -53,7 +53,7 @@ def _around_difference(names: Sequence[str], limit: int) -> list[str]:
 
 
 def _shared(names: Sequence[str]) -> int:
-    """With how many letters all names begin, to the end of a word; all of them where none ends."""
+    """The length of the common prefix, to the end of a word; all of it if no word ends there."""
     alike = [letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))]
     ends = [place for place, letter in enumerate(alike, 1) if letter in _BETWEEN]
     return ends[-1] if ends else len(alike)

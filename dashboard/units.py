@@ -1,4 +1,4 @@
-"""Times for readers: a number of nanoseconds in the unit that suits it."""
+"""Times for readers: nanoseconds in a suitable unit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def duration(ns: float, digits: int = 3) -> str:
 
 
 def microseconds(us: float | None) -> str:
-    """µs to three significant digits, or a dash where there is none."""
+    """µs to three significant digits, or a dash for none."""
     return "–" if us is None else duration(us * 1e3)
 
 

@@ -1,4 +1,4 @@
-"""What the page shows, as a value: it is the page's whole state and, as a query string, its link."""
+"""The state of the page, as a value and, as a query string, its link."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ GROUPINGS: Final = {
     "stream": "stream",
     "thread": "thread",
 }
-"""By what an area's events are summed, and how the page calls it."""
+"""How an area's events are grouped -> its label."""
 MOST_RUNS: Final = 6
 MOST_BOOKMARKS: Final = 100
 SHORTEST: Final = 100
-"""The narrowest range that can be shown, ns."""
+"""The narrowest range, ns."""
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
 _LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
-"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to them."""
+"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added."""
 
 Shown = TypeVar("Shown")
 Number = TypeVar("Number", int, float)
@@ -46,7 +46,7 @@ Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=_MOST_ARRANGED)]
 
 
 def one_of(names: Collection[str]) -> AfterValidator:
-    """For a text that is one of these."""
+    """The type of a text that is one of these."""
 
     def check(text: str) -> str:
         if text not in names:
@@ -66,15 +66,15 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Which rows are shown, and how; names as `timeline.arrange` gives them.
+    """Which rows are shown, and how; names as in `timeline.arrange`.
 
     Attributes:
-        only: rows without this in their name, or their group's, are left out.
-        hidden: what is left out.
-        folded: what is drawn in thin lines.
-        order: what stands in another order than usual, in that order.
-        shown: what is shown although nothing of it is while steps run.
-        pinned: what stands on top of its run, whatever else is shown.
+        only: rows without this text in their or their group's name are left out.
+        hidden: rows left out.
+        folded: rows drawn as thin lines.
+        order: rows moved from their default order, in their new order.
+        shown: rows shown although they have no events during the steps.
+        pinned: rows kept at the top of their run.
     """
 
     only: Words = ""
@@ -86,8 +86,8 @@ class Arrangement:
 
 
 class Bookmark(NamedTuple):
-    """A part of a run to come back to: its key, from when to when (ns from the start of its first token's compute, as
-    the recording's own clock has more digits than a browser), and a note."""
+    """A bookmarked part of a run: its key, its range (ns from the start of its first token's compute, as the
+    recording's own clock has more digits than a browser), and a note."""
 
     run: str
     low: Time
@@ -100,9 +100,9 @@ class Area:
     """A part of the timeline, to be summed.
 
     Attributes:
-        low, high: from when to when, ns from time 0.
-        rows: the names of its rows, as `timeline.arrange` gives them; () for all that are shown.
-        by: by what, a key of `GROUPINGS`.
+        low, high: its range, ns from time 0.
+        rows: the names of its rows, as in `timeline.arrange`; () for all visible ones.
+        by: the grouping, a key of `GROUPINGS`.
     """
 
     low: Time
@@ -113,21 +113,21 @@ class Area:
 
 @dataclass(frozen=True)
 class View:
-    """What is shown.
+    """The state of the page.
 
     Attributes:
-        runs: keys of the runs, in the order they were chosen; None before anybody chose.
+        runs: keys of the runs, in the order of selection; None before the first selection.
         token: the token at which the runs are aligned; None for the most typical one.
-        align: which moment of that token is time 0, a key of `ALIGNMENTS`.
-        range: what the time axis shows, ns from that moment; None for one token around its gap.
+        align: the moment of that token that is time 0, a key of `ALIGNMENTS`.
+        range: range of the time axis, ns from that moment; None for one token around its gap.
         theme: one of `THEME_NAMES`.
-        find: events with this in their name are in the light, the others dimmed; "" for none.
-        event: the event that is chosen.
-        ruler: what is measured, ns from time 0; both ends are one while the other is still to be chosen.
-        area: what is summed.
-        bookmarks: parts of recordings to come back to.
-        rows: which rows are shown.
-        rates: the engines' own rates that were given, of runs that are shown or not.
+        find: the search; events that do not match are dimmed; "" for none.
+        event: the chosen event.
+        ruler: the measured range, ns from time 0; both ends are equal until the second is chosen.
+        area: the area that is summed.
+        bookmarks: bookmarked parts of recordings.
+        rows: the arrangement of the rows.
+        rates: the given untraced rates, of visible runs or others.
     """
 
     runs: Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)] | None = None
@@ -144,7 +144,7 @@ class View:
     rates: Rates = ()
 
     def query(self) -> str:
-        """The view as the query of a link; what is as by default stays out of it."""
+        """The view as the query of a link; defaults are left out."""
         pairs: list[tuple[str, str]] = []
         if self.runs is not None:
             pairs += [("run", key) for key in self.runs] or [("run", "")]
@@ -177,7 +177,7 @@ class View:
 
     @classmethod
     def parse(cls, search: str | None) -> View:
-        """The view that a link describes; what is missing or senseless in it takes its default."""
+        """The view of a link; missing or invalid values take their defaults."""
         query = query_of(search)
         runs = tuple(dict.fromkeys(key for key in query["run"] if key))[:MOST_RUNS] if "run" in query else None
         align, theme = last_of(query, "align"), last_of(query, "theme")
@@ -201,11 +201,11 @@ class View:
         return replace(self, rates=with_rate(self.rates, run, steps_per_s))
 
     def rate_of(self, run: str) -> float | None:
-        """The rate that was given for a run."""
+        """The given rate of a run."""
         return next((rate.steps_per_s for rate in self.rates if rate.run == run), None)
 
     def led_by(self, key: str) -> View:
-        """The view with this run in front; one that was not chosen takes the place of the first."""
+        """The view with this run first; if it was not selected, it replaces the first one."""
         runs = self.runs or ()
         others = [k for k in runs if k != key] if key in runs else runs[1:]
         return replace(self, runs=(key, *others), range=None, event=None, ruler=None, area=None)
@@ -216,21 +216,21 @@ class View:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> View:
-        """The view that `data` returned, see `stored`."""
+        """The view from data that `stored` returned."""
         return stored(_READER, data)
 
 
 def stored(reader: TypeAdapter[Shown], data: dict[str, Any] | None) -> Shown:
-    """What a page shows, from the fields that a browser kept; a page's own and the shared ones stand side by side.
+    """A page's view from the fields that a browser kept; its own and the shared ones are side by side.
 
-    A browser sends what it likes: types, bounds and names are those that the class states.
+    The data is untrusted: types, bounds and names are checked against the class.
 
     Args:
         reader: of the page's class, a dataclass; what pages share is its field `shared`.
-        data: its fields; None for a page that shows nothing yet.
+        data: its fields; None for an empty page.
 
     Raises:
-        ValueError: that is no such view.
+        ValueError: the data is not such a view.
     """
     if data is not None and not isinstance(data, dict):
         raise ValueError("a view is an object")
@@ -241,7 +241,7 @@ _READER: Final = TypeAdapter(View)
 
 
 def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> str:
-    """A link's query with fields of a page's own; those without a value stay out of it.
+    """A link's query with fields of a page's own; empty ones are left out.
 
     Example:
         >>> with_fields("?run=a", {"sync": 3, "scale": ""})
@@ -252,31 +252,31 @@ def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> s
 
 
 def switched(theme: str, scheme: str) -> str:
-    """The theme after light and dark were switched, of a page that looks like `scheme` where the theme is "auto"."""
+    """The theme after switching between light and dark; `scheme` is what "auto" currently looks like."""
     return "light" if (scheme if theme == "auto" else theme) == "dark" else "dark"
 
 
 def span(low: float, high: float) -> tuple[int, int]:
-    """A range in order, of whole ns, no shorter than `SHORTEST` and no further away than int64 can bear."""
+    """A range in order, of whole ns, no shorter than `SHORTEST` and within int64."""
     first, last = (round(within(value)) for value in sorted((low, high)))
     short = SHORTEST - (last - first)
     return (first, last) if short <= 0 else (first - short // 2, first - short // 2 + SHORTEST)
 
 
 def within(time: Number) -> Number:
-    """A time no further away than `FURTHEST`, ns."""
+    """A time limited to `FURTHEST`, ns."""
     return min(max(time, -FURTHEST), FURTHEST)
 
 
 def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[int, int]:
-    """A range widened by `factor` about its middle and moved by `shift` of its width."""
+    """A range scaled by `factor` about its middle and shifted by `shift` of its width."""
     middle, half = (limits[0] + limits[1]) / 2, (limits[1] - limits[0]) / 2
     middle += shift * 2 * half
     return span(middle - half * factor, middle + half * factor)
 
 
 def query_of(search: str | None) -> dict[str, list[str]]:
-    """The fields of a link's query, none where it is senseless."""
+    """The fields of a link's query; none if it is invalid."""
     try:
         return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=6 * _MOST_NAMES)
     except ValueError:
@@ -290,7 +290,7 @@ def last_of(query: dict[str, list[str]], name: str) -> str:
 
 
 def integer_of(text: str, low: int) -> int | None:
-    """A whole number, at least `low` and not beyond what can be added to times; None if it is none."""
+    """A whole number, at least `low` and small enough to be added to times; None if invalid."""
     try:
         return min(max(int(text), low), FURTHEST)
     except ValueError:
@@ -298,7 +298,7 @@ def integer_of(text: str, low: int) -> int | None:
 
 
 def words_of(text: str | None) -> str:
-    """What somebody searches for: no longer than makes sense, and such that a link can hold it."""
+    """A search text, limited in length and safe in a link."""
     return plain((text or "").strip()[:_LONGEST])[:_LONGEST].strip()
 
 
@@ -331,7 +331,7 @@ def _pointless(key: str) -> str:
 
 
 def _bookmark(text: str) -> Bookmark | None:
-    """As `View.query` writes it: LOW..HIGH.RUN.NOTE, the run's key quoted once more, because it may have points."""
+    """As written by `View.query`: LOW..HIGH.RUN.NOTE, with the run's key quoted once more, as it may contain dots."""
     low, _, rest = text.partition("..")
     high, _, rest = rest.partition(".")
     run, _, note = rest.partition(".")

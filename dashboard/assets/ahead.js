@@ -1,5 +1,5 @@
-// What lies ahead of the hand: marks around those that are drawn, coarser the further away. They are fetched when the
-// timeline stands still and somebody has turned to it, lie beneath its own marks, and are seen only where these end.
+// Prefetched marks around those that are drawn, coarser with distance. They are fetched when the timeline is at rest
+// and the reader is working with it, lie beneath its own marks, and are visible only where these end.
 (function () {
   const LULL = 120; // ms of standing still
   const DRAWN = 0.1; // of the width on either side, which the timeline draws itself
@@ -76,12 +76,12 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.ahead = {
-    // The timeline has been drawn, and stands still or moves on.
+    // The timeline was rendered, and is at rest or moves on.
     drawn: function (plot, moving) {
       place(plot);
       fetch(plot, moving);
     },
-    // The hand moves: what would be fetched now would be of another place.
+    // The reader moves the timeline: what would be fetched now would be for another range.
     wait: function () {
       used = true;
       window.clearTimeout(waiting);

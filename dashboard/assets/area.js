@@ -1,4 +1,4 @@
-// Ctrl or ⌘ and a drag over the timeline: a part of it, whose sums are asked for. Escape gives it up.
+// Ctrl- or ⌘-drag over the timeline selects an area, whose sums are requested. Escape cancels.
 (function () {
   const LEAST = 4; // px that are a drag
   let begun = null, box = null;

@@ -1,6 +1,6 @@
-// Wheel, fingers, drag, keys and buttons move the timeline at once: what is drawn is shifted and stretched, without a
-// request. When the hand rests, one request has it drawn anew; that drawing has the range that the hand has left, so
-// nothing jumps. Each move counts from the last one: from what the hand has asked for, or what a press still asks for.
+// Wheel, touch, drag, keys and buttons move the timeline at once: the drawing is shifted and stretched without a
+// request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps.
+// Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
   const REST = 100; // ms without a movement
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
@@ -24,7 +24,7 @@
     resting = window.setTimeout(refine, REST);
   };
 
-  // The axis of a range that is passed by, as the server will draw it.
+  // The axis of a passing range, as the server will draw it.
   const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
   const ticks = ([from, to], most) => {
     let step = 10 ** Math.max(Math.floor(Math.log10(((to - from) * 1e9) / most)), 0);
@@ -61,7 +61,7 @@
     for (const [name, node] of passers) if (!kept.has(name)) (node.remove(), passers.delete(name));
   };
 
-  // Show the target by moving what was drawn for another range.
+  // Show the target by transforming what was drawn for another range.
   const show = () => {
     frame = 0;
     const plot = plotted();
@@ -74,7 +74,7 @@
     const to_px = (x) => ((x - from) / (to - from)) * xaxis._length - xaxis.l2p(x);
     plot.classList.toggle("moving", !still);
     plot.classList.toggle("crowded", !still && stretch < 0.7);
-    // set where the texts are: on the plot, every bar's style would be computed anew in each frame
+    // set on the texts: on the plot, every bar's style would be recomputed in each frame
     plot.querySelectorAll(".plot .scatterlayer").forEach(({ style }) => style.setProperty("--unstretch", still ? "" : 1 / stretch));
     marks.node().style.scale = still ? "" : `${stretch} 1`;
     marks.node().style.translate = still ? "" : `${shift + xaxis._offset * (1 - stretch)}px 0`;
@@ -111,7 +111,7 @@
     window.dash_clientside.set_props("timeline", { relayoutData: range });
   };
 
-  // Something is asked of the server that may move the timeline: it is told first where the hand has left it.
+  // A request to the server may move the timeline: first send it the range reached by the gesture.
   const owe = (name, times) => {
     if (resting) refine();
     owed[name] = times;
@@ -127,7 +127,7 @@
   const attend = (plot) => {
     if (attended.has(plot)) return;
     attended.add(plot);
-    // Dragged: the view comes later. A plot that is only resized says so in the same way, without a range.
+    // A drag: the view follows later. A resize sends the same event, without a range.
     plot.on("plotly_relayout", (what) => Object.keys(what).some((key) => key.startsWith("xaxis")) && (viewed = null));
     const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
@@ -138,14 +138,14 @@
     plot.on("plotly_afterplot", drawn);
     drawn();
   };
-  // The first drawing comes when Plotly has been loaded.
+  // The first drawing comes after Plotly has loaded.
   const await_plot = () => {
     const plot = plotted();
     if (plot) attend(plot);
     else window.requestAnimationFrame(await_plot);
   };
 
-  // A range stretched by `factor` about `at`, a share of it, and moved by `shift` of its width.
+  // A range stretched by `factor` about `at`, a share of it, and shifted by `shift` of its width.
   const moved = ([low, high], [factor, at, shift]) => {
     const width = high - low, wide = Math.min(Math.max(width * factor, SHORTEST), LONGEST);
     const from = whole(low + (width - wide) * at + shift * width);
@@ -176,7 +176,7 @@
     move(plot, Math.exp(by), Math.min(Math.max(at, 0), 1), 0);
   }, { passive: false, capture: true });
 
-  // Fingers and the mouse hold what they have touched. Plotly is not told, except of a press that was no drag.
+  // Touch and mouse keep the pointer captured. Plotly gets only presses that were no drag.
   const held = new Map(); // where each is, px
   let dragged = false, replayed = false;
   const holds = (event) => {
@@ -221,7 +221,7 @@
     replayed = false;
   }, true);
 
-  // The buttons that zoom and move, which the keys press, too.
+  // The zoom and pan buttons, which the keys press, too.
   document.addEventListener("click", (event) => {
     const key = event.target.closest("button")?.id, step = STEPS[key], plot = plotted();
     if (step && plot) {
@@ -232,14 +232,14 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.gestures = {
-    // A view with another range than the hand has asked for is somebody else's wish.
+    // A view with a range other than the requested one comes from elsewhere, and wins.
     heed: function (range) {
       viewed = range && range.map((time) => time / 1e9); // which may not be drawn yet
       if (resting || owing() || !asked) return;
       if (!range || range[0] !== Math.round(asked[0] * 1e9) || range[1] !== Math.round(asked[1] * 1e9)) settled();
     },
 
-    // What the server has heeded: moves that were made meanwhile count from what it answered.
+    // What the server has handled: moves made meanwhile start from its answer.
     heard: function (pressed, view) {
       heard = pressed || {};
       for (const name of Object.keys(owed)) if ((heard[name] ?? 0) >= owed[name]) delete owed[name];

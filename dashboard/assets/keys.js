@@ -1,6 +1,6 @@
-// Keys of the timeline. A key presses a button that is there, so that what it does is said in one place: the button's.
+// Keys of the timeline. A key presses a button, so that its action is defined in one place: the button's.
 (function () {
-  // A key, and the buttons that it presses: the first of them that is on the page and enabled.
+  // A key, and the buttons that it presses: the first one that is on the page and enabled.
   const BUTTONS = {
     w: ["zoom-in"], s: ["zoom-out"], a: ["pan-left"], d: ["pan-right"], ArrowLeft: ["pan-left"], ArrowRight: ["pan-right"],
     Home: ["show-all"], g: ["show-gap"], t: ["show-token"], ".": ["token-on"], ",": ["token-back"],

@@ -1,4 +1,4 @@
-// The minimap: a frame around what the timeline shows, which moves with the hand, and what is pointed at in it.
+// The minimap: a frame around the visible range, which moves with gestures, and clicks and drags in it.
 (function () {
   const LEAST = 4; // px: a narrower frame would not be seen
   const plotted = () => {
@@ -28,7 +28,7 @@
     },
     drawn: place,
 
-    // A range dragged over it, or a click in it: the timeline moves there.
+    // A drag or a click in the minimap: the timeline moves there.
     pointed: function (selected, click) {
       const { go, range } = window.dash_clientside.gestures, x = click?.points?.[0]?.x, now = range();
       if (selected?.range) go([...selected.range.x].sort((one, other) => one - other));

@@ -1,5 +1,5 @@
-// What only the browser knows: the theme it prefers, how wide the page is, and the clipboard.
-// A change of width or of the preferred theme is told to the page like a change of the view.
+// What only the browser knows: the preferred theme, the width of the page, and the clipboard.
+// A change of width or theme is sent to the page like a change of the view.
 (function () {
   let waiting;
   const tell = () => {
@@ -13,25 +13,25 @@
   window.addEventListener("resize", tell);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
 })();
-// Enter in a table's cell follows the link in it, which the table would keep from it.
+// Enter in a table's cell follows its link, as the table would swallow the key.
 window.dashAgGridFunctions = window.dashAgGridFunctions || {};
 window.dashAgGridFunctions.followLink = function ({ event }) {
   const link = event.key === "Enter" && event.target.closest(".ag-cell")?.querySelector("a");
   if (link && event.type === "keydown") link.click();
   return Boolean(link);
 };
-// A name that is cut in its middle, because names differ at their ends; the tooltip has all of it.
+// A name that is shortened in the middle, because names differ at their ends; the tooltip has all of it.
 window.dashAgGridFunctions.middleCut = function (name, most) {
   if (typeof name !== "string" || name.length <= most) return name;
   const head = Math.floor(((most - 1) * 2) / 3);
   return `${name.slice(0, head)}…${name.slice(name.length - (most - 1 - head))}`;
 };
-// Which rows a reader has chosen, told only when it was the reader: a table also changes its choice when rows come.
+// The rows selected by the reader; not sent when the table itself changes its selection as rows arrive.
 window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);
   if (byReader) tell(api.getSelectedNodes().map((node) => node.id));
 };
-// A text that a spreadsheet would take for a formula gets an apostrophe in front; see serving/downloads.py.
+// A text that a spreadsheet would read as a formula gets an apostrophe in front; see serving/downloads.py.
 window.dashAgGridFunctions.withoutFormula = function ({ value, formatValue }) {
   if (typeof value !== "string") return formatValue(value);
   return /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
@@ -40,7 +40,7 @@ window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },
 
-  // Settle the theme, and say it with the width of the timeline.
+  // Set the theme, and send it with the width of the timeline.
   screen: function (view) {
     window.dash_clientside.intertoken.latest.view = view;
     const prefersDark = window.matchMedia("(prefers-color-scheme: dark)").matches;
@@ -54,7 +54,7 @@ window.dash_clientside.intertoken = {
     return { scheme: scheme, width: main ? main.clientWidth - 32 : window.innerWidth - 96 };
   },
 
-  // Bring the selected node of a graph into view.
+  // Scroll the selected node of a graph into view.
   focus: function (place) {
     const holder = document.getElementById("canvas-holder");
     if (place && holder) {
@@ -64,7 +64,7 @@ window.dash_clientside.intertoken = {
     }
   },
 
-  // Ask every two seconds whether there are other runs than those of the table, of this revision.
+  // Poll every two seconds for runs newer than this revision of the table.
   watch: function (revision) {
     const { latest, look } = window.dash_clientside.intertoken;
     if (latest.revision === undefined) window.setInterval(() => document.hidden || look(), 2000);
@@ -78,7 +78,7 @@ window.dash_clientside.intertoken = {
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
   },
-  // A failure is said until there is another view; its text can be taken along.
+  // A failure is shown until the next view; its text can be copied.
   settled: () => true,
   copyFailure: async function () {
     const said = `${document.getElementById("failure-said").textContent}\n${window.location.href}`;
@@ -97,13 +97,13 @@ window.dash_clientside.intertoken = {
     return JSON.stringify(now) === JSON.stringify(before ?? null) ? window.dash_clientside.no_update : now;
   },
 
-  // The links to other pages take the chosen runs, their rates, the token and the theme along.
+  // Links to other pages keep the selected runs, their rates, the token and the theme.
   carry: function (search, ...links) {
     const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate"].includes(name)));
     return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
   },
 
-  // A figure as a file, on the page's own surface, which the figure leaves transparent.
+  // Save a figure on the page's surface colour, as its own background is transparent.
   save: async function () {
     const [, figure, format] = window.dash_clientside.callback_context.triggered_id.split("-");
     const plot = document.querySelector(`#${figure} .js-plotly-plot`);
@@ -115,7 +115,7 @@ window.dash_clientside.intertoken = {
     await window.Plotly.downloadImage({ data: plot.data, layout: layout }, { format: format, filename: `intertoken-${figure}`, ...size });
   },
 
-  // Copy a text at the press of a button, which says so for a moment; false if the browser refuses.
+  // Copy a text when a button is pressed, which confirms it for a moment; false if the browser refuses.
   copy: async function (text, key, label) {
     try {
       await navigator.clipboard.writeText(text);

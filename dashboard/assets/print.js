@@ -1,4 +1,4 @@
-// What a style sheet cannot do for paper: figures as wide as it and no taller, tables with all their rows, and the
+// What a style sheet cannot do for print: fit figures to the paper, show all rows of tables, and print the
 // view's address.
 (function () {
   const WIDTH = 940, HEIGHT = 680; // px of A4 or Letter, lying
@@ -15,7 +15,7 @@
     made.append(...cells);
     return made;
   };
-  // The columns that are not links, as shown; a field that is empty is none of paper's.
+  // The columns that are not links, as shown; empty fields are not printed.
   const tableOf = (api) => {
     const raw = (column, node) => api.getCellValue({ rowNode: node, colKey: column });
     const isFilled = (column) => {

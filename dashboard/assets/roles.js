@@ -1,12 +1,12 @@
-// What Dash's own components keep from those who use a screen reader or the keyboard, said once they are drawn.
+// Accessibility fixes to Dash's own components, for screen readers and the keyboard, applied after each render.
 (function () {
   const repair = () => {
-    // Who tabs gets to the button of a list, not to a hidden field before it that passes the focus on.
+    // Tab goes to the button of a dropdown, not to the hidden field before it that passes the focus on.
     document.querySelectorAll(".dash-dropdown-focus-target:not([tabindex='-1'])").forEach((field) => {
       field.tabIndex = -1;
       field.parentElement.querySelector("button.dash-dropdown").tabIndex = 0;
     });
-    // A name without a role; the title says the same.
+    // A name without a role; the title repeats it.
     document.querySelectorAll("a.dash-dropdown-clear[aria-label]").forEach((link) => link.removeAttribute("aria-label"));
     document.querySelectorAll(".dash-slider-thumb:not([aria-label])").forEach((thumb) => {
       const name = thumb.closest("[aria-label]")?.getAttribute("aria-label");

@@ -1,4 +1,4 @@
-// The table of all runs, folded into the strip of those that are shown.
+// The table of all runs, folded into the strip of the selected ones.
 (function () {
   const button = () => document.getElementById("runs-open");
   const isOpen = () => button()?.getAttribute("aria-expanded") === "true";
@@ -15,7 +15,7 @@
 
   const show = (open) => window.dash_clientside.set_props("runs-panel", { hidden: unfold(open) });
 
-  // The button; and a rate on a chip, which leads to its field in the table.
+  // The button, and a rate on a chip, which leads to its field in the table.
   document.addEventListener("click", ({ target }) => {
     if (target.closest("#runs-open")) return show(!isOpen());
     const chip = target.closest("[data-rate]");
@@ -25,7 +25,7 @@
     edit(node, 40);
   });
 
-  // Begin to edit the rate of a run, as soon as the table, which may have been folded, has drawn its row.
+  // Edit the rate of a run as soon as the table, which may have been folded, has rendered its row.
   const edit = (node, frames) => {
     grid().ensureNodeVisible(node);
     grid().ensureColumnVisible("rate");
@@ -37,7 +37,7 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.runs = {
-    // Whether the table is hidden: it is open where there is no chip instead of it.
+    // Whether the table is hidden: it is open if there are no chips.
     fold: (chipped) => unfold(isOpen() || !(chipped && chipped[0])),
   };
 })();

@@ -1,7 +1,7 @@
-// What is asked of the timeline by pointing at it, and by buttons that say themselves what they ask for.
+// Requests made by pointing at the timeline, and by buttons that carry their request.
 (function () {
   const MOST = 50;
-  // What is asked for quickly goes together with what is not heeded yet, for of two calls at once Dash drops the first.
+  // Quick requests are sent with those not handled yet: of two overlapping calls Dash drops the first.
   let earlier = [];
   const ask = (what) => {
     const at = performance.now(), { heeded, owe } = window.dash_clientside.gestures, wish = { ...what, at: at };
@@ -24,7 +24,7 @@
   });
   let pressed = null;
 
-  // Enter in a field goes to the next match of what stands there, or where it says, even if the page was not told yet.
+  // Enter in a field goes to the next match, or to the place typed, even if the page has not received the text yet.
   const go = (step) => ask({ what: "go", text: document.getElementById("go").value, step: step });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
@@ -46,7 +46,7 @@
   window.dash_clientside.timeline = {
     ask: ask,
 
-    // A click on a mark: which one, and where on the time axis. Told once; the same mark may be clicked again.
+    // A click on a mark: which one, and where on the time axis. Sent once; the same mark may be clicked again.
     clicked: function (click) {
       const point = click && click.points && click.points[0];
       if (!point) return;
@@ -57,14 +57,14 @@
       ask({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
     },
 
-    // The part of the view that sums depend on, told only when it is another.
+    // The part of the view that sums depend on, sent only if it has changed.
     summed: function (part, before) {
       const { runs, token, align, area, rows, rates } = part || {};
       const now = area ? { runs, token, align, area, rows, rates } : null;
       return JSON.stringify(now) === JSON.stringify(before ?? null) ? window.dash_clientside.no_update : now;
     },
 
-    // Give the focus back to a button that has been drawn anew, or to the first one that stands there now.
+    // Return the focus to a re-rendered button, or to the first one in its place.
     refocus: function () {
       const { ask: wish, holder } = pressed || {};
       window.setTimeout(() => {
@@ -74,14 +74,14 @@
       });
     },
 
-    // The screen, told only when more than the range is another: what is not drawn on the time axis stays as it is.
+    // The screen, sent only if more than the range has changed: everything off the time axis stays as it is.
     steady: function (screen, _, view, before) {
       const { range, ...part } = view || {};
       const now = { ...screen, part: part };
       return JSON.stringify(now) === JSON.stringify(before) ? window.dash_clientside.no_update : now;
     },
 
-    // The part of the view that is said in words, told only when it is another.
+    // The part of the view that the texts depend on, sent only if it has changed.
     chosen: function (view, before) {
       const { range, theme, ...part } = view;
       window.dash_clientside.gestures.heed(range);

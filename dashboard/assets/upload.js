@@ -1,12 +1,12 @@
-// Uploads: files chosen or dropped anywhere on the page go to the server in slices; what becomes of each is said in a
-// list. Names go into the page as text only.
+// Uploads: files chosen, or dropped anywhere on the page, are sent to the server in slices; a list shows the state of
+// each. Names are inserted as text only.
 (function () {
   const limit = () => Number(document.getElementById("page")?.dataset.uploadLimit || 0);
   const wait = (ms) => new Promise((resume) => window.setTimeout(resume, ms));
 
   const element = (kind, properties, parent) => parent.appendChild(Object.assign(document.createElement(kind), properties));
 
-  // One request of an upload: tried again where nobody answers, an Error with the server's words where it refuses.
+  // One request of an upload: retried if there is no answer; throws an Error with the server's message if rejected.
   async function ask(address, options) {
     for (let attempt = 1; ; attempt++) {
       try {

@@ -1,4 +1,4 @@
-"""What the gap and the idle time are made of: stacked bars, one per run or per place."""
+"""Causes of the gap and of the idle time: stacked bars, one per run or per place."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ CAUSE_COLOURS: Final = {
 
 _LEAST = 0.01  # of the idle time: a place with less has no bar
 _BAND = 58  # px per run
-_INSIDE = 0.055  # share of the axis below which a piece bears no figure
+_INSIDE = 0.055  # share of the axis below which a segment has no label
 
 
 @dataclass(frozen=True)
 class Causes:
-    """A mean: its name, what it is made of (cause -> µs), a note such as "traced", what it is, and what it is made of
-    by the untraced rate, where that tells."""
+    """A mean: its name, its causes (cause -> µs), a note such as "traced", what it is, and its causes from the untraced
+    rate, if that gives them."""
 
     name: str
     causes_us: dict[str, float]
@@ -47,7 +47,7 @@ class Causes:
 
 
 def causes_of(runs: Sequence[Run]) -> list[Causes]:
-    """What the gaps of these runs are made of, with what a reader must know of each."""
+    """The causes of the gaps of these runs, with notes."""
     found = []
     for run in runs:
         summary = run.summary
@@ -66,7 +66,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
 
 
 def idle_of(runs: Sequence[Run]) -> list[Causes]:
-    """What the idle time of a step of each run is made of, if any idles elsewhere than in the gap; else nothing."""
+    """The causes of the idle time of a step of each run, if any idles outside the gap; else nothing."""
     found = [(run, run.gaps.idle) for run in runs if run.gaps is not None and run.gaps.idle.idle_us]
     if not any(idle.idle_us["between_steps"] < (1 - _LEAST) * idle.idle_us["mean"] for _, idle in found):
         return []
@@ -102,12 +102,12 @@ def places_of(runs: Sequence[Run]) -> list[Causes]:
 
 
 def said_of(causes: Sequence[Causes]) -> str:
-    """The bars in words."""
+    """A description of the bars."""
     return "; ".join(f"{each.name}: {duration(each.total_us * 1e3)} ({each.note})" for each in causes)
 
 
 def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
-    """One bar per run, its name above it and its total behind it, on a common axis."""
+    """One bar per run, its name above it and its total after it, on a common axis."""
     look = THEMES[theme]
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
     figure = go.Figure([_bar(cause, runs, longest) for cause in CAUSE_COLOURS])
@@ -141,7 +141,7 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
 
 
 def causes_height(runs: Sequence[Causes]) -> int:
-    """How tall the figure is, px."""
+    """Height of the figure, px."""
     return max(len(runs), 1) * _BAND + 26
 
 

@@ -1,4 +1,4 @@
-"""The host's time in steps as a flame graph: an icicle whose outermost pieces are the steps."""
+"""The host's time in steps as a flame graph: an icicle whose outermost frames are the steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dashboard.units import duration
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
 from tracer.analysis.step_stacks import HostStep
 
-_LEAST: Final = 0.002  # of the longest step: a shorter piece is not drawn
+_LEAST: Final = 0.002  # of the longest step: a shorter frame is not drawn
 _NEARLY_ALL: Final = 0.95
 _LONGEST: Final = 90
 _ROW: Final = 22  # px
@@ -60,7 +60,7 @@ def _shared(steps: Sequence[HostStep]) -> list[str]:
 
 
 def _below(names: list[str], shared: list[str]) -> list[str]:
-    """The names without those that are shared, but for the last of them."""
+    """The names without the shared ones, except the last of those."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, shared, strict=False)))
     return names[max(min(alike, len(shared)) - 1, 0) :]
 
@@ -70,7 +70,7 @@ def _joined(outer: str, name: str) -> str:
 
 
 def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
-    """Each step from left to right, what is inside below what is around it; widths are times."""
+    """Each step from left to right, callees below their callers; widths are times."""
     look, pieces = THEMES[theme], pieces_of(steps)
     names = [path.rpartition(_BETWEEN)[2] for path in pieces["path"]]
     figure = go.Figure(
@@ -105,13 +105,13 @@ def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
 
 
 def flame_height(steps: Sequence[HostStep]) -> int:
-    """How tall the figure is, px."""
+    """Height of the figure, px."""
     depth = pieces_of(steps)["path"].str.count(_BETWEEN).max() if steps else 0
     return 60 + _ROW * (int(depth) + 1)
 
 
 def said_of_flame(steps: Sequence[HostStep]) -> str:
-    """The figure in words."""
+    """A description of the figure."""
     return "; ".join(f"{step.name} {step.step}: {duration(step.length_ns)}" for step in steps)
 
 

@@ -1,4 +1,4 @@
-"""The gaps of runs: what they are made of, step by step, and how they are distributed."""
+"""The gaps of runs: their causes, step by step, and their distribution."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PANEL = 150  # px
 _FOOT = 46
 _MOST_BARS = 1200  # of all panels; keeps a figure under 300 KB
 _BINS = 60
-_BEYOND = 1.5  # times the 90th percentile: as far as an axis of typical gaps reaches
+_BEYOND = 1.5  # times the 90th percentile: the end of an axis of typical gaps
 
 
 @dataclass(frozen=True)
 class GapPanel:
-    """A run's gaps on one device: its name, what a reader must know, rows of `GapReport.table`, and the run's key."""
+    """A run's gaps on one device: name, note, rows of `GapReport.table`, and the run's key."""
 
     name: str
     note: str
@@ -35,12 +35,12 @@ class GapPanel:
 
 
 def height_of(panels: Sequence[GapPanel]) -> int:
-    """How tall either figure is, px."""
+    """Height of either figure, px."""
     return max(len(panels), 1) * _PANEL + _FOOT
 
 
 def limit_of(panels: Sequence[GapPanel], scale: str) -> float:
-    """How far the axis of the gap reaches, µs: to the longest ("all"), or not much beyond the 90th percentile."""
+    """The end of the gap axis, µs: the longest gap ("all"), or not much beyond the 90th percentile."""
     gaps = [panel.table["gap"].to_numpy() / 1e3 for panel in panels if len(panel.table)]
     most = max((float(us.max()) for us in gaps), default=0.0)
     typical = max((float(np.percentile(us, 90)) for us in gaps), default=0.0) * _BEYOND
@@ -48,7 +48,7 @@ def limit_of(panels: Sequence[GapPanel], scale: str) -> float:
 
 
 def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Gaps one by one, or the means of as many together as make `most` rows.
+    """Gaps one by one, or means of consecutive ones so that there are `most` rows.
 
     Returns:
         Columns first, last (step), longest (gap, µs), longest_step, and the mean of each cause, µs, by its column in
@@ -64,9 +64,9 @@ def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
 
 
 def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> go.Figure:
-    """Stacked bars over the steps, a panel below the other, all on the same axes; ▲ where a gap is beyond them.
+    """Stacked bars over the steps, one panel below the other, on the same axes; ▲ for gaps beyond them.
 
-    A bar's `customdata` are the number of its panel and the step of its longest gap.
+    A bar's `customdata` is the number of its panel and the step of its longest gap.
     """
     limit = limit_of(panels, scale)
     figure = _stacked(panels, theme)
@@ -138,7 +138,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def _stacked(panels: Sequence[GapPanel], theme: str) -> go.Figure:
-    """Empty panels below each other, each under its name."""
+    """Empty panels below each other, each with its name above."""
     look, rows = THEMES[theme], max(len(panels), 1)
     spacing = 36 / (rows * _PANEL) if rows > 1 else 0
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=spacing)

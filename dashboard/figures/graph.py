@@ -1,7 +1,7 @@
 """A part of a run's graph as Cytoscape elements: one column per stream, time downwards.
 
-A kernel stands one row below all that it comes after: what it reads, the kernel before it on its stream, and the events
-that its stream waits for. So every kernel has a row of its column to itself.
+A kernel is one row below all its predecessors: what it reads, the kernel before it on its stream, and the events that
+its stream waits for. So every kernel has a row of its column to itself.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _lane(source: Place, target: Place, ends: Sequence[str], away: int) -> dict[
 
 
 def stylesheet(theme: str, selected: int | None) -> list[dict[str, Any]]:
-    """How elements look in a theme, with one node and its edges put forward."""
+    """The style of the elements in a theme, with one node and its edges highlighted."""
     look = THEMES[theme]
     event = COLOURS["sync"]
 

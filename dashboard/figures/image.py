@@ -14,9 +14,9 @@ _LEGEND = 34  # px
 
 
 def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, int]:
-    """A timeline that stands alone: on the theme's own surface, with its colours named below; and its new height, px.
+    """A timeline for a file: on the theme's surface, with a legend below; and its new height, px.
 
-    `height` is what the timeline needs.
+    `height` is the timeline's own.
     """
     look = THEMES[theme]
     drawn = {trace.name for trace in figure.data}
@@ -39,7 +39,7 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
         figure: to be drawn.
         suffix: one of `IMAGES`.
         width, height: px.
-        scale: pixels of a PNG per px.
+        scale: pixels per px in a PNG.
 
     Raises:
         UsageError: kaleido or a browser is missing, or the browser fails.
@@ -48,7 +48,7 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
         import kaleido
         from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
     except ImportError:
-        raise UsageError("pictures need kaleido: pip install 'intertoken[image]'") from None
+        raise UsageError("images need kaleido: pip install 'intertoken[image]'") from None
     sharpness = scale if suffix == ".png" else 1
     options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": sharpness}
     try:
@@ -59,7 +59,7 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
             "chromium) or name it in the environment variable BROWSER_PATH"
         ) from None
     except (BrowserFailedError, BrowserClosedError, KaleidoError) as problem:
-        raise UsageError(f"Chrome or Chromium does not draw: {_first_line(problem)}") from None
+        raise UsageError(f"Chrome or Chromium could not render the image: {_first_line(problem)}") from None
 
 
 def _first_line(problem: Exception) -> str:

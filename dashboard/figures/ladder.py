@@ -1,4 +1,4 @@
-"""The ladder: tokens/s by strategy, of runs that differ in nothing else, with the spread of their repeats."""
+"""The ladder: tokens/s by strategy, of runs that differ in nothing else, with the range of their repeats."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Rung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs that differ in their strategy only, the fastest first, under what they share."""
+    """Runs that differ only in their strategy, the fastest first, under their common properties."""
 
     title: str
     rungs: tuple[Rung, ...]
 
     @property
     def key(self) -> str:
-        """One that no other ladder has: a run is in one only."""
+        """A unique key: each run is in one ladder only."""
         return min(rung.key for rung in self.rungs)
 
 
 def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
-    """All ladders of at least two runs whose model is known.
+    """All ladders of at least two runs with a known model.
 
     Traced passes inside run directories have the rate of their run, so they are left out.
     """
@@ -84,11 +84,11 @@ def _title(run: Run) -> str:
 
 
 def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figure:
-    """A point per run with a line over its repeats, the fastest on top; hollow where a profiler was there.
+    """A point per run with a line over its repeats, the fastest on top; hollow if traced.
 
     Args:
         ladder: the runs.
-        chosen: keys of those that are shown on the page; their names are bold.
+        chosen: keys of the selected runs; their names are bold.
         theme: "light" or "dark".
     """
     look, rungs = THEMES[theme], ladder.rungs
@@ -126,19 +126,19 @@ def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figur
 
 
 def ladder_height(ladder: Ladder) -> int:
-    """How tall the figure is, px."""
+    """Height of the figure, px."""
     return len(ladder.rungs) * _BAND + _MARGIN["t"] + _MARGIN["b"]
 
 
 def said_of(rung: Rung, shown: Any = plain) -> str:
-    """A rung in words."""
+    """A description of a rung."""
     spread = f" ({rung.spread[0]:,.1f} to {rung.spread[1]:,.1f} in its repeats)" if rung.spread else ""
     how = ", as traced" if rung.traced else ""
     return f"{shown(rung.strategy)}: {rung.rate:,.1f} tokens/s{spread}{how} · {shown(rung.name)}"
 
 
 def _labels(rungs: Sequence[Rung], chosen: Sequence[str]) -> list[str]:
-    """The strategies; where several runs have one, with the ends of their names."""
+    """The strategies; for several runs of one strategy, with the ends of their names."""
     several = Counter(rung.strategy for rung in rungs)
     labels = [
         markup(rung.strategy if several[rung.strategy] == 1 else f"{rung.strategy} · {plain(rung.name, 18)}", 48)

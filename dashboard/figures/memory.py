@@ -1,4 +1,4 @@
-"""Peak memory per allocator: what its plan takes, and how much of that is alive at once."""
+"""Peak memory per allocator: its arena, and the live bytes in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARGIN: Final = {"l": 150, "r": 300, "t": 4, "b": 4}
 
 
 def memory_figure(memory: Sequence[Memory], used: str, theme: str) -> go.Figure:
-    """Per allocator a bar of its peak and, inside, what is alive then; the one in use is bold and filled."""
+    """Per allocator a bar of its peak and, inside, the live bytes then; the one in use is bold and filled."""
     look = THEMES[theme]
     longest = max((m.peak_bytes for m in memory), default=1) or 1
     y = [i * _BAND for i in range(len(memory))]
@@ -52,7 +52,7 @@ def memory_figure(memory: Sequence[Memory], used: str, theme: str) -> go.Figure:
 
 
 def memory_height(memory: Sequence[Memory]) -> int:
-    """How tall the figure is, px."""
+    """Height of the figure, px."""
     return max(len(memory), 1) * _BAND + _MARGIN["t"] + _MARGIN["b"]
 
 

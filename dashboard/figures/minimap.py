@@ -1,4 +1,4 @@
-"""The minimap: the whole of each recording above its timeline; `assets/minimap.js` frames what is in view."""
+"""The minimap: the whole of each recording above its timeline; `assets/minimap.js` frames the visible range."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NAMES
 from tracer.engines.engine import EAGER, PREFILL
 
 _LANE: Final = 20  # px
-_LEAST: Final = 1 / 400  # of the whole: what is shorter is drawn so long, and what is no further apart is one
+_LEAST: Final = 1 / 400  # of the whole: least width of a span, and of a space between two
 _COLOURS: Final = {CAPTURE: COLOURS["graph"], NAMES[PREFILL]: COLOURS["launch"], NAMES[EAGER]: COLOURS["host"]}
 _PATTERNS: Final = {BEFORE: "/", AFTER: "\\", CAPTURE: "x"}
 _CHARACTER: Final = 5.5  # px of a name's
@@ -31,7 +31,7 @@ class Lane:
         name: not escaped.
         busy: how busy it is.
         anchor: time 0, ns of its clock.
-        phases: what it holds beside its steps, as `timeline.phases.phases_of` makes it.
+        phases: its phases outside the steps, from `timeline.phases.phases_of`.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Lane:
 
 
 def minimap_height(runs: int) -> int:
-    """How tall it is, px."""
+    """Height of the figure, px."""
     return _LANE * runs + 8
 
 
 def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, width: int) -> Plot:
-    """A lane per run, with the names of what is not its steps.
+    """A lane per run, with the names of its phases outside the steps.
 
     Args:
         lanes: the runs.
@@ -106,7 +106,7 @@ def _busy(lane: Lane, base: int) -> dict[str, Any]:
 
 
 def _joined(lane: Lane, whole: tuple[int, int]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """What a lane holds beside its steps, by name: low high (ns from time 0) and count, neighbours as one."""
+    """The phases of a lane by name: low high (ns from time 0) and count, neighbours merged."""
     least = int((whole[1] - whole[0]) * _LEAST)
     for what, phases in lane.phases.groupby("what", sort=True):
         low, high = (phases[c].to_numpy() - lane.anchor for c in ("start", "end"))

@@ -1,4 +1,4 @@
-"""What is drawn over a timeline: matches of a search, the chosen event and its arrows, the ruler."""
+"""Overlays of a timeline: matches of a search, the chosen event and its arrows, the ruler."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pandas as pd
 from dashboard.palette import COLOURS, Theme
 
 DIMMED: Final = 0.22
-"""Opacity of what a search does not find."""
+"""Opacity of events that do not match a search."""
 _ARROWS: Final = {"launch": COLOURS["launch"], "wait": COLOURS["sync"], "event": COLOURS["copy"]}
 _HOVER: Final = "%{customdata:,} begin here<extra></extra>"
 
 
 def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
-    """A marker under every bin in which events are found: its hover says how many."""
+    """A marker under every bin with matches, with their number in its hover."""
     some = marks[(marks["event"] < 0) & (marks["found"] > 0)]
     if not len(some):
         return []
@@ -52,7 +52,7 @@ def add(
 
 
 def area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: Theme) -> list[dict[str, Any]]:
-    """What is summed, between two times (ns from time 0), over these rows from top to bottom (px)."""
+    """The summed area, between two times (ns from time 0), over these rows from top to bottom (px)."""
     if ends is None:
         return []
     at = {

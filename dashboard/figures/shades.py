@@ -1,4 +1,4 @@
-"""Where the timeline is shaded because a device idles: gaps, and the holes inside steps, with their labels."""
+"""The shading of a timeline where a device idles: gaps, and holes inside steps, with their labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import duration
 
 LABELLED: Final = 34
-"""px; what is narrower gets no label."""
+"""px; narrower ones get no label."""
 _CLEAR: Final = "rgba(0,0,0,0)"
 
 
@@ -26,7 +26,7 @@ def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
 
 
 def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
-    """The holes of all runs, as `Drawing.holes`, as one Bar per place; of gaps only what a hover says."""
+    """The holes of all runs, as `Drawing.holes`, as one Bar per place; gaps only with their hovers."""
     found = [each for each in holes if len(each)]
     if not found:
         return []
@@ -43,7 +43,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
 
 
 def marker(place: str, look: Theme) -> dict[str, Any]:
-    """How the idle time at a place is shaded."""
+    """The shading of idle time at a place."""
     if place not in HOLES:
         return {"color": _CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
     red, green, blue = (int(COLOURS["gap"][at : at + 2], 16) for at in (1, 3, 5))

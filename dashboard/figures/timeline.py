@@ -32,8 +32,8 @@ class Drawing:
     """One run as the figure needs it.
 
     Attributes:
-        title, note: its heading, and what stands beside it; neither escaped.
-        panel: where it stands.
+        title, note: its heading, and the note beside it; neither escaped.
+        panel: its position.
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
@@ -59,12 +59,12 @@ Plot = dict[str, Any]
 
 
 def timeline_figure(plot: Plot) -> go.Figure:
-    """A plot as a figure, which Plotly has checked."""
+    """A plot as a figure, validated by Plotly."""
     return go.Figure(plot, skip_invalid=False)
 
 
 def packed(value: Any) -> Any:
-    """A plot, or a part of one, as JSON has it: floats and small numbers in base64, as plotly.js reads since 2.35."""
+    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js reads since 2.35."""
     match value:
         case np.ndarray() if value.dtype.kind == "f" or value.dtype == np.uint16:
             little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
@@ -86,12 +86,12 @@ def timeline_plot(
 
     Args:
         drawings: the runs, top to bottom.
-        limits: what the time axis shows, ns from time 0.
-        origin: what time 0 is, in words.
+        limits: range of the time axis, ns from time 0.
+        origin: description of time 0.
         theme: "light" or "dark".
         width: of the plot, px.
-        finds: whether marks in which nothing is found are dimmed.
-        ruler: what is measured, ns from time 0.
+        finds: whether marks without matches are dimmed.
+        ruler: the measured range, ns from time 0.
     """
     look = THEMES[theme]
     height = max((d.panel.bottom for d in drawings), default=0)
@@ -111,7 +111,7 @@ def timeline_plot(
 
 
 def height_of(drawings: Sequence[Drawing]) -> int:
-    """How tall the figure is, px."""
+    """Height of the figure, px."""
     return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
 
 
@@ -150,7 +150,7 @@ def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]
 
 
 def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
-    """By how much of a bin is busy, and less where a search finds nothing."""
+    """Opacity by the busy share of a bin, lower for bins without matches."""
     if not merged and not finds:
         return 1
     opacity = 0.2 + 0.8 * part["share"].to_numpy() if merged else np.ones(len(part))
@@ -198,7 +198,7 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _ruler(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
-    """The numbers of the tokens, where their compute starts."""
+    """The numbers of the tokens, at the starts of their compute."""
     ruled = [(d.panel.top + RULER, d.tokens) for d in drawings if d.tokens is not None]
     if not sum(len(tokens) for _, tokens in ruled):
         return []

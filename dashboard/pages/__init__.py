@@ -1,1 +1,1 @@
-"""Pages: what stands where, and which callback feeds it. No computing in here."""
+"""Pages: their layouts and callbacks. Nothing is computed here."""

@@ -1,4 +1,4 @@
-"""The view of a page that shows one run: which run, by its link or the list of runs, and the theme."""
+"""The view of a page for one run: the run, from the link or the list, and the theme."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dashboard.view import View, switched
 
 
 def keep_run(app: Dash, store: RunStore) -> None:
-    """Keep the view of the page by its link, the chosen run and the theme."""
+    """Update the page's view from its link, the selected run and the theme."""
 
     @app.callback(
         Output("view", "data"),
@@ -48,7 +48,7 @@ def keep_run(app: Dash, store: RunStore) -> None:
 
 
 def after(view: View, source: str, run: str | None, scheme: str) -> View:
-    """The view after another run was chosen, or the theme switched from that `scheme`."""
+    """The view after another run was selected, or after the theme was switched from `scheme`."""
     match source, run:
         case "run", str(key):
             return view.led_by(key)

@@ -1,4 +1,4 @@
-"""Which runs a page opens with."""
+"""The runs that a page opens with."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dashboard.view import View
 
 _LONGEST = 120
 PATIENCE = 2.0
-"""Seconds after which a page opens with the recordings that are read by then."""
+"""Seconds after which a page opens with the recordings read so far."""
 
 
 def opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, two that can be compared: with the longest and the shortest gap.
+    """The view of a link; if it names no runs, two comparable ones: those with the longest and the shortest gap.
 
-    They are chosen when all are read, or among those that are after a moment; until then `runs` stays None. A link's
-    names become the keys of today; those that show nothing stay in it, behind the others (`missing` says which).
+    They are chosen when all recordings are read, or after a moment among those read by then; until then `runs` is None.
+    Keys of a link become today's keys; those that show nothing stay, after the others (`missing` says which).
     """
     if view.runs is None:
         chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []
@@ -32,24 +32,24 @@ def opened(view: View, store: RunStore) -> View:
 
 
 def shown(view: View, store: RunStore) -> list[str]:
-    """The keys of a view without those that show nothing."""
+    """The keys of a view, without those that show nothing."""
     keys = view.runs or ()
     gone = store.without(keys)
     return [key for key in keys if key not in gone]
 
 
 def missing(view: View, store: RunStore) -> list[str]:
-    """Which runs of a view show nothing, and why, a line for each."""
+    """One line for each run of a view that shows nothing, with the reason."""
     there = store.progress().total
     return [
-        f"{plain(key, _LONGEST)} is shown nowhere: {plain(why.removeprefix(f'{key}: '), 200)}." if why
-        else f"The link asks for {plain(key, _LONGEST)}, which is not here: none of {there} recordings is called so."
+        f"{plain(key, _LONGEST)} cannot be shown: {plain(why.removeprefix(f'{key}: '), 200)}." if why
+        else f"The link names {plain(key, _LONGEST)}, which is not among the {there} recordings here."
         for key, why in store.without(view.runs or ()).items()
     ]  # fmt: skip
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
-    """The same for a page that cannot be drawn without runs: waits for those of the link, else for the moment."""
+    """The same for a page that needs runs to be rendered: waits for those of the link, or for the moment."""
     keys = [store.key_of(name) for name in view.runs or ()]
     store.read_ahead(keys)
     if not store.chosen(keys):
@@ -58,10 +58,10 @@ def opened_at_once(view: View, store: RunStore) -> View:
 
 
 def extremes(runs: Sequence[Run]) -> list[str]:
-    """Keys of the run with the longest and the one with the shortest median gap, among those of one kind.
+    """Keys of the runs with the longest and the shortest median gap, among comparable ones.
 
-    That is the first run's, or the first of which there are several of known speed, so that there can be a verdict; the
-    first run alone where there is none.
+    Comparable with the first run, or with the first that has a counterpart of known rate, so that there can be a
+    verdict; the first run alone if there is none.
     """
     shown = [run for run in runs if run.summary.gap_p50_us is not None]
     fit = [run for run in shown if run.of_known_speed]

@@ -1,4 +1,4 @@
-"""What the pages of answers are made of: sections, choices, charts and tables."""
+"""Building blocks of the pages: sections, fields, charts and tables."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from dashboard.text import plain
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
 NO_RECORDINGS: Final = (
-    "No recordings yet. Make some on this machine, with a GPU or without:\n"
+    "No recordings yet. Make some on this machine, with or without a GPU:\n"
     "intertoken run --sync sccc,aaag -o runs\n"
-    "and show them, or what Nsight Systems recorded:\nintertoken dashboard runs"
+    "and show them, or recordings of Nsight Systems:\nintertoken dashboard runs"
 )
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
-    """A section under its title, which has controls or a hint beside it; with a key, hidden until filled."""
+    """A section with a title and controls or a hint beside it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 
 
 def digest(shown: Any) -> str:
-    """What tells whether something else is to be shown, the same for all server processes."""
+    """Tells whether the content has changed; the same in all server processes."""
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def choice(key: str, label: str, **options: Any) -> html.Label:
-    """A list to choose from."""
+    """A dropdown."""
     dropdown = dcc.Dropdown(id=key, options=[], **options)
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
 
 
 def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
-    """A field that tells what was typed so many ms after the last letter, or on Enter and when it is left.
+    """A text field that reports its value `delay` ms after the last key, on Enter and on blur.
 
-    Bootstrap's: Dash's puts the caret back a moment late, where more letters may stand by then.
+    Bootstrap's: Dash's restores the caret late, when more letters may have been typed.
     """
     return dbc.Input(id=key, debounce=debounce, class_name="field", autocomplete="off", **options)
 
 
 def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
-    """A small table whose lines have the same headings, the first of which names the line."""
+    """A small table: rows with the same headings, the first of which names the row."""
     heads = html.Thead(html.Tr([html.Th(name, scope="col") for name in lines[0]]))
     cells = [[html.Th(t, scope="row") if i == 0 else html.Td(t) for i, t in enumerate(r.values())] for r in lines]
     return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
 
 
 def run_options(store: RunStore) -> list[dict[str, str]]:
-    """The runs that are read and have steps, for a list to choose from."""
+    """The runs that are read and have steps, as options of a dropdown."""
     return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
 
 
 def keep_options(
     app: Dash, store: RunStore, key: str, options_of: Callable[[RunStore], list[dict[str, str]]] = run_options
 ) -> None:
-    """Keep a list to choose runs from as the store is: some are read later, some come and go."""
+    """Keep a dropdown of runs up to date with the store."""
 
     @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
     def options(_: Any) -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ def keep_options(
 
 
 def chart(key: str, label: str) -> html.Div:
-    """A figure that is said in words to those who do not see it: the holder's label."""
+    """A figure with a description for screen readers, the holder's label."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
                                      "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
@@ -81,7 +81,7 @@ def chart(key: str, label: str) -> html.Div:
 
 
 def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgGrid:
-    """A table, empty as yet, whose columns can be sorted and filtered."""
+    """An empty table whose columns can be sorted and filtered."""
     return dag.AgGrid(
         id=key,
         columnDefs=columns,
@@ -95,28 +95,28 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
 
 
 def csv_file(name: str) -> dict[str, Any]:
-    """How a table becomes a CSV file of this name: as serving/downloads.py says, no text is a spreadsheet's formula."""
+    """Options of the CSV export: as in serving/downloads.py, no text becomes a formula of a spreadsheet."""
     return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
 
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
-    """The columns, of these fields only those that tell rows apart."""
+    """The columns, of these fields only those that differ between rows."""
     same = {field for field in fields if len({row[field] for row in rows}) <= 1}
     return [column | {"hide": column["field"] in same} for column in columns]
 
 
 def table_height(rows: Sequence[Any]) -> dict[str, str]:
-    """The style of a table as tall as its rows, up to some of them."""
+    """The style of a table as tall as its rows, up to a limit."""
     return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + 18}px"}
 
 
 def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of text, which a tooltip repeats whole."""
+    """A column of text, with the whole text as its tooltip."""
     return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "tooltipField": field}
 
 
 def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of links, written as in Markdown; Enter follows that of the cell."""
+    """A column of links in Markdown; Enter follows the cell's link."""
     return {
         "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "filter": False,
         "cellRenderer": "markdown", "sortable": False, "suppressKeyboardEvent": {"function": "followLink(params)"},
@@ -124,7 +124,7 @@ def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
 
 
 def number(field: str, header: str, form: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of numbers in a form of d3; where there is none, a dash."""
+    """A column of numbers in a d3 format, with a dash for none."""
     value = f"params.data.{field}"
     return {
         "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "type": "rightAligned",
@@ -134,7 +134,7 @@ def number(field: str, header: str, form: str, width: int, hint: str = "") -> di
 
 
 def rate_field() -> html.Label:
-    """The engine's own rate: that of the table of runs, which goes along from page to page."""
-    field = text_field("rate", True, type="text", placeholder="as run.json tells", maxlength=40)
-    hint = "Steps per second that the engine makes without a profiler, as in the table of runs"
+    """The field of the engine's own rate, shared with the table of runs and kept between pages."""
+    field = text_field("rate", True, type="text", placeholder="from run.json", maxlength=40)
+    hint = "Steps per second of the engine without a profiler, as in the table of runs"
     return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)

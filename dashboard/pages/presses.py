@@ -1,7 +1,7 @@
-"""What a reader did, of all that made Dash call: all of it, for quick presses come together.
+"""All actions of a reader since the last call: presses in quick succession arrive together.
 
-Of two calls at once Dash drops what the first one answers. So a page keeps in the store `pressed` how often each of its
-buttons had been pressed when that was last heeded, and heeds what was pressed since, whatever made Dash call.
+Of two overlapping calls Dash drops the first one's result. So a page keeps in the store `pressed` how often each of its
+buttons had been pressed when it was last handled, and handles all presses since, whatever made Dash call.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from itertools import chain, islice, repeat
 from typing import Final, TypeAlias
 
 MOST: Final = 200
-"""Presses that one call heeds, of all buttons together: a key held down for seven seconds. Counters come from a browser
-and say what they like, and what is pressed more often by then has lost its aim."""
+"""Most presses that one call handles, of all buttons together: a key held down for seven seconds. Counters come from
+the browser and cannot be trusted."""
 Clicks: TypeAlias = Mapping[str, float | None]
-"""How often each button has been pressed; None is never."""
+"""How often each button was pressed; None for never."""
 
 
 def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> list[str]:
-    """The components that a reader changed, and each button as often as it was pressed and not heeded, up to `MOST`.
+    """The components that a reader changed, and each button once per unhandled press, up to `MOST`.
 
     Args:
         triggered: properties that have changed, as "component.property".
-        clicks: of the buttons now.
-        heeded: the same when they were last heeded.
+        clicks: presses of the buttons now.
+        heeded: presses when they were last handled.
 
     Example:
         >>> done(["run.value", "theme.n_clicks"], {"theme": 1, "on": 5}, {"theme": None, "on": 3})

@@ -1,4 +1,4 @@
-"""What runs under the light recorder now, looked at in the background once for all readers, and kept on request."""
+"""Processes under the light recorder, read in the background once for all readers, and saved on request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracer.trace import Trace
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 2.0
-"""How old figures become before the rings are read again."""
+"""Age at which figures are read again."""
 _LONGEST_NAME: Final = 40
 
 
@@ -61,14 +61,14 @@ class Running:
             return self._rows
 
     def keep(self, process: int, seconds: float | None) -> None:
-        """Begin to write what the rings of a process hold, or its last seconds, as a recording.
+        """Start saving what the rings of a process hold, or its last seconds, as a recording.
 
         Raises:
-            UsageError: the process does not run now, or another is being kept.
+            UsageError: the process does not run now, or another recording is being saved.
         """
         program = next((row.program for row in self.rows() or () if row.process == process), None)
         if program is None:
-            raise UsageError("Choose a process that runs now.")
+            raise UsageError("Select a running process.")
         with self._lock:
             if self._keeping is not None and not self._keeping.done():
                 raise UsageError("A recording is being kept already: wait a moment.")
@@ -79,7 +79,7 @@ class Running:
             )  # fmt: skip
 
     def said(self) -> str:
-        """What became of the recording that is kept, or was last; "" if there was none."""
+        """The state of the current or last saved recording; "" if there is none."""
         with self._lock:
             keeping = self._keeping
         if keeping is None:

@@ -1,7 +1,7 @@
-"""Watches one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
+"""Supervises one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
 
 A process of its own and not a thread of the server: the recording ends with the server however that ends (standard
-input closes then), any server process can end it, and nobody has to be there for its runs to be put in place.
+input closes then), any server process can cancel it, and its runs are moved into place without a server.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Supervisor:
             while child.poll() is None:
                 self._listen(selector, child, server)
                 self._save()
-        _signal(child.pid, signal.SIGKILL)  # what it may have started
+        _signal(child.pid, signal.SIGKILL)  # its child processes
         self._take(child.stdout.read() or b"")
         child.stdout.close()
         self._take(b"\n" if self._rest else b"")
         self._conclude(child.returncode)
 
     def _listen(self, selector: selectors.BaseSelector, child: subprocess.Popen[bytes], server: int) -> None:
-        """Take what was printed, or wait for it a moment; end the child if someone wants it."""
+        """Read the output, or wait for it a moment; stop the child on request."""
         ready = selector.select(_LOOK)
         for key, _ in ready:
             data = os.read(key.fd, 1 << 16)
@@ -109,7 +109,7 @@ class Supervisor:
             _signal(child.pid, signal.SIGTERM)
 
     def _take(self, data: bytes) -> None:
-        """Lines of progress, or of anything else."""
+        """Lines of progress or other output."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_LONGEST_LINE:]
         for line in lines:
@@ -121,7 +121,7 @@ class Supervisor:
         self._job.lines = [*self._job.lines, text[:_LONGEST_LINE]][-_MOST_LINES:]
 
     def _progress(self, text: str) -> bool:
-        """Whether the line was one of progress."""
+        """Whether the line was a line of progress."""
         if _PROGRESS not in text:
             return False
         try:
@@ -155,7 +155,7 @@ class Supervisor:
             self._end(self._stopping)
         elif code < 0:
             name = signal.Signals(-code).name
-            memory = "; perhaps the memory did not suffice: choose smaller numbers" if -code == signal.SIGKILL else ""
+            memory = "; perhaps it ran out of memory: choose smaller numbers" if -code == signal.SIGKILL else ""
             self._end(FAILED, f"ended by {name}{memory}")
         else:
             said = [line for line in self._job.lines if line.strip()]
@@ -164,7 +164,7 @@ class Supervisor:
     def _end(self, status: str, problem: str = "") -> None:
         shutil.rmtree(self._place.staging, ignore_errors=True)
         self._job.status, self._job.problem, self._job.ended = status, problem, time.time()
-        with suppress(OSError):  # whoever asks then sees that this process is gone
+        with suppress(OSError):  # readers then see that this process is gone
             self._place.write(self._job)
 
 

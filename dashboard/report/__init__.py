@@ -1,1 +1,1 @@
-"""The comparison of runs as one HTML file that asks for nothing else."""
+"""The comparison of runs as one self-contained HTML file."""

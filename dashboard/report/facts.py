@@ -1,6 +1,6 @@
-"""The figures of a comparison: what each run says of itself, and how far it is from the first one, the base.
+"""The figures of a comparison: those of each run, and their differences from the first one, the base.
 
-Differences are those of the figures shown, no more: whether they would come out again `comparisons` says.
+Differences are those of the figures shown; whether they are significant is up to `comparisons`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Change = Callable[[float, float], str]
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of one run, and its difference from the base where there is one to state."""
+    """A figure of one run, and its difference from the base, if any."""
 
     text: str
     change: str = ""
@@ -43,7 +43,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A run at a glance: its rate and its gap as a reader should quote them, each with what qualifies it."""
+    """A run at a glance: its rate and its gap as to be quoted, each with its qualification."""
 
     name: str
     strategy: str
@@ -60,7 +60,7 @@ def cards(runs: Sequence[Run]) -> list[Card]:
 
 
 def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
-    """Heading -> its facts; facts that no run knows are left out."""
+    """Heading -> its facts; facts unknown for every run are left out."""
     groups = {
         "What ran": [
             _words("Model", "", [r.summary.model for r in runs]),
@@ -153,7 +153,7 @@ def _card(run: Run, base: Run) -> Card:
 
 
 def _headline_rate(run: Run) -> tuple[float | None, bool]:
-    """Tokens per second, untraced where that is known, and whether it is the recording's own."""
+    """Tokens per second, untraced if known, and whether it is the recording's own."""
     untraced = run.summary.tokens_per_s
     return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
 
@@ -171,7 +171,7 @@ def _how_known(run: Run, inflated: bool) -> str:
 
 
 def _headline_gap(run: Run) -> tuple[float | None, bool]:
-    """The median gap, µs, untraced where that is known, and whether tracing inflates it."""
+    """The median gap, µs, untraced if known, and whether tracing inflates it."""
     if run.inflated and run.summary.untraced_gap_us is not None:
         return run.summary.untraced_gap_us, False
     return run.summary.gap_p50_us, run.inflated
@@ -181,8 +181,8 @@ def _figures(
     label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
     change: Change | None = None, recorded: bool = False,
 ) -> Fact:  # fmt: skip
-    """A line of numbers, set against the base's where both runs did the same; `recorded` ones only where no profiler
-    may have made the difference."""
+    """A row of numbers, compared with the base's if both runs did the same work; `recorded` ones only if neither is
+    affected by a profiler."""
     base = runs[0]
     compare = [run is not base and same_work(run, base) and (_alike(run, base) or not recorded) for run in runs]
     of_base = [value(base) if comparable else None for comparable in compare]
@@ -192,7 +192,7 @@ def _figures(
 def _time(
     label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], recorded: bool = True
 ) -> Fact:
-    """A line of times in µs."""
+    """A row of times in µs."""
     return _figures(label, meaning, runs, value, microseconds, _time_difference, recorded)
 
 
@@ -201,7 +201,7 @@ def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False
 
 
 def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
-    """A number, and what it is to the base's, None where they are not to be compared."""
+    """A number, and its difference from the base's; None if they are not comparable."""
     if value is None:
         return Cell(_NONE)
     return Cell(form(value), "" if change is None or of_base is None else change(value, of_base))
@@ -238,7 +238,7 @@ def _idle_in(place: str, run: Run) -> float | None:
 
 
 def _idle_cause(place: str, cause: str, run: Run) -> float | None:
-    """What a device idles there for that cause, µs; None where that is nothing."""
+    """The idle time of a device with that cause, µs; None for none."""
     return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
 
 
@@ -280,7 +280,7 @@ def _class(run: Run) -> str:
 
 
 def _alike(run: Run, base: Run) -> bool:
-    """Whether no profiler lengthened the times of either."""
+    """Whether neither was slowed by a profiler."""
     return not (run.inflated or base.inflated)
 
 

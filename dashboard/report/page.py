@@ -42,7 +42,7 @@ class Plot:
     narrowest: int = _WIDE
 
     def data(self) -> dict[str, Any]:
-        """What report.js draws."""
+        """The input of report.js."""
         return {
             "themes": {theme: json.loads(str(figure.to_json())) for theme, figure in self.figures.items()},
             "height": self.height, "narrowest": self.narrowest, "widest": _WIDE,
@@ -89,25 +89,25 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
 
 
 def _answer(against: Against) -> str:
-    """A run against the base in a sentence, or why that cannot be said."""
+    """A run compared with the base in a sentence, or why it cannot be."""
     if against.found is None:
         return f"{plain(against.other.name, LONGEST_NAME)}: {plain(against.problem)}."
     return f"{plain(sentence(against.found), 1000)}."
 
 
 def _rates(runs: Sequence[Run]) -> list[str]:
-    """The rates that were given, which the recordings do not tell."""
+    """The given rates, which are not in the recordings."""
     return [f"{plain(run.name, LONGEST_NAME)}: {run.rate_said}." for run in runs if run.rate_said]
 
 
 def _of_one(run: Run) -> list[str]:
-    """What a reader must know of a run that stands alone."""
+    """Notes on a run without a comparison."""
     said = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
     return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in said if text]
 
 
 def _policy(*scripts: str) -> Markup:
-    """A content security policy: exactly these scripts run, and nothing is fetched from anywhere.
+    """A content security policy: exactly these scripts run, and nothing is fetched.
 
     Plotly sets styles of its own, so these are not restricted; fonts, images and requests would be.
     """

@@ -1,4 +1,4 @@
-// Draws the figures of the report in the theme that the browser prefers, and in the light one on paper.
+// Draws the figures of the report in the theme that the browser prefers, and in the light one for print.
 "use strict";
 (function () {
   const figures = JSON.parse(document.getElementById("figures").textContent);

@@ -1,1 +1,1 @@
-"""Who may ask the server what: headers, hosts, origins, the token, and how it is."""
+"""Access to the server: headers, hosts, origins, the token, and its health."""

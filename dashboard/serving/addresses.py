@@ -1,4 +1,4 @@
-"""Addresses within this server, as far as others may choose them."""
+"""Addresses within this server, as far as requests can choose them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LONGEST: Final = 4_000
 def local_path(text: str) -> str:
     """The text if it is a path of plain characters on this server, with a query or without; else "/".
 
-    What browsers and proxies read in several ways stands in none: no percent signs in the path, no control characters
-    even spelled out, no dots that lead upwards, no second slash at the beginning.
+    Anything that browsers and proxies may read differently is rejected: percent signs in the path, control characters
+    even if encoded, dots that lead upwards, a second slash at the beginning.
 
     Example:
         >>> local_path("/graph/?run=a%20b"), local_path("//evil.example"), local_path("/%09/evil.example")
@@ -26,7 +26,7 @@ def local_path(text: str) -> str:
 
 
 def prefix_of(text: str) -> str | None:
-    """What stands before all addresses in the browser: "" or such as "/tool"; None if the text is no such path.
+    """The path before all addresses in the browser: "" or such as "/tool"; None if the text is not such a path.
 
     Example:
         >>> prefix_of("lab/tool/"), prefix_of("/"), prefix_of("/../x"), prefix_of("//x")
@@ -38,7 +38,7 @@ def prefix_of(text: str) -> str | None:
 
 
 def relative(location: str, host: str) -> str:
-    """Where a redirect leads, without scheme and host if those are our own: behind TLS we may not know them.
+    """The target of a redirect, without our own scheme and host: behind TLS the server may not know them.
 
     Example:
         >>> relative("http://gpu1/graph/?run=a", "gpu1"), relative("http://gpu1//evil/", "gpu1")

@@ -1,4 +1,4 @@
-"""How the C library keeps what the server has freed."""
+"""How the C library returns freed memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _LARGE: Final = 256 * 1024  # bytes
 
 
 def give_memory_back() -> None:
-    """Have the C library give freed memory back to the system; to be called before threads are started.
+    """Make the C library return freed memory to the system; call it before threads are started.
 
-    glibc gives each thread an arena of its own, up to eight a core, and what lies freed in one arena serves no other.
-    With the threads of a server, that is a heap that grows for hours though what is in use does not. Two arenas for all
-    threads, and a mapping of its own for each large block, whose threshold glibc else raises when one is freed
-    (mallopt(3)). Other C libraries are left as they are.
+    glibc gives each thread an arena of its own, up to eight per core, and memory freed in one arena serves no other.
+    With a server's threads the heap then grows for hours though the memory in use does not. Two arenas for all threads,
+    and a mapping of its own for each large block, with a fixed threshold, which glibc would otherwise raise when one is
+    freed (mallopt(3)). Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

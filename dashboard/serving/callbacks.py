@@ -1,7 +1,7 @@
-"""What a browser may send to a callback: small, finite, and what that callback asks for. All else ends here with 400.
+"""Validation of callback requests: small, finite, and matching a callback. Anything else is answered with 400.
 
-Dash believes a request: its counters, its ids, the outputs that it wants filled in. So a request is read here, once for
-all callbacks of all pages, before Dash sees it.
+Dash trusts requests: their counters, ids and requested outputs. So each request is checked here, once for all
+callbacks of all pages, before Dash sees it.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "steady.data": _Steady | None,
     "timeline.relayoutData": _Moved | None,
 }  # fmt: skip
-"""What a property holds, of one component or of all; what a page keeps in `view` its own class says."""
+"""Contents of a property, of one component or of all; those of a page's `view` are defined by its own class."""
 _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {name: TypeAdapter(shape) for name, shape in _SHAPES.items()}
 
 
 class Refused(ValueError):
-    """A request that no page of this dashboard sends; the message says why, in a few words."""
+    """A request that no page of this dashboard sends; the message gives the reason in a few words."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +160,10 @@ class Callback:
         return cls(names if several else names[0], inputs, states)
 
     def check(self, body: Mapping[str, Any], page: Page) -> None:
-        """Find fault with a request.
+        """Check a request.
 
         Raises:
-            Refused: it is not one for this callback.
+            Refused: it does not match this callback.
         """
         if body.get("outputs") != self.outputs:
             raise Refused("other outputs than the callback has")
@@ -174,10 +174,10 @@ class Callback:
                 _check_entry(dependency, entry, page)
         changed = body.get("changedPropIds")
         if not isinstance(changed, list) or len(changed) > MOST_IN_A_LIST:
-            raise Refused("it does not say what has changed")
+            raise Refused("it does not name a changed input")
         for name in changed:
             if not isinstance(name, str) or not any(one.is_named(name) for one in self.inputs):
-                raise Refused("something has changed that is no input")
+                raise Refused("the changed property is not an input")
 
 
 def check_queries(server: Flask) -> None:

@@ -1,4 +1,4 @@
-"""What readers take away: tables, the report of a comparison, and recordings. Streamed, under safe names."""
+"""Downloads: tables, the report of a comparison, and recordings. Streamed, under safe names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINE: Final = "\r\n"  # as RFC 4180
 def csv_of(table: pd.DataFrame) -> Iterator[str]:
     """The table as CSV, in pieces.
 
-    Its texts are guarded (`without_formulas`); Parquet and JSON hold every text as it was recorded.
+    Texts are escaped (`without_formulas`); Parquet and JSON hold every text as recorded.
     """
     yield table.head(0).to_csv(index=False, lineterminator=_LINE)
     for start in range(0, len(table), _ROWS):
@@ -64,7 +64,7 @@ FORMS: Final[dict[str, tuple[str, Callable[[pd.DataFrame], Iterator[str] | Itera
     "parquet": ("application/vnd.apache.parquet", parquet_of),
     "json": ("application/json", json_of),
 }
-"""Suffix -> media type, and what makes a table into it."""
+"""Suffix -> media type, and the function that writes a table."""
 
 
 def add_downloads(server: Flask, store: RunStore) -> None:
@@ -108,7 +108,7 @@ def zip_of(run: Run, readers: Readers | None = None) -> IO[bytes]:
         TraceError: it cannot be read any more.
     """
     if run.path is None:
-        raise TraceError(f"{run.name}: is no recording on disk")
+        raise TraceError(f"{run.name}: is not a recording on disk")
     with TemporaryDirectory() as folder:
         place = Path(folder) / "recording"
         if readers is None:
@@ -134,9 +134,9 @@ def _asked() -> View:
 
 
 def _chosen(store: RunStore) -> list[Run]:
-    """The runs that the address names; it ends the request where they are none, or too many."""
+    """The runs named by the address; aborts the request if there are none or too many."""
     keys = request.args.getlist("run")
     runs = store.chosen(map(store.key_of, keys), _asked().rates) if len(keys) <= MOST_RUNS else []
     if not runs:
-        abort(Response(f"Name one to {MOST_RUNS} runs that there are: ?run=NAME\n", 404, mimetype="text/plain"))
+        abort(Response(f"Name one to {MOST_RUNS} existing runs: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

@@ -1,4 +1,4 @@
-"""What every answer carries, and which requests are answered at all."""
+"""Headers of all answers, and checks of the requests' hosts and origins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def content_security_policy(scripts: Iterable[str]) -> str:
-    """The policy: everything from this server only, no inline script but those of these hashes.
+    """The policy: everything from this server only, no inline scripts except those with these hashes.
 
     Dash's and Plotly's components write styles and make pictures of their own, so `style-src` has to allow inline
     styles, and `img-src` data: and blob: addresses.
@@ -43,7 +43,7 @@ def content_security_policy(scripts: Iterable[str]) -> str:
 
 
 def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str) -> None:
-    """Add the headers to all answers, and refuse requests that come from other sites' pages.
+    """Add the headers to all answers, and reject requests from other sites' pages.
 
     Args:
         server: to be guarded.
@@ -64,7 +64,13 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     @server.before_request
     def check() -> Answer | None:
         if hosts is not None and not is_host(request.headers.get("Host", ""), hosts):
-            abort(Response("This address is not answered here; see --allow-host.\n", 400, mimetype="text/plain"))
+            abort(
+                Response(
+                    "This host name is not allowed; start the dashboard with --allow-host.\n",
+                    400,
+                    mimetype="text/plain",
+                )
+            )
         if request.method not in _SAFE and not is_same_origin():
             _log.warning("refused %s, which comes from a page of another site", plain(request.path, 100))
             abort(Response("Only this dashboard's own pages may ask for that.\n", 403, mimetype="text/plain"))
@@ -97,7 +103,7 @@ def is_host(header: str, names: Collection[str]) -> bool:
 
 
 def is_same_origin() -> bool:
-    """Whether the request comes from a page of this server, or from no page at all.
+    """Whether the request comes from a page of this server, or from no page.
 
     Browsers say so in Sec-Fetch-Site (over HTTPS and on loopback), else by Origin, which they send with every request
     of this kind. Behind a proxy Origin holds the name that the proxy passes on as Host, or as X-Forwarded-Host if it is

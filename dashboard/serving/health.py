@@ -1,4 +1,4 @@
-"""How the server is: for load balancers, and for pages that wait for new recordings."""
+"""Health of the server, for load balancers and for pages that wait for new recordings."""
 
 from __future__ import annotations
 

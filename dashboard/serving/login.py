@@ -1,4 +1,4 @@
-"""A token that a shared host asks for once, and the session that follows."""
+"""The token, which a server asks for once, and the session that follows."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _PAGE = """<!doctype html>
 
 
 class Attempts:
-    """Wrong tokens of late, by the address they came from: ten in a minute, then only the right one counts there.
+    """Recent wrong tokens by client address: after ten in a minute only the right one is accepted from there.
 
-    It is always compared: others behind the same address must not keep out who has it.
+    The token is always compared, so that others behind the same address cannot lock its owner out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,7 +56,7 @@ class Attempts:
         return times[0] + _WINDOW - self._clock() if len(times) >= _MOST_WRONG else 0.0
 
     def wrong(self, address: str) -> None:
-        """Remember a wrong token."""
+        """Record a wrong token."""
         times = self._wrong.setdefault(address, deque())
         times.append(self._clock())
         if len(times) == _MOST_WRONG:
@@ -67,14 +67,14 @@ class Attempts:
 
 
 class _Sessions(SecureCookieSessionInterface):
-    """Sessions whose cookie, where it came over TLS, goes over nothing else."""
+    """Sessions whose cookie, if set over TLS, is sent over TLS only."""
 
     def get_cookie_secure(self, app: Flask) -> bool:
         return request.is_secure
 
 
 def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | None = None) -> None:
-    """Answer only who has given the token, at /login by form or link; the rest gets a page that asks for it (403).
+    """Require the token, at /login by form or link; other requests get a page that asks for it (403).
 
     The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is made from
     the token: it holds for all workers and over restarts with the same token, for a week.
@@ -100,9 +100,7 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
         if request.path == LOGIN or request.path.startswith(_OPEN) or session.get("in"):
             return None
         wanted = request.full_path.rstrip("?") if request.method == "GET" else "/"
-        return asks(
-            "This dashboard asks for its token: the link that it printed when it started holds it.", 403, wanted
-        )
+        return asks("Enter the token of this dashboard. It is in the link printed at the start.", 403, wanted)
 
     @server.route(LOGIN, methods=["GET", "POST"])
     def login() -> Answer:
@@ -118,7 +116,7 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
 
     def refuse(given: str, wanted: str) -> Answer:
         if not given:
-            return asks("Give the token.", 403, wanted)
+            return asks("Enter the token.", 403, wanted)
         if request.method == "POST":  # of our own form, or of no page; pictures are fetched unasked
             address = request.remote_addr or ""
             if wait := attempts.wait(address):

@@ -1,4 +1,4 @@
-"""What stands at an address that no page has: the pages that there are."""
+"""The page for addresses that do not exist, with links to those that do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The WSGI server, waitress, with a limit on how long and for how much a connection may keep it waiting.
+"""The WSGI server, waitress, with limits on how long a connection may stall and how much it may hold.
 
-Waitress counts its patience from the last byte, so that one byte now and then holds a connection for good, and takes no
-more connections than 100, whatever they do.
+Waitress measures its timeout from the last byte, so one byte now and then keeps a connection open forever, and it
+takes no more than 100 connections, whatever they do.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def listen(
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection. Only the server's own thread calls these methods."""
+    """A connection. Its methods are called only by the server's own thread."""
 
     patience: Patience
     most: int

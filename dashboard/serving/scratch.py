@@ -1,4 +1,4 @@
-"""The directory for what must not outlive the server, and what servers that were killed have left."""
+"""Temporary directories of servers, and removal of those left by killed servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scratch() -> Iterator[Path]:
 
 
 def remove_orphans() -> None:
-    """Remove what servers of this user have left that run no more; links are not followed."""
+    """Remove directories left by this user's servers that no longer run; links are not followed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
         if (lock := _lock(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)

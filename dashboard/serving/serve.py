@@ -27,7 +27,7 @@ def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None
         host: address to listen on.
         port: 0 for a free one.
         serving: how.
-        private: this user's own directory, for what opens a browser there; None to open none.
+        private: a directory of this user, for the file that opens the browser; None to open none.
 
     Raises:
         click.UsageError: the address or port cannot be had.

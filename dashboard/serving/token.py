@@ -1,4 +1,4 @@
-"""The token that readers give once: made, given, or none; and the link that holds it, opened without showing it."""
+"""The token of a dashboard: generated, given, or none; and its link, opened without revealing it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tracer.errors import UsageError
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
 LONG: Final = 16
-"""Characters that nobody guesses: who has the right token is let in however many wrong ones came before."""
+"""Length from which a token cannot be guessed: the right one is accepted whatever wrong ones came before."""
 _LARGEST: Final = 4_096
 
 
 def new_token() -> str:
-    """One that nobody guesses, for use in links."""
+    """A token that cannot be guessed, safe in links."""
     return secrets.token_urlsafe(24)
 
 
@@ -34,7 +34,7 @@ def read_token(file: Path) -> str:
     except OSError as problem:
         raise UsageError(f"{file}: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: is no text") from None
+        raise UsageError(f"{file}: is not a text file") from None
     if not text or len(text) > _LARGEST or not text.isprintable():
         raise UsageError(f"{file}: must hold the token in one line, and nothing else")
     return text
@@ -46,10 +46,10 @@ def is_readable_by_others(file: Path) -> bool:
 
 
 def open_link(url: str, folder: Path) -> None:
-    """Open a browser at an address that only this user is to know.
+    """Open a browser at an address that only this user may know.
 
-    Other users see the command lines of this machine's processes, the browser's too: so it gets the name of a file in
-    `folder` that leads there, as Jupyter does it.
+    Other users see the command lines of this machine's processes, including the browser's: so it gets the name of a
+    file in `folder` that redirects there, as in Jupyter.
     """
     page = folder / "open.html"
     with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

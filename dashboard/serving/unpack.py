@@ -1,4 +1,4 @@
-"""Archives from elsewhere: unpacked only as far as they stay small and inside their directory."""
+"""Uploaded archives: unpacked only as long as they stay small and inside their directory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
 
 
 def _check_directory(path: Path) -> None:
-    """Refuse a table of contents that would fill the memory: zipfile reads all of it at once."""
+    """Reject a table of contents that would exhaust the memory: zipfile reads all of it at once."""
     with path.open("rb") as file:
         tail = file.seek(0, 2)
         file.seek(max(tail - _END.size - 65_535 - 20, 0))
@@ -87,5 +87,5 @@ def _inside(path: Path, member: zipfile.ZipInfo) -> PurePosixPath:
     name = PurePosixPath(member.filename)
     is_plain = member.filename.isprintable() and "\\" not in member.filename and ":" not in member.filename
     if not is_plain or name.is_absolute() or ".." in name.parts or not 1 <= len(name.parts) <= _DEEPEST:
-        raise FormatError(f"{path.name}: {member.filename[:80]!r} in it is no place for a part of a recording")
+        raise FormatError(f"{path.name}: {member.filename[:80]!r} is not a valid path in a recording")
     return name

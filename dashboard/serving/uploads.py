@@ -1,4 +1,4 @@
-"""Recordings that come by upload: in slices onto the disk, checked when complete, gone when the server ends.
+"""Uploaded recordings: in slices onto the disk, checked when complete, removed when the server ends.
 
 Slices, because a WSGI server holds a request's body until it is complete: so no request is large, whatever the file
 is, a proxy's usual limit of 1 MiB suffices, and what has arrived survives a broken connection. (Dash's own dcc.Upload
@@ -33,14 +33,14 @@ MOST_KEPT: Final = 50
 """Recordings of uploads, from all senders together."""
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
-"""Seconds until an upload of which nothing more comes is forgotten, and one of which nothing has come makes room."""
+"""Seconds until a stalled upload is dropped, and until one without any data makes room."""
 _SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
 Answer = tuple[dict[str, Any], int]
 
 
 @dataclass
 class Upload:
-    """A file on its way: where it grows, its size (bytes), who sends it, when something last came (s), what is."""
+    """An upload: its file, size (bytes), sender, time of the last data (s), and what has arrived."""
 
     part: Path
     size: int
@@ -72,7 +72,7 @@ class Inbox:
         self._kept: dict[Path, str] = {}  # recordings and their senders, the latest last
 
     def begin(self, name: str, size: int, sender: str = "") -> str:
-        """Take a new file on; its id.
+        """Start an upload; its id.
 
         Where there is no room, one goes of whoever sends more files at once than this sender, or else one of which
         nothing has come.
@@ -98,16 +98,16 @@ class Inbox:
         return key
 
     def _lacks(self, size: int) -> str | None:
-        """Why there is no room for so many bytes more."""
+        """Why there is no room for so many more bytes."""
         if len(self._open) >= _MOST_OPEN:
-            return "too many uploads at once; wait until one is done"
+            return "too many uploads at once; wait until one has finished"
         promised = sum(upload.size - upload.received for upload in self._open.values())
         if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
             return "the server's disk has no room for it"
         return None
 
     def _dispensable(self, sender: str) -> str | None:
-        """The upload that goes first to make room for one of this sender."""
+        """The upload dropped first to make room for one of this sender."""
         held = Counter(upload.sender for upload in self._open.values())
         greedy = [k for k, u in self._open.items() if held[u.sender] > held[sender] + 1]
         unsent = [k for k, u in self._open.items() if not u.received and u.touched <= self._clock() - _FIRST]
@@ -116,7 +116,7 @@ class Inbox:
         return min(unsent, key=lambda key: self._open[key].touched, default=None)
 
     def append(self, key: str, at: int, stream: IO[bytes]) -> int:
-        """Add a slice that belongs at this offset; one that is there already is left. How many bytes are there now.
+        """Add a slice at its offset; one that is there already is skipped. Returns the number of bytes received so far.
 
         Raises:
             KeyError: no such upload.
@@ -143,12 +143,12 @@ class Inbox:
             return upload.received
 
     def is_complete(self, key: str) -> bool:
-        """Whether all of it has come."""
+        """Whether it is complete."""
         upload = self._open.get(key)
         return upload is not None and upload.received == upload.size
 
     def finish(self, key: str) -> str:
-        """Make a complete upload one of the store's recordings; the key of its (first) run.
+        """Turn a complete upload into one of the store's recordings; the key of its (first) run.
 
         For one more than `MOST_KEPT` the oldest goes of whoever has sent the most.
 
@@ -179,7 +179,7 @@ class Inbox:
                 self._drop(target)
 
     def _keep(self, target: Path, sender: str) -> None:
-        """Keep a recording, and make room for it."""
+        """Keep a recording, and drop others to make room."""
         with self._lock:
             self._kept[target] = sender
             if len(self._kept) <= MOST_KEPT:
@@ -196,7 +196,7 @@ class Inbox:
             self._taken.discard(target)
 
     def cancel(self, key: str) -> None:
-        """Forget an upload and what is there of it."""
+        """Drop an upload and its data."""
         with self._lock:
             self._forget(key)
 
@@ -208,7 +208,7 @@ class Inbox:
         shutil.rmtree(upload.part.parent, ignore_errors=True)
 
     def _place(self, part: Path, target: Path) -> None:
-        """Put what has come where the store sees it."""
+        """Move a complete upload to where the store sees it."""
         with part.open("rb") as file:
             magic = file.read(4)
         if magic == b"PK\3\4":
@@ -239,7 +239,7 @@ def add_uploads(server: Flask, inbox: Inbox) -> None:
             key = inbox.begin(request.args.get("name", ""), size, request.remote_addr or "")
             return {"id": key, "slice": SLICE}, 201
         except ValueError:
-            return {"error": "The size is no number."}, 400
+            return {"error": "The size is not a number."}, 400
         except UsageError as problem:
             return {"error": str(problem)}, 413
 
@@ -249,7 +249,7 @@ def add_uploads(server: Flask, inbox: Inbox) -> None:
             received = inbox.append(key, request.args.get("at", -1, int), request.stream)
             run = inbox.finish(key) if inbox.is_complete(key) else None
         except KeyError:
-            return {"error": "The server does not know of this upload any more."}, 404
+            return {"error": "This upload has expired; start it again."}, 404
         except UsageError as problem:
             return {"error": str(problem)}, 413
         except FormatError as problem:

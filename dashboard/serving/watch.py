@@ -1,4 +1,4 @@
-"""New recordings appear while a page is open: the given directories are looked at again when a page asks."""
+"""New recordings appear while a page is open: the given directories are scanned when a page polls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flask import Flask
 from dashboard.store import DEEPEST, RunStore
 
 INTERVAL: Final = 1.0
-"""Seconds between two looks, however many pages ask."""
+"""Least seconds between two scans, however many pages poll."""
 Print: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
@@ -30,7 +30,7 @@ def add_watch(server: Flask, store: RunStore) -> None:
 class Watch:
     """Reads again what has changed on disk, once it changes no more: what is still being written would be half a file.
 
-    No thread and nothing to close: nobody needs to know of new recordings while nobody asks.
+    No thread and nothing to close: directories are scanned only while a page polls.
     """
 
     def __init__(self, store: RunStore, clock: Callable[[], float] = time.monotonic) -> None:
@@ -41,7 +41,7 @@ class Watch:
         self._read: Print | None = None
 
     def revision(self) -> int:
-        """The store's revision, after a look if the last one is old; 0 before the runs were first asked for."""
+        """The store's revision, after a scan if the last one is old; 0 before the runs were first requested."""
         if self._store.revision and self._looking.acquire(blocking=False):
             try:
                 if self._clock() >= self._looked + INTERVAL:
@@ -59,7 +59,7 @@ class Watch:
 
 
 def fingerprint(paths: Iterable[Path]) -> Print:
-    """Path, time of change (ns) and size of everything that the store would look at; opens no file."""
+    """Path, modification time (ns) and size of everything that the store would read; opens no file."""
     return tuple(entry for path in paths for entry in _entries(path, DEEPEST + 1))
 
 

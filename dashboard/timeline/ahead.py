@@ -1,7 +1,7 @@
-"""What lies ahead of the hand: the rows around a view, coarser the further away, for the browser to draw meanwhile.
+"""Prefetching: the rows around a view, coarser with distance, for the browser to draw while the reader moves.
 
 Rings of levels of detail, each a few times as wide as the last and the outermost the whole recording; a ring's marks
-are where the last one ends, its first one's everywhere. Times are 16 bits of their ring, which is less than a pixel.
+begin where the last ring ends, the first one's are everywhere. Times are 16-bit fractions of their ring, below a pixel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dashboard.timeline.pyramid import Pyramid
 from tracer.intervals import Ints
 
 RINGS: Final = ((3, 600), (16, 400), (128, 400))
-"""How many times as wide as the view a ring is, and its bins at most."""
+"""Width of a ring relative to the view, and its most bins."""
 _WHOLE: Final = 512  # bins of a recording that is wider than the widest ring
 _FINEST: Final = (1 << 16) - 1
 _GAP: Final = KINDS.index("gap")

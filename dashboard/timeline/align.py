@@ -1,4 +1,4 @@
-"""Alignment: which moment of a run is time 0, and what the time axis shows unless somebody zoomed."""
+"""Alignment: the moment of a run that is time 0, and the default range of the time axis."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
 
 
 def typical_token(runs: Sequence[Tokens]) -> int:
-    """The token whose gaps are nearest to the median gap of each run: what the page shows first."""
+    """The token whose gaps are nearest to the median gap of each run: the one shown first."""
     count = min((len(run) for run in runs), default=0)
     if count == 0:
         return 0
@@ -88,13 +88,13 @@ def typical_token(runs: Sequence[Tokens]) -> int:
 
 
 def default_range(runs: Sequence[Tokens], align: str) -> tuple[int, int]:
-    """One token and a bit around its gap, ns from time 0."""
+    """One token and a margin around its gap, ns from time 0."""
     period = max((run.period for run in runs), default=1_000_000)
     return span(-0.2 * period, 1.15 * period) if align == "end" else span(-0.15 * period, 1.2 * period)
 
 
 def gap_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:
-    """The gaps after the token, and a bit."""
+    """The gaps after the token, with a margin."""
     starts, ends = [], []
     for run in runs:
         at = run.clamp(token)
@@ -107,7 +107,7 @@ def gap_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]
 
 
 def token_range(tokens: Tokens, at: int, anchor: int) -> tuple[int, int]:
-    """A token by its order, to the start of the next one, and a bit; ns from time 0, which is `anchor`."""
+    """A token by its order, to the start of the next one, with a margin; ns from time 0, which is `anchor`."""
     start = int(tokens.start[at])
     end = int(tokens.start[at + 1]) if at + 1 < len(tokens) and tokens.gap[at] >= 0 else int(tokens.end[at])
     margin = 0.08 * (end - start)

@@ -1,4 +1,4 @@
-"""Which rows of a run are shown, in which order and how tall: its rows in groups, as a reader has arranged them.
+"""The rows of a run that are shown, their order and height: rows in groups, as arranged by the reader.
 
 A group is a process or a device; in it stand the levels of a thread's NVTX ranges, its API calls, or a stream. They
 are known by name, so that what is arranged holds for all runs.
@@ -23,7 +23,7 @@ AS_RECORDED: Final = Arrangement()
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A row as it is shown: its position among the run's rows, what stands beside it, and px with the space below."""
+    """A row as shown: its position among the run's rows, its label, and its height with the space below, px."""
 
     row: Row
     index: int
@@ -34,9 +34,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that stay together, as the positions of them: the levels of nested ranges, or one row.
+    """Rows that stay together, as their positions: the levels of nested ranges, or one row.
 
-    So many of them are `aside`: they have nothing while steps run, and are shown only if the arrangement says so.
+    `aside` counts those without events during the steps, which are shown only if the arrangement says so.
     """
 
     name: str
@@ -100,7 +100,7 @@ def all_groups(runs: Iterable[Sequence[Row]], arrangement: Arrangement = AS_RECO
 
 
 def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> list[Line]:
-    """The rows that are shown, top to bottom."""
+    """The visible rows, top to bottom."""
     lines: list[Line] = _pinned(rows, arrangement.pinned)
     for group in _ordered(groups_of(rows), arrangement):
         if group.name in arrangement.hidden:
@@ -119,14 +119,14 @@ def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> lis
 
 
 def _pinned(rows: Sequence[Row], names: Sequence[str]) -> list[Line]:
-    """The rows on top, in the order in which they were pinned."""
+    """The pinned rows, in the order in which they were pinned."""
     units = {unit.name: unit for group in groups_of(rows) for unit in group.units}
     found = [(name, index) for name in names if name in units for index in units[name].rows]
     return [Line(rows[i], i, f"{_PINNED}{rows[i].label}" if rows[i].label else "", rows[i].height) for _, i in found]
 
 
 def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int) -> Arrangement:
-    """The arrangement with a group or unit so many places further down among its neighbours, `groups` being all."""
+    """The arrangement with a group or unit moved down by so many places among its neighbours; `groups` are all."""
     siblings = [group.name for group in groups]
     if name not in siblings:
         siblings = next(([u.name for u in g.units] for g in groups if name in {u.name for u in g.units}), [])
@@ -138,7 +138,7 @@ def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int)
 
 
 def toggled(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The names without this one, or with it."""
+    """The names without this one if they have it, else with it."""
     return tuple(n for n in names if n != name) if name in names else (*names, name)
 
 

@@ -1,4 +1,4 @@
-"""The chosen event: where it is, what is the same in other runs, its arrows, and the next that a search finds."""
+"""The chosen event: its position, the matching events of other runs, its arrows, and the next match of a search."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from dashboard.view import Spot, View, span
 from tracer.intervals import Ints
 from tracer.schema import MOST_NS
 
-_ROOM: Final = 0.8  # share of the range that an event takes at most when it is looked at
-_SEEN: Final = 0.02  # share of the range that it takes at least
-_CLOSEST: Final = 500  # ns on both sides of the middle of what takes no time
-_TOUCH: Final = 12  # px from an edge that still mean it
+_ROOM: Final = 0.8  # largest share of the range that a focused event takes
+_SEEN: Final = 0.02  # smallest share
+_CLOSEST: Final = 500  # ns on both sides of an event without duration
+_TOUCH: Final = 12  # px around an edge that count as the edge
 
 
 def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
-    """Where each run's rows stand, as the reader has arranged them."""
+    """The rows of each run, as arranged by the reader."""
     return panels([arranged(run.rows, view.rows) for run in runs])
 
 
 def row_at(runs: Sequence[Run], view: View, y: float) -> tuple[Run, Placed] | None:
-    """The run and the row whose marks have this height in the figure."""
+    """The run and the row of the marks at this height in the figure."""
     for run, panel in zip(runs, panels_of(runs, view), strict=True):
         for placed in panel.rows:
             if placed.middle == y:
@@ -39,7 +39,7 @@ def row_at(runs: Sequence[Run], view: View, y: float) -> tuple[Run, Placed] | No
 
 
 def spot_at(runs: Sequence[Run], view: View, y: float, event: int) -> Spot | None:
-    """The event of a mark, by its height in the figure and its position in its row; None for a bin."""
+    """The event of a mark, from its height in the figure and its position in its row; None for a bin."""
     found = row_at(runs, view, y)
     if found is None or not 0 <= event < len(found[1].row.events):
         return None
@@ -55,7 +55,7 @@ def found_in(runs: Sequence[Run], spot: Spot | None) -> Run | None:
 
 
 def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
-    """By run the chosen event, or what is the same there: of its name, row and token as manieth."""
+    """By run the chosen event, or the matching one: the same occurrence of its name in the same row and token."""
     spot, run = view.event, found_in(runs, view.event)
     if spot is None or run is None or run.tokens is None:
         return {}
@@ -77,7 +77,7 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
 
 
 def _token_starts(run: Run, row: Row) -> Ints:
-    """When each token starts in a row, ns: with its compute on the device, with its step on the host; and no end."""
+    """Start of each token in a row, ns: of its compute on the device, of its step on the host; and no end."""
     assert run.tokens is not None
     starts = run.tokens.start
     if row.role != "stream" and run.steps is not None:
@@ -90,7 +90,7 @@ def _span(edges: Ints, at: int) -> tuple[int, int]:
 
 
 def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
-    """The frame around a chosen event: x0 x1 (s), top bottom (px); none where its row is not shown."""
+    """The frame around a chosen event: x0 x1 (s), top bottom (px); none if its row is not shown."""
     row = run.rows[spot.row]
     ends = np.clip([row.start[spot.event], row.end[spot.event]], *window.wider)
     x0, x1 = window.seconds(ends).tolist()
@@ -100,9 +100,9 @@ def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
 
 
 def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
-    """The arrows from and to a chosen event between rows that are shown: kind, x0 x1 (s), y0 y1 (px).
+    """The arrows from and to a chosen event between visible rows: kind, x0 x1 (s), y0 y1 (px).
 
-    An end that is not in view lies at its edge; arrows with both ends beyond the same edge are left out.
+    An end outside the viewport lies at its edge; arrows with both ends beyond the same edge are left out.
     """
     flows, _ = flows_of(run.rows, spot.row, spot.event, run.waits, run.event_pairs)
     at = {placed.line.index: placed for placed in panel.rows}
@@ -123,10 +123,10 @@ def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFram
 
 
 def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], step: int) -> Spot | None:
-    """The event that the view's search finds next after the chosen one, or with a `step` of -1 before it.
+    """The next match of the view's search after the chosen event, or with a `step` of -1 the one before it.
 
-    Without a chosen one it is the next from the start of `limits`, the range in view; behind the last comes the first.
-    In time, of all runs and the rows that are shown; of several at once in the order of runs, rows and events.
+    Without a chosen event it is the next from the start of `limits`, the visible range; the search wraps around.
+    Matches are ordered by time, over all runs and visible rows; ties by run, row and event.
     """
     chosen = view.event if found_in(runs, view.event) else None
     order_of = {run.key: order for order, run in enumerate(runs)}
@@ -151,9 +151,9 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
 
 
 def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
-    """Which of what the view's search finds is chosen, from 1 on in the order of `next_match`, and how many there are.
+    """The number of the chosen match, from 1 on in the order of `next_match`, and how many matches there are.
 
-    The first is 0 where none of them is chosen.
+    The first is 0 if none of them is chosen.
     """
     finders = [
         (at, line.index, line.row.finder) for at, run in enumerate(runs) for line in arranged(run.rows, view.rows)
@@ -177,14 +177,14 @@ def _anchor(run: Run, view: View, token: int) -> int:
 
 
 def _start(run: Run, spot: Spot, view: View, token: int) -> int:
-    """When an event starts, ns from time 0."""
+    """Start of an event, ns from time 0."""
     return int(run.rows[spot.row].start[spot.event]) - _anchor(run, view, token)
 
 
 def looked_at(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], spot: Spot) -> tuple[int, int]:
-    """A range with the event in its middle, as wide as `limits` if it can be seen in it, else narrower or wider.
+    """A range centred on the event, as wide as `limits` if the event is visible at that width, else narrower or wider.
 
-    `limits` itself where the event can be seen in it.
+    `limits` itself if the event is visible in it.
     """
     run = found_in(runs, spot)
     if run is None:
@@ -201,7 +201,7 @@ def looked_at(runs: Sequence[Run], view: View, token: int, limits: tuple[int, in
 def snapped(
     runs: Sequence[Run], view: View, token: int, y: float, event: int, time: int, per_pixel: float
 ) -> int | None:
-    """The edge that a reader means who points at a mark, ns from time 0: of its event, or of the nearest in a bin.
+    """The edge nearest to the pointer, ns from time 0: of the mark's event, or of the nearest event in a bin.
 
     Args:
         runs, view, token: what is shown.

@@ -1,6 +1,6 @@
-"""What a recording tells of an event, in lines of words: a hover and the page say the same.
+"""What a recording tells of an event, as lines of text, the same in a hover and in the panel.
 
-Nothing that the recording does not have is said. Names in the lines are cut, but not escaped.
+Only what the recording has is included. Names are shortened but not escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SYNC: Final = KINDS.index("sync")
 
 
 def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
-    """Of events how long they take, and when they start, on the axis whose zero is at `anchor`."""
+    """Durations of events, and their starts on the axis whose zero is at `anchor`."""
     return [
         f"{duration(end - start)}, from {difference(start - anchor, 4)}"
         for start, end in zip(row.start[index].tolist(), row.end[index].tolist(), strict=True)
@@ -30,7 +30,7 @@ def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
 
 
 def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[list[str]]:
-    """Of events, by start, all that is known without looking beyond their own rows.
+    """All that is known of events, by start, from their own rows.
 
     Args:
         row: of the events.
@@ -56,7 +56,7 @@ def _ids(stream: int, correlation: int, count: int, ns: int) -> str:
 
 
 def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
-    """For the syncs among the events what they waited for."""
+    """For the syncs among the events, what they waited for."""
     notes = [""] * len(index)
     if row.role != "api" or not len(index):
         return notes

@@ -1,5 +1,5 @@
-"""What hangs together with an event: a launch and what it started, a sync and what it waited for, an event's record
-and the wait for it, on the host and from stream to stream.
+"""Events related to an event: a launch and what it started, a sync and what it waited for, the record of a CUDA event
+and the waits for it, on the host and between streams.
 
 All positions are those of `rows.Row` tables, all times ns of the recording.
 """
@@ -33,7 +33,7 @@ _SYNC: Final = KINDS.index("sync")
 def flows_of(
     rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame
 ) -> tuple[pd.DataFrame, int]:
-    """Arrows from and to an event, and how many there are beyond the `_MOST` that are returned.
+    """Arrows from and to an event, and the number of further ones beyond the `_MOST` that are returned.
 
     Args:
         rows: the run's rows.
@@ -131,7 +131,7 @@ def _correlation(row: Row) -> Ints:
 
 
 def _at(table: pd.DataFrame, column: str, value: int) -> pd.DataFrame:
-    """The rows of a table, by this column, that have this value."""
+    """The rows of a table with this value in this column."""
     return table.iloc[slice(*table[column].searchsorted([value, value + 1]))]
 
 
@@ -195,12 +195,12 @@ def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:
 
 
 def counterpart(row: Row, event: int, span: tuple[int, int], other: Row, other_span: tuple[int, int]) -> int | None:
-    """The event of another run's row that is the same as this one: as manieth of its name in the same token.
+    """The event of another run's row that matches this one: the same occurrence of its name in the same token.
 
     Args:
         row, event: the event.
         span: when its token starts and ends, ns.
-        other, other_span: the row that stands for its row in the other run, and the token there.
+        other, other_span: the matching row in the other run, and the token there.
     """
     name = row.events["full"].iloc[event]
     before = _named(row, name, (span[0], int(row.start[event]) + 1))

@@ -1,4 +1,4 @@
-"""Where somebody wants to go who types it: to a token, to a time on the axis, to the next gap longer than so much."""
+"""Parses where to go: a token, a time on the axis, or the next gap above a length."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _UNITS: Final = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1
 _TOKEN: Final = re.compile(r"(?:token\s*|#)?(\d{1,12})", re.IGNORECASE)
 _TIME: Final = re.compile(r"([-+−]?\d{1,15}(?:\.\d{0,9})?)\s*(ns|us|µs|μs|ms|s)", re.IGNORECASE)
 _GAP: Final = re.compile(r"(?:gap\s*>?|>)\s*(.*)", re.IGNORECASE)
-_FITS: Final = (1.2, 20)  # times the gap: a view that is so wide stays as wide
-_ROOM: Final = 3  # times the gap, where it does not
+_FITS: Final = (1.2, 20)  # times the gap: views of such a width keep it
+_ROOM: Final = 3  # times the gap, for other views
 
 
 @dataclass(frozen=True)
 class Gone:
-    """The view after it, and what is said of it."""
+    """The new view, and a message."""
 
     view: View
     said: str
 
 
 def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
-    """Go where the text says; nothing typed is any gap.
+    """Go where the text says; an empty text means any gap.
 
     Args:
-        view, runs: what is shown.
+        view, runs: the current view and its runs.
         text: "17" or "token 17", "-3.5 ms", "> 100 us" or "gap > 100 us".
         step: 1 for the next gap, -1 for the one before.
     """
@@ -53,7 +53,7 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     longer = _TIME.fullmatch(gap[1].strip()) if gap is not None else None
     if longer is not None or not wanted or (gap is not None and not gap[1]):
         return _to_gap(view, runs, 0 if longer is None else _ns(longer), step)
-    return Gone(view, f"“{plain(wanted, 40)}” is no place. {ASKS}")
+    return Gone(view, f"“{plain(wanted, 40)}” is not a place. {ASKS}")
 
 
 def _ns(found: re.Match[str]) -> float:
@@ -63,7 +63,7 @@ def _ns(found: re.Match[str]) -> float:
 def _to_token(view: View, runs: Sequence[Run], number: int) -> Gone:
     last = max(len(run.tokens) for run in runs if run.tokens is not None) - 1
     if number > last:
-        return Gone(view, f"There is no token {number}: the last one is {last}.")
+        return Gone(view, f"There is no token {number}; the last one is {last}.")
     return Gone(replace(view, token=number, range=None), f"Token {number} of 0 to {last}.")
 
 

@@ -67,7 +67,7 @@ def hole_rows(idle: IdleReport) -> list[HoleRow]:
 
 
 def detail_of(row: HoleRow, window: Window) -> Detail:
-    """How the holes are drawn in a window, and a little beside it for who moves."""
+    """How the holes are drawn in a window with a margin for panning."""
     return row.pyramid.detail(*window.wider, max(window.bins // _FINEST, 1))
 
 
@@ -123,7 +123,7 @@ def _named(place: str) -> str:
 
 
 def _why(row: HoleRow, at: int) -> str:
-    """What computes behind a hole, and what it mostly waits for."""
+    """The compute that follows a hole, and what it mostly waits for."""
     part = str(row.holes["part"].iloc[at])
     behind = markup(str(row.holes["next"].iloc[at]), 60)
     return f"<br>until {behind}<br>mostly {CAUSES[CAUSE_OF[part]]}: {PART_NAMES[part]}"

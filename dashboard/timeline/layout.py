@@ -1,4 +1,4 @@
-"""Layout: where each run's rows stand, in pixels from the top of the figure."""
+"""Layout: the position of each run's rows, in pixels from the top of the figure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dashboard.timeline.rows import Row
 HEADING = 40
 GAP_STRIP = 20
 RULER = 33
-"""Where the tokens' numbers stand in a heading, px from its top."""
+"""Position of the tokens' numbers in a heading, px from its top."""
 _BELOW = 10
 _ROOMY = 300  # px of rows; fewer are drawn taller
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A line and where it stands: `top` and `bottom` of its bars, px."""
+    """A row and its position: `top` and `bottom` of its bars, px."""
 
     line: Line
     top: int
@@ -54,7 +54,7 @@ class Panel:
     rows: list[Placed]
 
     def row(self, **wanted: object) -> Placed | None:
-        """The first row whose attributes are as wanted."""
+        """The first row with these attributes."""
         return next((p for p in self.rows if all(getattr(p.row, k) == v for k, v in wanted.items())), None)
 
 

@@ -25,7 +25,7 @@ from tracer.schema import MISSING
 COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
-_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and only times
+_MOST_WHOLE = 150  # visible events of a row; above, hovers have short names and only times
 _CHARACTER = 6.4  # px of one character inside a bar
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
@@ -33,7 +33,7 @@ _MOST_CONNECTORS = 40
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is in view of a run: [low, high) and time 0 in ns of its clock, `width` px, at most `bins` per row."""
+    """The viewport of a run: [low, high) and time 0 in ns of its clock, `width` px, at most `bins` per row."""
 
     low: int
     high: int
@@ -48,7 +48,7 @@ class Window:
 
     @property
     def wider(self) -> tuple[int, int]:
-        """What is drawn: what is in view, and a tenth of it on either side."""
+        """The range drawn: the viewport and a tenth of it on either side."""
         margin = (self.high - self.low) // 10
         return self.low - margin, self.high + margin
 
@@ -58,7 +58,7 @@ class Window:
 
 
 def detail_of(row: Row, window: Window) -> Detail:
-    """How the row is drawn in a window, and a little beside it for who moves."""
+    """How the row is drawn in a window with a margin for panning."""
     return row.pyramid.detail(*window.wider, window.bins)
 
 
@@ -141,7 +141,7 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
 
 
 def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
-    """What fits inside each bar, cut where it must be; nothing where not even three characters fit."""
+    """The text that fits inside each bar, shortened if needed; nothing if not even three characters fit."""
     fits = ((room - 6) / _CHARACTER).astype(np.int64)
     names = row.texts[row.codes[0][index]]
     return [
@@ -151,7 +151,7 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
 
 
 def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
-    """What a hover says of events below their title; of very many only the times, as all would weigh too much."""
+    """The hovers of events below their titles; only times if there are very many, to keep the payload small."""
     if not whole:
         return times_of(row, index, window.anchor)
     return ["<br>".join(map(markup, lines)) for lines in lines_of(row, index, window.anchor, waits)]
@@ -166,8 +166,8 @@ def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
 def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFrame:
     """Lines from the end of the activity that a sync waited for to the sync's return: x0 y0 x1 y1.
 
-    Only for syncs that are wide enough to be told apart, and none at all where there are more than a few of those:
-    lines would hide what they explain.
+    Only for syncs that are wide enough to be told apart, and none if there are more than a few: lines would hide what
+    they explain.
     """
     seen = waits[(waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)]
     seen = seen[seen["end"] - seen["start"] >= _SHARPEST * window.ns_per_pixel]

@@ -1,4 +1,4 @@
-"""Tokens worth a look: by the length of the gap after them."""
+"""Notable tokens, by the length of the gap after them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.timeline.align import Tokens
 
 
 def token_at(tokens: Tokens, percentile: float) -> int | None:
-    """The token whose gap is at a percentile (0 to 100, nearest rank) of the run's gaps; None where it has none.
+    """The token whose gap is at a percentile (0 to 100, nearest rank) of the run's gaps; None if it has none.
 
     Of tokens with equal gaps the first one is taken.
     """

@@ -1,7 +1,7 @@
-"""Which operator, and which NVTX ranges, an event belongs to: what was open on its thread when it was launched.
+"""The operator and the NVTX ranges of an event: those open on its thread when it was launched.
 
-The operator is the innermost of PyTorch's profiler, or where a recording has none the innermost NVTX range. What a
-replayed CUDA graph runs belongs to what was open when the graph was launched: no recording tells more.
+The operator is the innermost one of PyTorch's profiler or, in recordings without, the innermost NVTX range. Work of a
+replayed CUDA graph belongs to what was open when the graph was launched: no recording tells more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a recording holds beside the steps that are shown: what comes before them, captures of graphs, prompts."""
+"""Phases of a recording outside the steps that are shown: what comes before them, graph captures, prompts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING: Final = pd.DataFrame({"what": pd.Series(dtype="str"), "start": pd.Serie
 
 
 def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int = 0) -> pd.DataFrame:
-    """By start what (in words), start and end (ns) of all that is none of these steps and has a name.
+    """By start what (in words), start and end (ns) of all named phases outside these steps.
 
     Args:
         trace: the recording.

@@ -1,4 +1,4 @@
-"""The pyramid of a row: what `detail` says of a view, at any scale in a few milliseconds.
+"""The pyramid of a row: the result of `detail` for a view, at any scale in a few milliseconds.
 
 Bins are powers of two wide and begin at multiples of their width. A level holds the bins of one width over the whole
 row, so that a view of many events reads only the bins it shows; a view of few is made from the events themselves.
@@ -19,8 +19,8 @@ from tracer.intervals import Ints
 
 FEW: Final = 1 << 15
 """So many events are merged about as fast as a level is read."""
-_SPARING: Final = 16  # events per bin of the narrowest level, at least: narrower bins would outweigh the events
-_BEYOND: Final = 3  # levels wider than the whole row, for who zooms out of it
+_SPARING: Final = 16  # least events per bin of the narrowest level: narrower bins would outweigh them
+_BEYOND: Final = 3  # levels wider than the whole row, for zooming out
 
 Positions = NDArray[np.int32]
 
@@ -133,7 +133,7 @@ def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int)
 
 @cache
 def _compiled() -> Callable[..., int]:
-    import numba  # half a second that a page of short recordings does not need
+    import numba  # takes half a second, which short recordings need not spend
 
     return cast(Callable[..., int], numba.njit(_merge))
 
@@ -142,7 +142,7 @@ def _merge(
     start: Ints, end: Ints, first: int, last: int, shift: int,
     number: Ints, busy: Ints, count: Positions, longest: Positions,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
-    """Fill in the bins of the events shorter than 2^shift; says how many, and stops where two more may not fit."""
+    """Fill in the bins of the events shorter than 2^shift; returns their number, and stops if two more may not fit."""
     used, reach = 0, start[first] if first < last else 0
     for i in range(first, last):
         a, b = start[i], end[i]

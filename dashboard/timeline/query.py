@@ -1,4 +1,4 @@
-"""What a reader searches for: a part of a name, and filters beside it, in one line of text."""
+"""A search query: a part of a name and filters, in one line of text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Query:
     """A search.
 
     Attributes:
-        text: what the name has in it, whatever the case of its letters; "" for any name.
-        kinds: positions in `palette.KINDS`, one of which the event is; None for any.
-        streams: one of which it is on; None for any.
-        longer, shorter: between which its length lies, ns, both excluded.
+        text: substring of the name, ignoring case; "" for any name.
+        kinds: positions in `palette.KINDS`, any of which matches; None for all.
+        streams: streams, any of which matches; None for all.
+        longer, shorter: bounds of the duration, ns, both excluded.
     """
 
     text: str = ""
@@ -35,15 +35,15 @@ class Query:
 
     @property
     def filters(self) -> bool:
-        """Whether more than the name counts."""
+        """Whether there are filters beside the name."""
         return self != Query(self.text)
 
 
 @lru_cache
 def query_of(find: str) -> Query:
-    """A search as it is typed: `kind:NAME`, `stream:NUMBER`, `>TIME` and `<TIME` are filters, what is left is a text.
+    """Parse a search: `kind:NAME`, `stream:NUMBER`, `>TIME` and `<TIME` are filters, the rest is the text.
 
-    Several kinds, or several streams, mean any of them. A kind that there is not is none.
+    Several kinds, or several streams, mean any of them. An unknown kind matches nothing.
 
     Example:
         >>> query_of("gemm stream:7 >50us")
@@ -70,5 +70,5 @@ def query_of(find: str) -> Query:
 
 
 def _kinds(word: str) -> frozenset[int]:
-    """The kinds that a word means: by their key, or by the first word of the legend's name."""
+    """The kinds meant by a word: by key, or by the first word of the name in the legend."""
     return frozenset(at for at, kind in enumerate(KINDS) if word in (kind, NAMES[kind].partition(" ")[0].casefold()))

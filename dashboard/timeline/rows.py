@@ -35,7 +35,7 @@ _DEVICE_KINDS: Final = {
     "graph_launches": "graph",
 }
 _MOST_LEVELS: Final = 6
-_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names: no room for them inside a bar
+_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names, left out inside bars
 _HOST_SPLIT: Final = re.compile(r"split \d+: host")  # as the executor calls what it computes on the host
 _ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
 _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
@@ -53,7 +53,7 @@ class Row:
         events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full
             (short and whole, categorical), stream, correlation, bytes (MISSING where there is none), shape (what a
             kernel was launched with, in words, categorical; "" for others).
-        aside: whether none of its events is while steps run, so that it is shown only if somebody asks for it.
+        aside: whether it has no events during the steps, so that it is shown only on request.
     """
 
     label: str
@@ -119,7 +119,7 @@ class Row:
 
 
 def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> list[Row]:
-    """The rows that have an event in [low, high], host threads first, then device streams; the others, aside, last."""
+    """The rows with an event in [low, high], host threads first, then device streams; the others, aside, last."""
     rows = [*_host_rows(trace), *_device_rows(trace)]
     if low is None or high is None:
         return rows
@@ -166,7 +166,7 @@ def _of(table: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
 
 
 def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Ranges by how deep they are nested: each takes the first level that is free when it starts."""
+    """Nesting levels of ranges: each takes the first level that is free when it starts."""
     if not len(ranges):
         return
     ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")

@@ -1,4 +1,4 @@
-"""The scene: chosen runs and a view, turned into the drawings of a timeline."""
+"""The scene: selected runs and a view, turned into the drawings of a timeline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BESIDE = 0.01  # of the whole, on either side
 
 
 def limits_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
-    """What the time axis shows, ns from time 0."""
+    """The range of the time axis, ns from time 0."""
     return view.range or align.default_range(_tokens(runs), view.align)
 
 
@@ -59,20 +59,20 @@ def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[g
 
 
 def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[Plot, int]:
-    """The same without Plotly's checks, which take longer than all the rest."""
+    """The same without Plotly's validation, which takes longer than all the rest."""
     within = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
     plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     plot["layout"]["shapes"] += overlay.area(*_area_of(runs, view), THEMES[theme])
-    usual = align.default_range(_tokens(runs), view.align)  # what the browser takes a view without a range for
+    usual = align.default_range(_tokens(runs), view.align)  # the browser's range for a view without one
     plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": _part(runs, view, theme)}
     return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
 
 
 def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
-    """What lies around the view, as `ahead.around` says it, `for` which range (s) and of which part of the view."""
+    """The surroundings of the view from `ahead.around`, and `for` which range (s) and part of the view they are."""
     limits, token = limits_of(runs, view), token_of(runs, view)
     shown = [
         (run.holes, panel, run.tokens.anchor(token, view.align))
@@ -96,13 +96,13 @@ def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
 
 
 def _part(runs: Sequence[Run], view: View, theme: str) -> str:
-    """Tells apart drawings whose rows, or whose time 0, are not in the same places."""
+    """Identifies the layout: drawings differ in it if their rows or their time 0 are in other places."""
     placed = [(run.key, run.rate) for run in runs], token_of(runs, view), view.align, view.rows, theme
     return hashlib.sha256(repr(placed).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, list[tuple[int, int]]]:
-    """From when to when the area is, and from where to where its rows are, px."""
+    """The area's range in time, and of its rows in px."""
     if view.area is None:
         return None, []
     places = [
@@ -161,7 +161,7 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
 
 
 def _weight(drawn: Detail) -> int:
-    """What it adds to a figure: an event needs about twice the text of a bin."""
+    """Its share of a figure's size: an event needs about twice the text of a bin."""
     return 2 * len(drawn.exact) + len(drawn.start)
 
 
@@ -191,7 +191,7 @@ def _ruled(run: Run, window: Window) -> pd.DataFrame:
 
 
 def _note(run: Run, token: int) -> str:
-    """What stands beside a run's name: its class, how long this token's step idles, and its gap."""
+    """The note beside a run's name: its class, the idle time of this token's step, and its gap."""
     tokens = run.tokens
     assert tokens is not None
     at = tokens.clamp(token)

@@ -1,4 +1,4 @@
-"""Events found by a part of their name, whatever the case of its letters, and by what else a search asks for."""
+"""Search: events whose name has a text in it, ignoring case, and that pass the filters."""
 
 from __future__ import annotations
 
@@ -70,42 +70,42 @@ class Finder:
         return found[kept]
 
     def among(self, events: Ints, find: str) -> Ints:
-        """1 for each of these events that is found, 0 for others."""
+        """1 for each of these events that matches, 0 for others."""
         found = self.positions(find)
         at = np.searchsorted(found, events)
         return (found[np.minimum(at, len(found) - 1)] == events).astype(np.int64) if len(found) else 0 * events
 
     def within(self, start: Ints, end: Ints, find: str) -> Ints:
-        """How many found events begin in each of these spans, ns."""
+        """The number of matches that begin in each of these spans, ns."""
         found = self.positions(find)
         first, last = (np.searchsorted(found, np.searchsorted(self._start, times)) for times in (start, end))
         return cast(Ints, last - first)
 
     def counts(self, find: str) -> Ints:
-        """How many events of each kind are found."""
+        """The number of matches of each kind."""
         return np.bincount(self._what[self.positions(find)], minlength=len(KINDS))
 
     def before(self, find: str, at: int) -> int:
-        """How many found events are before position `at`."""
+        """The number of matches before position `at`."""
         return int(np.searchsorted(self.positions(find), at))
 
     def starting_before(self, find: str, time: int) -> int:
-        """How many found events start before a time, ns."""
+        """The number of matches that start before a time, ns."""
         return self.before(find, int(np.searchsorted(self._start, time)))
 
     def has(self, find: str, event: int) -> bool:
-        """Whether this event is found."""
+        """Whether this event matches."""
         return bool(self.among(np.array([event]), find)[0])
 
     def beside(self, find: str, at: int, step: int) -> int | None:
-        """The first found event from position `at` on (`step` 1), or the last before it (-1); None if there is none."""
+        """The first match from position `at` on (`step` 1), or the last before it (-1); None if there is none."""
         found = self.positions(find)
         place = int(np.searchsorted(found, at)) - (step < 0)
         return int(found[place]) if 0 <= place < len(found) else None
 
 
 def counted(finders: Iterable[Finder], find: str) -> str:
-    """How many events are found, in words.
+    """The number of matches, in words.
 
     Example:
         >>> counted([], "gemm")

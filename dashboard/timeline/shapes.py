@@ -1,5 +1,5 @@
-"""What a kernel was launched with: grid, block, shared memory and registers, in words. Of millions of kernels there are
-few different ones, so the words are made once for each."""
+"""Launch parameters of kernels in words: grid, block, shared memory and registers. Few of millions of kernels differ,
+so the words are made once for each distinct one."""
 
 from __future__ import annotations
 

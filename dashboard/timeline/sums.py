@@ -1,7 +1,7 @@
-"""Sums of an area: how many events there are of each kind, name, operator, stream or thread, and how long they take.
+"""Sums of an area: number and time of its events by kind, name, operator, stream or thread.
 
-What reaches beyond the area counts with the part inside. Events are taken in pieces of the area, one after the other,
-so that ten million of them need no more memory than one piece.
+Events that reach beyond the area count with the part inside. The area is processed in pieces, so that ten million
+events need no more memory than one piece.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def sums_of(run: Run, area: Area, arrangement: Arrangement, anchor: int) -> pd.D
 
 
 def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
-    """The rows of an area and the groups that it asks for.
+    """The rows of an area and its groups.
 
     Kernels, copies and operators are those of devices; streams are devices' rows, and threads hosts', whose calls and
     ranges stay apart because they lie inside each other.
@@ -69,7 +69,7 @@ def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
 
 
 def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFrame:
-    """The sums of [low, high), ns, by group: those that take most first.
+    """The sums of [low, high), ns, by group, largest first.
 
     Args:
         parts: what is summed.

@@ -88,7 +88,7 @@ def test_without_a_rate_there_are_only_call_sites(tmp_path):
     table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
     assert (table, notes) == (None, [])
     assert said.startswith("No advice: without the engine's own rate")
-    assert said.endswith("Give it above, as untraced steps/s.")
+    assert said.endswith("Enter untraced steps/s above.")
     idle, calls, of_sites = tables_of(sites_of(store, run).result(60))
     assert (idle, calls) == ([], [])
     assert all("have no call site" in note for note in of_sites)
@@ -126,7 +126,7 @@ def test_nothing_to_show_says_what_to_do(tmp_path):
     formats.write(Trace({}), tmp_path / "empty")
     store = RunStore([tmp_path])
     (run,) = store.runs()
-    assert nothing_to_show(store, None) == "Choose a run above."
+    assert nothing_to_show(store, None) == "Select a run above."
     assert "no CUDA calls inside token steps" in nothing_to_show(store, run)
     assert tables_of(Sites(None, None, [])) == ([], [], [])
     assert tables_of("it failed") == ([], [], ["it failed"])
@@ -141,10 +141,10 @@ def test_the_rate_is_given_on_the_page(browser, tmp_path):
         said = lambda: browser.find_element(By.ID, "said-of-advice").text  # noqa: E731
         until(browser, lambda: "Give it above" in said(), "what to give")
         browser.find_element(By.CSS_SELECTOR, "#rate-field input").send_keys("no", Keys.ENTER)
-        until(browser, lambda: "is no rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
+        until(browser, lambda: "is not a rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
         field = browser.find_element(By.CSS_SELECTOR, "#rate-field input")
         field.send_keys(Keys.BACKSPACE * 2, "748.7", Keys.ENTER)
-        until(browser, lambda: "The largest predicted gain" in said(), "advice")
+        until(browser, lambda: "Largest predicted gain" in said(), "advice")
         assert "748.7" in browser.current_url
 
 

@@ -117,7 +117,7 @@ def test_a_bar_leads_to_its_gap_in_the_timeline(page, address):
 
 def test_choosing_runs_for_the_gap_by_keyboard(page, address):
     page.open(f"{address}gap/?run=")
-    page.says("nothing", "Choose one to six runs")
+    page.says("nothing", "Select one to six runs")
     page.choose("chosen", "saaas")
     page.linked("run=llama1b-saaas-graph")
     page.says("figures", "58.6 µs")
@@ -138,7 +138,7 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
 
 def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.open(f"{address}whatif/?run={TRACED}&theme=light")
-    page.says("nothing", "Choose above what would be different")
+    page.says("nothing", "Choose a change above")
     page.choose("sync", "aaag")
     page.linked("sync=aaag")
     page.says("figures", "44.1 µs")

@@ -87,5 +87,5 @@ def test_what_is_no_call_costs_nothing_that_could_be_said(store):
 def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
     monkeypatch.setattr(costs, "_MOST_EVENTS", 1)
     monkeypatch.setattr(costs, "calls_of", None)
-    assert "slack and gain stand there" in _costs(store, "sync", 2)
+    assert "(slack and gain)" in _costs(store, "sync", 2)
     assert _costs(store, "launch", 9) == "[Ul([Li('NVTX: token 1')])]"

@@ -34,7 +34,7 @@ from tracer.cli import main
         (["--allow-host", "gpu1"], "dashboard at http://127.0.0.1:8050/login?", LOOPBACK | {"gpu1"}),
         (
             ["--host", "0.0.0.0", "--no-token"],
-            "warning: 0.0.0.0 is not a loopback address and there is --no-token",
+            "warning: 0.0.0.0 is not a loopback address and --no-token is set",
             None,
         ),
         (["--host", "0.0.0.0", "--allow-host", "gpu1", "--no-token"], "warning: 0.0.0.0 is not", {"gpu1"}),

@@ -133,7 +133,7 @@ def test_a_link_to_what_is_not_there_says_which(page, address):
     for place, also in (("", OURS[1]), ("gap/", OURS[1]), ("syncs/", OURS[1]), ("whatif/", OURS[1])):
         page.get(f"{address}{place}?run=no-such-run&run={also}&theme=light")
         said = until(page, lambda: page.find_element(By.ID, "missing").text, "what is missing")
-        assert said == "The link asks for no-such-run, which is not here: none of 10 recordings is called so."
+        assert said == "The link names no-such-run, which is not among the 10 recordings here."
         assert "no-such-run" in page.current_url
     page.get(f"{address}graph/?run=no-such-run")
     until(page, lambda: "There is no run 'no-such-run' here" in page.find_element(By.ID, "content").text, "which")

@@ -129,9 +129,9 @@ def test_a_run_on_several_devices_has_a_panel_for_each():
 
 def test_what_to_do_where_there_is_nothing(runs):
     assert "intertoken dashboard runs" in nothing_to_show([], [], [])
-    assert "Choose one" in nothing_to_show(runs, [], [])
+    assert "Select one" in nothing_to_show(runs, [], [])
     assert nothing_to_show(runs, runs, runs) == ""
-    assert "No two tokens of wide" in nothing_to_show(runs, runs, runs[:1])
+    assert "wide: no two consecutive tokens" in nothing_to_show(runs, runs, runs[:1])
 
 
 def test_a_link_reproduces_the_view_and_events_change_it():

@@ -124,10 +124,10 @@ def test_predictions_by_a_link_are_those_of_the_command(client, runs, name):
     )
     assert f'"{facts["speedup"]["estimate"]:.4f}"' in said
     assert f'"{facts["corrected"]["steps_per_s" if facts["tokens_per_s"] is None else "tokens_per_s"]:,.1f}"' in said
-    assert "about the profiler" not in said
+    assert "includes tracing overhead" not in said
     without = WhatIfView(View(runs=(name,)), host=0.5)
     values = {"view.data": without.data(), "screen.data": SCREEN}
-    assert "about the profiler" in json.dumps(_settled(client, "whatif/", "figures.children", values))
+    assert "includes tracing overhead" in json.dumps(_settled(client, "whatif/", "figures.children", values))
 
 
 def test_a_comparison_is_that_of_the_command(client, runs):
@@ -173,7 +173,7 @@ def test_what_is_no_rate_is_refused_in_a_line_and_changes_nothing(client, text):
     (row,) = answer["runs"]["rowTransaction"]["update"]
     assert row["rate"] == ""
     said = answer["rate-refused"]["children"]
-    assert "is no rate: give the steps per second" in said
+    assert "is not a rate: enter the engine's steps per second" in said
     assert "\n" not in said
     assert len(said) < 250
     with pytest.raises(NoRate):
@@ -193,17 +193,17 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
         assert {k: v for k, v in rows[key].items() if k not in apart} == {
             k: v for k, v in bare[key].items() if k not in apart
         }
-    assert "5 steps/s, counts for nothing" in rows[VLLM]["rate_said"]
+    assert "5 steps/s, ignored" in rows[VLLM]["rate_said"]
     assert "that rate is of another run" in rows[VLLM]["rate_said"]
-    assert rows["light"]["rate_said"].endswith("counts for nothing: nothing was traced, so it changes nothing")
+    assert rows["light"]["rate_said"].endswith("ignored: the recording is untraced, so the rate changes nothing")
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]
     assert len(lines) == 2
     told = json.dumps(
         _settled(client, "whatif/", "figures.children", {"view.data": view.data(), "screen.data": SCREEN})
     )
-    assert "counts for nothing" in told
-    assert "counts for nothing" in client.get(f"/download/report.html{view.query()}").text
+    assert "ignored: " in told
+    assert "ignored: " in client.get(f"/download/report.html{view.query()}").text
 
 
 def test_tokens_are_said_where_it_is_known_how_many_a_step_gains(client):
@@ -230,7 +230,7 @@ def test_the_field_of_the_what_if_page_is_that_of_the_table(client):
     assert answer["url"]["search"] == _link(VLLM)
     values["rate.value"] = "fast"
     answer = _ask(client, "whatif/", "rate-refused.children", values, ["rate.value"]).get_json()["response"]
-    assert "is no rate" in answer["rate-refused"]["children"]
+    assert "is not a rate" in answer["rate-refused"]["children"]
     assert answer["rate"]["value"] == ""
     assert answer["url"]["search"] == f"?run={VLLM}"
 
@@ -238,7 +238,7 @@ def test_the_field_of_the_what_if_page_is_that_of_the_table(client):
 def test_rates_are_bounded():
     many = [f"{n + 1}:run{n}" for n in range(99)]
     assert len(parsed(many)) == MOST_RATES
-    with pytest.raises(NoRate, match="take one out first"):
+    with pytest.raises(NoRate, match="remove one first"):
         with_rate(parsed(many), "another", 5.0)
     assert with_rate(parsed(many), "run0", 7.0)[-1] == Rate("run0", 7.0)
     for rates in ([["a", -1.0]], [["a", float("nan")]], [["a", 2 * RATES[1]]], [[f"r{n}", 1.0] for n in range(25)]):
@@ -305,7 +305,7 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
         assert "Untraced steps/s" in printed()
         typed("fast")
         refused = until(browser, lambda: browser.find_element("id", "rate-refused").text, "why it is none")
-        assert re.match("“fast” is no rate", refused)
+        assert re.match("“fast” is not a rate", refused)
         until(browser, lambda: browser.find_element("css selector", cell).text == "528.11", "the rate as it was")
         assert f"rate=528.11%3A{VLLM}" in browser.current_url
         assert not faults(browser)

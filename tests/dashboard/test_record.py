@@ -215,7 +215,7 @@ def test_a_child_that_dies_says_why_in_one_line(recorder):
     recorder.start(["killed"])
     job = ended(recorder)
     assert (job.status, job.whole) == (FAILED, ["one"])
-    assert job.problem.startswith("ended by SIGKILL; perhaps the memory")
+    assert job.problem.startswith("ended by SIGKILL; perhaps it ran out of memory")
     recorder.start(["refused"])
     job = ended(recorder)
     assert (job.status, job.problem) == (FAILED, "there is too little of it")
@@ -345,7 +345,7 @@ def test_how_long_it_still_takes_and_what_is_said():
     assert job.left(120) == pytest.approx(30)
     assert in_words(job, 120).endswith("9 of 38 token steps. 20 s elapsed, about 30 s left.")
     job.status, job.ended = CANCELLED, 175.0
-    assert in_words(job, 999).startswith("Cancelled after 1 min 15 s: 1 of 2 runs whole")
+    assert in_words(job, 999).startswith("Cancelled after 1 min 15 s: 1 of 2 runs complete")
 
 
 def test_a_real_run_is_planned_recorded_and_found(tmp_path):

@@ -78,7 +78,7 @@ def test_two_strategies_are_chosen_refused_recorded_and_found(page, place):
     assert page.text("command") == f"intertoken run --sync sccc,ggg --tokens 6 -o {recorder.shown}"
     page.press("start", Keys.ENTER)
     page.says("said-of-job", "Done after")
-    page.says("said-of-job", "2 of 2 runs whole")
+    page.says("said-of-job", "2 of 2 runs complete")
     page.says("log", "tiny-ggg-sequential")
     page.says("announced", "Done: 2 runs")
     page.says("new-runs", "Compare them")

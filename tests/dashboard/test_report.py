@@ -226,7 +226,7 @@ def test_without_kaleido_the_command_says_what_to_install(hand_made, tmp_path, m
     monkeypatch.setitem(__import__("sys").modules, "kaleido", None)
     result = CliRunner().invoke(main, ["timeline", str(hand_made[0]), "-o", str(tmp_path / "a.svg")])
     assert (result.exit_code, result.stderr.strip()) == (
-        2, "intertoken: pictures need kaleido: pip install 'intertoken[image]'",
+        2, "intertoken: images need kaleido: pip install 'intertoken[image]'",
     )  # fmt: skip
 
 

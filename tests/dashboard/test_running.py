@@ -42,7 +42,7 @@ def test_figures_are_those_of_watch_in_words():
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9", "x", [1], {}, "1" * 60, 10**400, 1.5, True])
 def test_seconds_are_a_positive_number(value):
-    with pytest.raises(UsageError, match="Seconds are a number above 0"):
+    with pytest.raises(UsageError, match="Enter seconds above 0"):
         seconds_of(value)
 
 
@@ -50,7 +50,7 @@ def test_seconds_and_processes_that_are_taken():
     assert [seconds_of(value) for value in (None, "", "0.5", "10")] == [None, None, 0.5, 10.0]
     assert process_of("7") == 7
     for value in (None, 7, "x", "-7", "7" * 11, "٧"):
-        with pytest.raises(UsageError, match="Choose a process"):
+        with pytest.raises(UsageError, match="Select a running process"):
             process_of(value)
 
 
@@ -61,7 +61,7 @@ def test_a_process_is_kept_under_a_name_of_plain_characters(tmp_path: Path):
     )
     until(lambda: running.rows() == [ROW], "the first look")
     assert running.said() == ""
-    with pytest.raises(UsageError, match="Choose a process that runs now"):
+    with pytest.raises(UsageError, match="Select a running process"):
         running.keep(8, None)
     running.keep(7, 2.5)
     until(lambda: running.said().startswith("Kept as"), "the recording")
@@ -130,7 +130,7 @@ def test_a_running_program_is_seen_and_kept_with_the_keyboard(browser, program: 
         page.says("running", str(program))
         page.says("running", "decode")
         page.press("keep", Keys.ENTER)
-        page.says("keep-refused", "Choose a process that runs now")
+        page.says("keep-refused", "Select a running process")
         page.press("running-process", Keys.ENTER)
         option = page.until(
             lambda: browser.find_elements(By.XPATH, f"//*[contains(text(), 'decode ({program})')]"), "it"

@@ -131,7 +131,7 @@ def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, m
     assert opening.opened(named, store).runs == ("c", "b", "gone")
     assert opening.shown(named, store) == ["c", "b"]
     (said,) = opening.missing(named, store)
-    assert said == "The link asks for gone, which is not here: none of 3 recordings is called so."
+    assert said == "The link names gone, which is not among the 3 recordings here."
 
 
 def test_the_runs_of_a_link_are_read_first(gate, recordings):
@@ -178,7 +178,7 @@ def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
     store = RunStore([tmp_path])
     store.runs()
     (said,) = opening.missing(View(runs=("broken",)), store)
-    assert said.startswith("broken is shown nowhere: ")
+    assert said.startswith("broken cannot be shown: ")
     assert "truncated" in said
 
 

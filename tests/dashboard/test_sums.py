@@ -116,7 +116,7 @@ def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
     assert "Search for void k<float>(T*)" in said
     assert "900 µs" in said
     assert said_of(View(runs=("a",)), runs) == []
-    assert "Nothing of that kind" in str(said_of(View(area=Area(10**12, 10**13)), runs))
+    assert "No events of this kind" in str(said_of(View(area=Area(10**12, 10**13)), runs))
 
 
 def test_names_in_the_text_are_no_formulas(runs):

@@ -125,7 +125,7 @@ def test_the_dearest_sync_is_named_and_gain_and_interval_stand_side_by_side(stor
     row = rows[position - 1]
     assert row["low"] < 0 < row["gain"]
     said = dearest(rows)
-    assert said.startswith(f"The dearest is sync {position}, cudaStreamSynchronize_v3020: {row['gain_said']} tokens/s")
+    assert said.startswith(f"Most expensive: sync {position}, cudaStreamSynchronize_v3020: {row['gain_said']} tokens/s")
     assert said.endswith(f"{row['margin']}, predicted, and may be none. ")
     assert said in in_words(store.runs()[0], rows, "", "light")[0]
     assert dearest([row | {"low": 0.01}]).endswith("], predicted. ")
@@ -146,17 +146,17 @@ def test_without_a_rate_no_gain_is_stated(tmp_path):
     run = store.runs()[0]
     rows = complete(store, run)
     assert [row["gain"] for row in rows] == [row["gap_us"] for row in rows] == [None] * 14
-    assert rows[0]["verdict"] == "not needed; what it brings is not known without the engine's own rate"
+    assert rows[0]["verdict"] == "not needed; enter the engine's own rate to predict the gain"
     assert rows[12]["verdict"].startswith("sync 13 cannot go")
     together = gain_without(store, run, None).result(60)
-    assert in_words(run, rows, together, "dark")[-1] == ": what it brings is not known without the engine's own rate."
+    assert in_words(run, rows, together, "dark")[-1] == ": the gain is unknown: enter the engine's own rate."
     assert warning_of(run).endswith("Predictions need the engine's own rate.")
 
 
 def test_what_to_do_where_there_is_nothing(store, tmp_path):
     assert "intertoken dashboard runs" in nothing_to_show(RunStore([tmp_path]), None, [])
-    assert nothing_to_show(store, None, []) == "Choose a run above."
-    assert "no host sync at all" in nothing_to_show(store, store.runs()[0], [])
+    assert nothing_to_show(store, None, []) == "Select a run above."
+    assert "no host sync" in nothing_to_show(store, store.runs()[0], [])
     assert nothing_to_show(store, store.runs()[0], [{}]) == ""
 
 

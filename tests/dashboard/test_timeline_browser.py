@@ -158,7 +158,7 @@ def test_going_to_a_token_a_time_and_the_next_gap(page, address):
     page.press("j")
     page.browser.find_element(By.ID, "go").clear()
     page.browser.find_element(By.ID, "go").send_keys("99", Keys.ENTER)
-    says(page, "gone", "There is no token 99: the last one is 29.")
+    says(page, "gone", "There is no token 99; the last one is 29.")
     assert "token=12" in page.browser.current_url
     page.browser.find_element(By.ID, "go").clear()
     page.browser.find_element(By.ID, "go").send_keys("2.5 ms", Keys.ENTER)
@@ -272,7 +272,7 @@ def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     until(page.browser, lambda: page.browser.execute_script(label) == "Show NVTX", "the focus where it was")
     button("Move stream 14 up").send_keys(Keys.ENTER)
     until(page.browser, lambda: labels(page) == ["API calls", "stream 14", "stream 13"], "another order")
-    button("Thin lines for GPU 0").send_keys(Keys.ENTER)
+    button("Collapse GPU 0").send_keys(Keys.ENTER)
     until(page.browser, lambda: labels(page) == ["API calls", "▸ GPU 0"], "thin lines")
     page.browser.find_element(By.ID, "only").send_keys("gpu")
     until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "only the GPU")

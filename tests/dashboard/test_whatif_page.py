@@ -102,7 +102,7 @@ def test_a_traced_run_is_answered_with_a_rate(tmp_path):
     *_, speedup, margin = lines_of(without.found)
     label = "aaag, still under the profiler"
     assert (speedup[label], margin[label]) == ("withheld", "–")
-    assert "about the profiler" in notes_of(without)[-1].children
+    assert "includes tracing overhead" in notes_of(without)[-1].children
     given = WhatIfView(view.shared.rated("bare", 748.7), sync="aaag")
     assert WhatIfView.parse(given.query()) == given
     answer = predicted(store, given)
@@ -126,7 +126,7 @@ def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
         (TRACED.name, {"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
         (TRACED.name, {"graph": "plain"}, "no step launches kernels one by one"),
         (TRACED.name, {"streams": 4.0}, "has no graph.json"),
-        (TRACED.name, {"kernels": ("graph 1",)}, "say by which factor"),
+        (TRACED.name, {"kernels": ("graph 1",)}, "enter the factor"),
         (TRACED.name, {"kernels": ("gone",), "times": 0.5}, "no kernel matches"),
     ],
 )
@@ -159,10 +159,10 @@ def test_nothing_different_asks_for_nothing(store):
     assert answer_of(store, view) == ""
     assert answer_of(store, WhatIfView(View(runs=()), sync="aaag")) == ""
     run = run_of(store, view)
-    assert "Choose above" in nothing_to_show(store.runs(), run, "")
+    assert "Choose a change above" in nothing_to_show(store.runs(), run, "")
     assert nothing_to_show(store.runs(), run, None) == "Replaying the run …"
     assert nothing_to_show(store.runs(), run, "refused") == ""
-    assert "Choose a run" in nothing_to_show(store.runs(), None, "")
+    assert "Select a run" in nothing_to_show(store.runs(), None, "")
     assert "intertoken dashboard" in nothing_to_show([], None, "")
 
 

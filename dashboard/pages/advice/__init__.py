@@ -1,8 +1,8 @@
-"""The advice page: what to change in a run, by predicted gain, and where in its program the host is."""
+"""The advice page: changes to a run by predicted gain, and where the host spends its time."""
 
 from dashboard.frame import Page
 from dashboard.pages.advice.callbacks import register
 from dashboard.pages.advice.layout import sections
 from dashboard.pages.advice.tables import ADDRESS
 
-PAGE = Page(ADDRESS, "Advice", "what to change, by predicted gain, and where in the program", sections, register)
+PAGE = Page(ADDRESS, "Advice", "changes by predicted gain, and where in the program", sections, register)

@@ -1,7 +1,7 @@
 """The callbacks of the advice page.
 
-A new view is drawn at once with what is known of its run; while answers are missing the page asks again, and is drawn
-again when there are more of them.
+A new view is rendered at once with what is known of its run. While answers are missing the page polls, and it is
+rendered again when more of them are available.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.whatif.base import TRACED
 
 _WITHOUT_RATE: Final = (
-    "No advice: without the engine's own rate the answer is about the profiler. Give it above, as untraced steps/s."
+    "No advice: without the engine's own rate predictions would include tracing overhead. Enter untraced steps/s above."
 )
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that shows the advice for a run of `store`."""
+    """Register the page's callbacks with an app that shows the advice for a run of `store`."""
     keep_run(app, store)
     keep_options(app, store, "run")
     _give_rate(app, store)
@@ -147,20 +147,20 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def nothing_to_show(store: RunStore, run: Run | None) -> str:
-    """What to do where there is no advice to give; empty where there is some."""
+    """What to do where there is no advice; empty where there is some."""
     if not store.so_far():
         return NO_RECORDINGS
     if run is None:
-        return "Choose a run above."
+        return "Select a run above."
     if run.syncs is None:
-        return f"{plain(run.name, 90)} shows no CUDA calls inside token steps, so no change can be predicted."
+        return f"{plain(run.name, 90)} has no CUDA calls inside token steps, so no change can be predicted."
     return ""
 
 
 def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.Table | None, str, list[str]]:
-    """The table of edits, the answer, and what a reader must know of both."""
+    """The table of edits, the summary and the notes."""
     if advised is None:
-        return None, "Predicting every change that data flow allows …", []
+        return None, "Predicting every change that the data flow allows …", []
     if isinstance(advised, str):
         return None, plain(advised, 300), []
     facts = facts_of(advised, run.key, [])
@@ -170,12 +170,12 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
     if not advised.kept:
         return None, f"{left[0].capitalize()}.", left[1:]
     best = cells(facts["advice"][0])
-    said = f"The largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
+    said = f"Largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
     return advice_table(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
 
 
 def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:
-    """The flame graph of steps, its size and words, and the table of functions."""
+    """The flame graph of steps, its height and description, and the table of functions."""
     rows = host_rows(hosts)
     size = {"height": f"{flame_height(hosts)}px"}
     shown = SHOWN if rows else HIDDEN
@@ -183,7 +183,7 @@ def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
-    """The rows of both tables of call sites, and what part has none."""
+    """The rows of both tables of call sites, and a note on calls without a site."""
     if sites is None:
         return [], [], []
     if isinstance(sites, str):

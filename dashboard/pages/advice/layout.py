@@ -12,38 +12,38 @@ from dashboard.pages.parts import chart, choice, csv_file, number, rate_field, s
 _POLL_MS = 700
 
 IDLE: list[dict[str, Any]] = [
-    number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function itself"),
+    number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function, callees excluded"),
     number("share", "Share", ".1%", 84, "Of the idle time"),
-    number("calls_us", "In CUDA calls, µs", ",.1f", 136, "The part of it inside CUDA calls"),
+    number("calls_us", "In CUDA calls, µs", ",.1f", 136, "Part of the idle time spent inside CUDA calls"),
     words("site", "Function, or the innermost range", 600) | {"minWidth": 240, "flex": 4},
 ]
 
 EAGER: list[dict[str, Any]] = [
-    words("kernel", "Kernel", 320, "Launched on its own in steps that replay a CUDA graph")
+    words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
     | {"minWidth": 200, "flex": 3},
     words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 140, "flex": 2},
     words("where", "Where", 150),
-    number("per_step", "A step", ",.2f", 84, "Launches a step, mean"),
+    number("per_step", "A step", ",.2f", 84, "Mean launches per step"),
     number("hole_us", "Idle before it, µs a step", ",.1f", 150, "While nothing runs on its device, as recorded"),
     number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
-    number("gain", "In the graph", "+.1%", 110, "Predicted; no such change was measured, so there is no margin"),
+    number("gain", "In the graph", "+.1%", 110, "Predicted; no margin, as no such change was measured"),
     words("why", "Why not predicted", 200) | {"minWidth": 120, "flex": 1},
 ]
 
 HOST: list[dict[str, Any]] = [
     words("step", "Step", 110),
-    number("self_us", "Self, µs", ",.1f", 96, "While it is the innermost one"),
-    number("total_us", "Total, µs", ",.1f", 96, "With all that it calls"),
+    number("self_us", "Self, µs", ",.1f", 96, "Callees excluded"),
+    number("total_us", "Total, µs", ",.1f", 96, "Callees included"),
     words("function", "Function, range or CUDA call", 600) | {"minWidth": 240, "flex": 4},
 ]
 
 CALLS: list[dict[str, Any]] = [
     words("what", "Call", 150),
-    number("per_step", "A step", ",.2f", 84, "Calls a step, mean"),
+    number("per_step", "A step", ",.2f", 84, "Mean calls per step"),
     number("us_per_step", "µs a step", ",.1f", 96, "Time inside the calls, as recorded"),
     words("site", "Call site", 440, "The innermost function of the program, or the innermost range")
     | {"minWidth": 220, "flex": 3},
-    words("through", "Through", 320, "The innermost function below it") | {"minWidth": 140, "flex": 2},
+    words("through", "Through", 320, "The innermost function that it calls") | {"minWidth": 140, "flex": 2},
     words("name", "Name", 220) | {"minWidth": 140, "flex": 1},
 ]  # fmt: skip
 
@@ -58,36 +58,36 @@ def sections() -> list[Any]:
             [choice("run", "Run", clearable=False)],
             html.Div([rate_field()], className="fields", role="group", **named("The engine's own rate")),
             html.P(id="rate-refused", className="problem", role="alert"),
-            html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
             html.Div(id="advice"),
-            html.Ul(id="advice-notes", className="notes", **named("About the advice")),
+            html.Ul(id="advice-notes", className="notes", **named("Notes on the advice")),
         ),
         section(
             "Eager launches around the graph",
-            [html.P("Kernels that steps with a CUDA graph launch one by one.", className="hint")],
+            [html.P("Kernels launched individually by steps that replay a CUDA graph.", className="hint")],
             table_of("eager-launches", EAGER, csvExportParams=csv_file("intertoken-eager-launches.csv")),
             key="eager-section",
         ),
         section(
             "Where the host is while the device idles",
-            [html.P("Self time of functions, or of ranges where the recording has no functions.", className="hint")],
+            [html.P("Self time of functions, or of ranges if the recording has no functions.", className="hint")],
             table_of("idle-sites", IDLE, csvExportParams=csv_file("intertoken-idle-sites.csv")),
             key="idle-section",
         ),
         section(
             "The host in a step",
-            [html.P("The median step and a slow one, as recorded. A click on a piece enlarges it.", className="hint")],
+            [html.P("The median step and a slow one, as recorded. Click a frame to zoom in.", className="hint")],
             chart("flame", "Flame graph of the host in the median step and a slow one"),
             table_of("host-functions", HOST, csvExportParams=csv_file("intertoken-host-functions.csv")),
             key="host-section",
         ),
         section(
-            "Where the calls are made",
+            "Call sites",
             [html.P("Syncs, copies and launches of a step by call site.", className="hint")],
             table_of("call-sites", CALLS, csvExportParams=csv_file("intertoken-call-sites.csv")),
-            html.Ul(id="site-notes", className="notes", **named("About the call sites")),
+            html.Ul(id="site-notes", className="notes", **named("Notes on the call sites")),
             key="calls-section",
         ),
     ]  # fmt: skip

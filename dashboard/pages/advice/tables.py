@@ -60,7 +60,7 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
 
 
 def fields_of(edit: Edit) -> dict[str, Any]:
-    """The fields of the what-if page that make an edit."""
+    """The fields of the what-if page that describe an edit."""
     match edit:
         case Strategy(name):
             return {"sync": name}
@@ -93,7 +93,7 @@ def host_rows(steps: Iterable[HostStep]) -> list[dict[str, Any]]:
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:
-    """The first rows of a table of call sites, as plain text; nothing where none is known."""
+    """The first rows of a table of call sites, as plain text; empty if none is known."""
     if sites is None or not (sites["source"] != "").any():
         return []
     texts = [name for name in ("site", "through", "name", "what") if name in sites]

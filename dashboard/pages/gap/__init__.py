@@ -1,4 +1,4 @@
-"""The gap page: its causes token by token, its distribution, the longest ones, and what it is made of in figures."""
+"""The gap page: causes token by token, distribution, longest gaps, and the figures of their causes."""
 
 from dashboard.frame import Page
 from dashboard.pages.gap.callbacks import register

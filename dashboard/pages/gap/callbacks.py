@@ -1,4 +1,4 @@
-"""Which event feeds what on the gap page: whatever happens becomes a new view (`reduce`), which is drawn (`render`)."""
+"""The callbacks of the gap page: each event makes a new view (`reduce`), which is rendered (`render`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-s
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that shows the gaps of the runs of `store`."""
+    """Register the page's callbacks with an app that shows the gaps of the runs of `store`."""
     _reduce(app, store)
     keep_options(app, store, "chosen")
     _render(app, store)
@@ -119,7 +119,7 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def _lead(app: Dash, store: RunStore) -> None:
-    """A click on a bar leads to the timeline."""
+    """A click on a bar opens the timeline."""
 
     @app.callback(
         Output("destination", "data"), Input("steps", "clickData"), State("view", "data"), prevent_initial_call=True
@@ -151,15 +151,15 @@ def _download(app: Dash) -> None:
 
 
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
-    """What to do where a run has no gap to show; empty if every chosen one has."""
+    """What to do where a run has no gap to show; empty if every selected one has."""
     if not known:
         return NO_RECORDINGS
     if not any(run.steps is not None for run in known):
-        return "None of these recordings has token steps; the table on the page Runs says why."
+        return "None of these recordings has token steps; the table on the Runs page says why."
     if not chosen:
-        return "Choose one to six runs above."
+        return "Select one to six runs above."
     without = [plain(run.name, 60) for run in chosen if run not in shown]
-    return f"No two tokens of {', '.join(without)} follow each other, so there is no gap." if without else ""
+    return f"{', '.join(without)}: no two consecutive tokens, so there is no gap." if without else ""
 
 
 def _warnings(runs: Sequence[Run]) -> list[html.P]:

@@ -1,4 +1,4 @@
-"""Where things stand on the gap page."""
+"""The layout of the gap page."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from dashboard.pages.parts import chart, choice, csv_file, links, number, sectio
 
 LONGEST_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    links("show", "In the timeline", 120, "Shows the gap behind this token"),
+    links("show", "In the timeline", 120, "Show the gap after this token"),
     number("device", "GPU", "d", 70),
     number("gap", "Gap, µs", ",.1f", 100),
-    number("times", "× median", ",.1f", 96, "Gap over the run's median gap"),
+    number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
     words("cause", "Largest cause", 150),
     number("share", "Its share", ".0%", 90, "Share of the gap"),
-    words("part", "Mostly", 250, "The largest part of that cause") | {"minWidth": 200, "flex": 2},
+    words("part", "Mostly", 250, "The largest component of that cause") | {"minWidth": 200, "flex": 2},
 ]
 
 MADE_OF_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
     words("cause", "Cause", 160),
     words("part", "Part of it", 280) | {"minWidth": 200, "flex": 2},
-    number("mean", "Mean, µs", ",.2f", 100, "Parts add up to their cause, causes to the gap"),
-    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, by the untraced rate"),
+    number("mean", "Mean, µs", ",.2f", 100, "Components add up to their cause, causes to the gap"),
+    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, from the untraced rate"),
     number("share", "Share", ".1%", 80, "Of the mean gap"),
-    number("median", "Median, µs", ",.2f", 106, "Of all gaps; medians do not add up"),
+    number("median", "Median, µs", ",.2f", 106, "Median over all gaps; medians do not add up"),
     number("p90", "p90, µs", ",.2f", 90, "90th percentile over all gaps"),
 ]
 
 
 def sections() -> list[Any]:
-    """What stands on the page."""
+    """The page's elements."""
     return [dcc.Store(id="destination"), _figures(), _idle(), _steps(), _distribution(), _longest(), _made_of()]
 
 
 def _figures() -> html.Section:
     return section(
         "Gap between tokens",
-        [choice("chosen", "Runs", multi=True, placeholder="Choose one to six runs"), _scale()],
-        html.Div("Reading the recordings …", id="nothing", className="empty", role="status"),
+        [choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
+        html.Div("Loading the recordings …", id="nothing", className="empty", role="status"),
         html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Gaps in figures")),
         html.Div(id="warnings"),
     )
@@ -54,7 +54,7 @@ def _figures() -> html.Section:
 def _scale() -> html.Div:
     return html.Div(
         [
-            html.Span("Axes reach to"),
+            html.Span("Axes up to"),
             dbc.RadioItems(
                 id="scale",
                 options=[{"value": key, "label": label} for key, label in SCALES.items()],
@@ -65,12 +65,12 @@ def _scale() -> html.Div:
         ],
         className="token",
         role="group",
-        **named("How far the axes reach"),
+        **named("Range of the axes"),
     )
 
 
 def _idle() -> html.Section:
-    hint = "Where in its step each device idles, and for what: the gap is only what lies between steps. Means."
+    hint = "Mean idle time per step by place and cause. The gap is the part between steps."
     figure = chart("idle", "Causes of the idle time, by place")
     return section("Idle time of a step", [html.P(hint, className="hint")], _legend(), figure, key="idle-section")
 
@@ -89,8 +89,8 @@ def _legend() -> html.Ul:
 def _steps() -> html.Section:
     return section(
         "Causes, token by token",
-        [html.P("Each bar is the gap behind a token; many together where there are many (mean). ▲ is beyond the axis. "
-                "A click shows the gap in the timeline.",
+        [html.P("Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
+                "Click one to show it in the timeline.",
                 className="hint")],
         _legend(),
         chart("steps", "Causes of the gap over the run"),
@@ -103,13 +103,13 @@ def _distribution() -> html.Section:
 
 
 def _longest() -> html.Section:
-    hint = html.P("The largest ones of each run; a link leads to the gap in the timeline.", className="hint")
+    hint = html.P("The longest gaps of each run, with links to the timeline.", className="hint")
     return section("Longest gaps", [hint], table_of("longest", LONGEST_COLUMNS), key="longest-section")
 
 
 def _made_of() -> html.Section:
     return section(
-        "What the gap is made of",
+        "Causes of the gap",
         [
             html.P("As recorded: a traced recording's figures are inflated.", className="hint"),
             html.Button("Download CSV", id="download", className="button"),

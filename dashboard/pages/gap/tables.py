@@ -23,11 +23,11 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
 LONGEST: Final = 12
-"""How many of each run's gaps stand in the table of the longest."""
+"""Number of gaps of each run in the table of the longest."""
 
 
 def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
-    """What the figures draw: one panel per run, or where it computes on several devices, per device of it."""
+    """The panels of the figures: one per run, or per device of a run on several devices."""
     panels = []
     for run in runs:
         if run.gaps is not None:
@@ -40,7 +40,7 @@ def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
 
 
 def _note(report: GapReport) -> str:
-    """What a reader must know of the times."""
+    """A note on how the times were recorded."""
     if report.warning is None:
         return ""
     distortion = f", distortion {report.distortion:.2f}" if report.distortion is not None else ""
@@ -48,7 +48,7 @@ def _note(report: GapReport) -> str:
 
 
 def figures_of(run: Run) -> dict[str, str]:
-    """The line of a run in the table of gaps: heading -> what stands there."""
+    """A run's row in the table of gaps: heading -> text."""
     assert run.gaps is not None
     of = run.summary
     return {
@@ -108,11 +108,11 @@ def timeline_link(run: Run, step: int, theme: str) -> str:
 
 
 def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What the gaps consist of: per run the gap, its causes and their parts.
+    """The causes of the gaps: per run the gap, its causes and their components.
 
-    Columns run, cause, part ("" for the whole cause), and of all gaps, in µs, mean (parts add up to their cause, causes
-    to the gap), median and p90, as recorded; untraced is the mean by the untraced rate, None where that does not tell;
-    share is that of the mean gap, 0..1.
+    Columns run, cause, part ("" for the whole cause), and over all gaps, in µs, mean (parts add up to their cause,
+    causes to the gap), median and p90, as recorded; untraced is the mean from the untraced rate, None where that cannot
+    give it; share is of the mean gap, 0..1.
     """
     return [row for run in runs if run.gaps is not None for row in _made_of(plain(run.name, 90), run.gaps)]
 
@@ -123,7 +123,7 @@ def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
     rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": told and told.gap_us["mean"]}]
     for column, cause in CAUSES.items():
         if cause == "communication" and not table[column].any():
-            continue  # most recordings are of one device
+            continue  # most recordings have one device
         whole = _row(name, cause, "", report.causes_us[cause], total, table[column])
         rows.append(whole | {"untraced": told and told.causes_us[cause]})
         rows += [

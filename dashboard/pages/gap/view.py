@@ -1,4 +1,4 @@
-"""What the gap page shows, as a value: what all pages share, and how far the axes of the gap reach."""
+"""The state of the gap page: what all pages share, and the range of the gap axes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dashboard.view import MOST_RUNS, View, last_of, one_of, query_of, stored, s
 
 ADDRESS: Final = "gap/"
 SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
-"""How far the axes reach -> what they then hold."""
+"""Range of the axes -> its label."""
 
 
 @dataclass(frozen=True)
 class GapView:
-    """What is shown.
+    """The state of the page.
 
     Attributes:
-        shared: the runs; token and theme, which links to other pages take along.
+        shared: the runs; also token and theme, which links to other pages keep.
         scale: a key of `SCALES`.
     """
 
@@ -27,12 +27,12 @@ class GapView:
     scale: Annotated[str, one_of(SCALES)] = "typical"
 
     def query(self) -> str:
-        """The view as the query of a link; what is as by default stays out of it."""
+        """The view as the query of a link; defaults are left out."""
         return with_fields(self.shared.query(), {"scale": self.scale if self.scale != "typical" else None})
 
     @classmethod
     def parse(cls, search: str | None) -> GapView:
-        """The view that a link describes; what is missing or senseless in it takes its default."""
+        """The view of a link; missing or invalid values take their defaults."""
         scale = last_of(query_of(search), "scale")
         return cls(replace(View.parse(search), range=None, align="end"), scale if scale in SCALES else "typical")
 
@@ -42,7 +42,7 @@ class GapView:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> GapView:
-        """The view that `data` returned, see `stored`."""
+        """The view from data that `stored` returned."""
         return stored(_READER, data)
 
 
@@ -50,13 +50,13 @@ _READER: Final = TypeAdapter(GapView)
 
 
 def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
-    """The view after something that the reader did.
+    """The view after an action of the reader.
 
     Args:
-        view: as it was.
+        view: the view before.
         source: the component.
         value: its new value.
-        scheme: "light" or "dark", what the page looks like now.
+        scheme: "light" or "dark", the page's current theme.
     """
     match source, value:
         case "chosen", list(keys):

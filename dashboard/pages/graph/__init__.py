@@ -1,4 +1,4 @@
-"""The graph page: the model graph that ran, its streams and events, and what each allocator takes."""
+"""The graph page: the model graph that ran, its streams and events, and the memory of each allocator."""
 
 from dashboard.frame import Page
 from dashboard.pages.graph.callbacks import register

@@ -1,4 +1,4 @@
-"""Which event feeds what on the graph page; as on the overview: an event makes a view, and the view is drawn."""
+"""The callbacks of the graph page; as on the overview, each event makes a new view, which is rendered."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tracer.errors import FormatError
 from tracer.graph_json import Memory, RunGraph
 
 _NO_GRAPH = (
-    "None of these runs has a graph. Recordings made by intertoken run have it beside them; imported ones show their "
-    "kernels on the page Runs."
+    "None of these runs has a model graph. Recordings made by intertoken run include it; for imported ones, see the "
+    "kernels on the Runs page."
 )
 _BUTTONS = ("part-back", "part-on", "theme")
 _HIDDEN: dict[str, str] = {"display": "none"}
@@ -33,7 +33,7 @@ _SHOWN: dict[str, str] = {}
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that shows the graphs of the runs of `store`."""
+    """Register the page's callbacks with an app that shows the graphs of the runs of `store`."""
     _reduce(app, store)
     keep_options(app, store, "run", _runs)
     _render(app, store)
@@ -84,7 +84,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _choices(store: RunStore, view: GraphView) -> tuple[Any, ...]:
-    """What runs and nodes there are to choose from, and which are chosen."""
+    """The runs and nodes to choose from, and the selected ones."""
     run = find_run(store, view)
     nodes = [] if run is None or problem_of(run, view) else [node.name for node in run.graph.nodes]
     return (
@@ -157,7 +157,7 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def find_run(store: RunStore, view: GraphView) -> Run | None:
-    """The run of a view: the first with a graph where it names none."""
+    """The view's run: the first with a graph if it names none."""
     if view.run:
         return store.named(store.key_of(view.run))
     return next((run for run in store.each() if run.graph_file is not None), None)
@@ -166,7 +166,7 @@ def find_run(store: RunStore, view: GraphView) -> Run | None:
 def problem_of(run: Run | None, view: GraphView) -> str:
     """Why there is no graph to show; empty if there is one."""
     if run is None:
-        return f"There is no run {plain(view.run, 90)!r} here." if view.run else _NO_GRAPH
+        return f"There is no run {plain(view.run, 90)!r}." if view.run else _NO_GRAPH
     try:
         run.executions  # noqa: B018  # what cannot be read says so here
     except FormatError as problem:
@@ -187,11 +187,11 @@ def shown_part(run: Run | None, view: GraphView) -> int:
 
 
 def _words(graph: RunGraph, part: range) -> str:
-    """The picture in words."""
+    """A description of the picture."""
     nodes = [graph.nodes[i] for i in part]
     streams = {node.stream for node in nodes if node.stream is not None}
     names = f"{plain(nodes[0].name, 60)} to {plain(nodes[-1].name, 60)}"
-    return f"Graph from {names}: {len(nodes)} nodes on {len(streams)} streams. The list of nodes selects one."
+    return f"Graph from {names}: {len(nodes)} nodes on {len(streams)} streams. Select a node in the list."
 
 
 def _legend(graph: RunGraph) -> list[html.Li]:

@@ -1,4 +1,4 @@
-"""Where things stand on the graph page."""
+"""The layout of the graph page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dashboard.frame import named
 
 
 def sections() -> list[Any]:
-    """What stands on the page."""
+    """The page's elements."""
     return [dcc.Store(id="focus"), _graph(), _memory()]
 
 
@@ -28,7 +28,7 @@ def _graph() -> html.Section:
                 ],
                 className="bar",
             ),
-            html.Ul(id="streams", className="legend", **named("Colours and lines")),
+            html.Ul(id="streams", className="legend", **named("Legend")),
             html.Div(id="nothing", className="empty", role="status"),
             html.Div(
                 [
@@ -79,7 +79,7 @@ def _parts() -> html.Div:
         id="parts",
         className="token moves",
         role="group",
-        **named("Which part of the graph is shown"),
+        **named("Part of the graph"),
     )
 
 
@@ -88,10 +88,10 @@ def _memory() -> html.Section:
         [
             html.Div(
                 [
-                    html.H2("Memory for activations"),
+                    html.H2("Activation memory"),
                     html.P(
-                        "Outer bar: the arena that each allocator takes for this plan. Inner bar: what is alive at "
-                        "once, which no placement can do without. ▲: streams would race for bytes.",
+                        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, "
+                        "which no placement can avoid. ▲: streams race for the same bytes.",
                         className="hint",
                     ),
                 ],

@@ -1,4 +1,4 @@
-"""What is said of the selected node: what it is, what it waits for, how long it takes, and where to see it."""
+"""The panel of the selected node: what it is, what it waits for, how long it takes, and where it is in the timeline."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from dashboard.view import View, span
 from tracer.graph_json import Node, RunGraph
 
 _MOST_READERS = 12
-_HINT = "Select a node in the picture or in the list above."
+_HINT = "Select a node in the graph or in the list above."
 
 
 def panel(run: Run, view: GraphView, index: int | None) -> list[Any]:
-    """The panel's content for a node of the run's graph, or a hint where none is selected."""
+    """The panel's content for a node of the run's graph, or a hint if none is selected."""
     graph = run.graph
     if index is None:
         return [html.P(_HINT, className="hint"), html.Dl(_facts({**_of_graph(graph), **_plans(run)}))]
@@ -53,7 +53,7 @@ def _of_graph(graph: RunGraph) -> dict[str, Any]:
 
 
 def _plans(run: Run) -> dict[str, Any]:
-    """What became of the CUDA graphs over all token steps, as run.json says it for each split."""
+    """What was done with CUDA graphs over all token steps, as run.json gives it for each split."""
     facts = (run.trace.metadata.get("run") or {}).get("plan") if run.trace else None
     splits = facts.get("graph_plans") if isinstance(facts, dict) else None
     if not isinstance(splits, list):
@@ -87,7 +87,7 @@ def _of_node(graph: RunGraph, node: Node) -> dict[str, Any]:
 
 def _stream(graph: RunGraph, stream: int | None) -> Any:
     if stream is None:
-        return "none: it only names memory, no kernel runs"
+        return "none: a view of memory, without a kernel"
     colour, _ = stream_colours(stream)
     return [
         html.Span(style={"background": colour}, className="swatch inline"),
@@ -115,7 +115,7 @@ def _order(graph: RunGraph, index: int, view: GraphView) -> dict[str, Any]:
             )
             for w in waits
         ],
-        "lets go on": [
+        "is waited for by": [
             _wait(
                 graph,
                 f"{plain(graph.stream_name(w.target_stream), 30)} by event {w.event}, with ",
@@ -153,7 +153,7 @@ def _times(run: Run, index: int) -> dict[str, Any]:
         return {"kernel": run.executions.problem}
     durations = run.executions.durations
     if index not in durations.index:
-        return {"kernel": "The recording has none of it in a token step."}
+        return {"kernel": "No execution of it was recorded in a token step."}
     median, p90, count = (durations[name].loc[index] for name in ("median", "p90", "count"))
     note = " (traced: inflated)" if run.inflated else ""
     return {"kernel": f"median {duration(median)}, p90 {duration(p90)} over {count:.0f} executions{note}"}
@@ -165,7 +165,7 @@ def _timeline(run: Run, view: GraphView, index: int) -> list[Any]:
 
 
 def timeline_link(run: Run, view: GraphView, index: int) -> str | None:
-    """The overview at the token of the view, zoomed to the node's kernel; None where the recording lacks it."""
+    """The overview at the view's token, zoomed to the node's kernel; None if the recording lacks it."""
     if run.tokens is None:
         return None
     tokens, token = run.tokens, token_of([run], View(token=view.token))

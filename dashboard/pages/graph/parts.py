@@ -1,4 +1,4 @@
-"""The parts in which a graph too large for one picture is shown."""
+"""Parts of a graph that is too large for one picture."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 from tracer.graph_json import RunGraph
 
 MOST_KERNELS: Final = 150
-"""Kernels up to which a graph is one part."""
+"""Most kernels of a graph that is shown as one part."""
 _CHUNK: Final = 40
 
 
 def parts_of(graph: RunGraph) -> list[range]:
     """Ranges of node indices: all of a small graph, else one part per outermost region, cut at the forks.
 
-    What lies before the second region belongs to the first. A part without regions falls into chunks of kernels.
+    Nodes before the second region belong to the first. A part without regions is cut into chunks of kernels.
     """
     total = len(graph.nodes)
     if len(graph.launches) < MOST_KERNELS:
@@ -35,10 +35,10 @@ def _chunks(graph: RunGraph, low: int, high: int) -> list[range]:
 
 
 def part_of(parts: Sequence[range], node: int) -> int:
-    """The number of the part that a node is in."""
+    """The number of the part that contains a node."""
     return next(number for number, part in enumerate(parts) if node in part)
 
 
 def first_part(graph: RunGraph, parts: Sequence[range]) -> int:
-    """The first part with branches, or the first of all."""
+    """The first part with branches, or else the first one."""
     return part_of(parts, min(region.fork for region in graph.regions)) if graph.regions else 0

@@ -1,4 +1,4 @@
-"""What the graph page shows, as a value: the page's whole state and, as a query string, its link."""
+"""The state of the graph page and, as a query string, its link."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ADDRESS: Final = "graph/"
 
 @dataclass(frozen=True)
 class GraphView:
-    """What is shown.
+    """The state of the page.
 
     Attributes:
         run: key of the run; None for the first that has a graph.
         node: name of the selected node.
-        part: number of the part shown; None for that of the node, or the first with branches.
+        part: number of the part shown; None for the selected node's, or the first with branches.
         token: the token to which the timeline links; None for the most typical one.
         theme: one of `THEME_NAMES`.
-        rates: those given on other pages, which get them again.
+        rates: rates given on other pages, kept for links to them.
     """
 
     run: str | None = None
@@ -35,19 +35,19 @@ class GraphView:
     rates: Rates = ()
 
     def query(self) -> str:
-        """The view as the query of a link; what is as by default stays out of it."""
+        """The view as the query of a link; defaults are left out."""
         own = asdict(replace(self, rates=()))
         pairs = [(k, v) for k, v in own.items() if v not in (None, ()) and (k, v) != ("theme", "auto")]
         pairs += pairs_of(self.rates)
         return "?" + urlencode(pairs) if pairs else ""
 
     def link(self) -> str:
-        """The address of the page that shows this, below that of the dashboard."""
+        """The page's address with this view, relative to the dashboard's."""
         return ADDRESS + self.query()
 
     @classmethod
     def parse(cls, search: str | None) -> GraphView:
-        """The view that a link describes; what is missing or senseless in it takes its default."""
+        """The view of a link; missing or invalid values take their defaults."""
         query = query_of(search)
         theme = last_of(query, "theme")
         return cls(
@@ -65,7 +65,7 @@ class GraphView:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> GraphView:
-        """The view that `data` returned, see `stored`."""
+        """The view from data that `stored` returned."""
         return stored(_READER, data)
 
 
@@ -73,14 +73,14 @@ _READER: Final = TypeAdapter(GraphView)
 
 
 def after(view: GraphView, source: str, value: Any, part: int, scheme: str) -> GraphView:
-    """The view after something that the reader did.
+    """The view after an action of the reader.
 
     Args:
-        view: as it was.
+        view: the view before.
         source: the component.
         value: its new value.
         part: number of the part shown now.
-        scheme: "light" or "dark", what the page looks like now.
+        scheme: "light" or "dark", the page's current theme.
     """
     match source, value:
         case "run", str(key) if key != view.run:

@@ -1,4 +1,4 @@
-"""The overview: a table of runs, the timelines of the chosen ones, and what their gaps are made of."""
+"""The overview: a table of runs, the timelines of the selected ones, and the causes of their gaps."""
 
 from dashboard.frame import Page
 from dashboard.pages.overview.callbacks import register

@@ -1,4 +1,4 @@
-"""What search, rows, choice of an event, ruler and minimap do to the view."""
+"""How search, rows, the chosen event, ruler and minimap change the view."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from dashboard.view import (
     words_of,
 )
 
-_PIXELS: Final = 1000  # about as many as the timeline is wide
+_PIXELS: Final = 1000  # about the width of the timeline
 
 
 def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
-    """The view after what the browser asks for in `what`, as `assets/keys.js` and the buttons in `tools` write it."""
+    """The view after the request `what`, as `assets/keys.js` and the buttons in `tools` send it."""
     match wish:
         case {"what": "click", "y": int() | float() as y, "event": int(event), "x": int() | float() as x}:
             return _clicked(view, runs, y, event, x, bool(wish.get("measure")))
@@ -85,7 +85,7 @@ def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
 
 
 def next_found(view: View, runs: Sequence[Run], step: int) -> View:
-    """The view of the next event that is found, or of the one before."""
+    """The view of the next match, or of the previous one."""
     if not view.find:
         return view
     spot = next_match(runs, view, token_of(runs, view), limits_of(runs, view), step)
@@ -93,12 +93,12 @@ def next_found(view: View, runs: Sequence[Run], step: int) -> View:
 
 
 def summed(view: View, runs: Sequence[Run]) -> View:
-    """The view with what is in view summed, or with nothing if something was."""
+    """The view with the visible range summed, or without a sum if there was one."""
     return replace(view, area=Area(*limits_of(runs, view)) if view.area is None else None)
 
 
 def measured(view: View, runs: Sequence[Run]) -> View:
-    """The view with what is in view measured, or with nothing if something was."""
+    """The view with the visible range measured, or without a measurement if there was one."""
     return replace(view, ruler=limits_of(runs, view) if view.ruler is None else None)
 
 
@@ -111,7 +111,7 @@ def _at(view: View, runs: Sequence[Run], spot: Spot) -> View:
 
 
 def _measured_from(view: View, runs: Sequence[Run], edge: str) -> View:
-    """The view in which the next click measures from this edge of the chosen event."""
+    """The view after choosing an edge of the event as the start of a measurement; the next click ends it."""
     run = found_in(runs, view.event)
     if run is None or run.tokens is None or view.event is None:
         return view
@@ -122,7 +122,7 @@ def _measured_from(view: View, runs: Sequence[Run], edge: str) -> View:
 
 
 def _area(view: View, runs: Sequence[Run], times: tuple[int, int], heights: tuple[float, float]) -> Area:
-    """The area of a box that was drawn over the figure: the rows that it touches, or all where it touches none."""
+    """The area of a box drawn over the figure: the rows that it touches, or all if it touches none."""
     top, bottom = sorted(heights)
     names: dict[str, None] = {}
     for run, panel in zip(runs, panels_of(runs, view), strict=True):
@@ -132,7 +132,7 @@ def _area(view: View, runs: Sequence[Run], times: tuple[int, int], heights: tupl
 
 
 def _bookmarked(view: View, runs: Sequence[Run], note: str) -> View:
-    """The view with a bookmark of what is in view, of the run of the chosen event, or else of the first one."""
+    """The view with a bookmark of the visible range, in the run of the chosen event, or else in the first one."""
     run = found_in(runs, view.event) or next((run for run in runs if run.tokens is not None), None)
     if run is None or run.tokens is None or len(view.bookmarks) >= MOST_BOOKMARKS:
         return view
@@ -142,7 +142,7 @@ def _bookmarked(view: View, runs: Sequence[Run], note: str) -> View:
 
 
 def _first_token(run: Run, view: View, runs: Sequence[Run]) -> int:
-    """When a run's first token begins its compute, ns from time 0."""
+    """Start of a run's first token's compute, ns from time 0."""
     tokens = run.tokens
     assert tokens is not None
     zero: int = tokens.anchor(token_of(runs, view), view.align)
@@ -164,7 +164,7 @@ def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, sh
 
 
 def _names(runs: Sequence[Run], view: View) -> set[str]:
-    """What can be hidden or folded, and what is."""
+    """The names that can be hidden or folded, and those that are."""
     groups = all_groups(run.rows for run in runs)
     units = {unit.name for group in groups for unit in group.units}
     known = {*view.rows.hidden, *view.rows.folded, *view.rows.shown, *view.rows.pinned}

@@ -1,4 +1,4 @@
-"""What lies around the view, which the browser asks for when the timeline stands still."""
+"""Prefetching around the view: the browser asks for it when the timeline is at rest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dashboard.view import View
 
 
 def stores() -> list[Any]:
-    """What is wanted, and what was fetched."""
+    """The request, and what was fetched."""
     return [dcc.Store(id="wanted"), dcc.Store(id="ahead")]
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what fetches it, and what has the browser draw it."""
+    """Register the callbacks that fetch it and have the browser draw it."""
     browser: Any = app
     browser.clientside_callback(ClientsideFunction("ahead", "show"), Input("ahead", "data"), prevent_initial_call=True)
 

@@ -1,4 +1,4 @@
-"""The sums of an area: a table with the runs side by side, the same as text, and what an area is chosen with."""
+"""The sums of an area: a table with the runs side by side, the same as text, and the controls that choose an area."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from tracer.text import without_formulas
 _MOST_SHOWN: Final = 40
 _MOST_COPIED: Final = 2_000
 _HEADINGS: Final = {
-    "count": ("Count", "Events that have a part in the area"),
-    "total": ("Total", "Of their lengths inside the area"),
-    "union": ("Union", "The time in the area in which at least one of them runs"),
-    "mean": ("Mean", "Of their lengths inside the area"),
-    "of_area": ("Of the area", "Union by the length of the area"),
-    "of_step": ("Of a step", "Union by the median time from token to token"),
+    "count": ("Count", "Events that overlap the area"),
+    "total": ("Total", "Sum of their durations inside the area"),
+    "union": ("Union", "Time in which at least one of them runs"),
+    "mean": ("Mean", "Mean of their durations inside the area"),
+    "of_area": ("Of the area", "Union divided by the length of the area"),
+    "of_step": ("Of a step", "Union divided by the median token period"),
 }
 _SEARCHED: Final = {"kernel"}
-"""What can be searched by a name in the table."""
+"""Groupings whose names can be searched for from the table."""
 
 
 def buttons() -> list[Any]:
-    """What sums what is in view."""
-    hint = "Sum what is in view; a part of it: drag over it with Ctrl or ⌘ held"
+    """The button that sums the visible range."""
+    hint = "Sum the visible range, or Ctrl-drag (⌘-drag) over a part of it"
     return [html.Button("Sums", id="sum", className="button", title=hint, **named(hint))]
 
 
 def below() -> list[Any]:
-    """Where the sums stand."""
+    """Where the sums are shown."""
     return [dcc.Store(id="summed"), html.Div(id="sums", role="region", **named("Sums of the chosen area"))]
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what sums; asked again only when the area, or what is in it, is another."""
+    """Register the callback that sums; it asks again only when the area or its contents have changed."""
     browser: Any = app
     browser.clientside_callback(
         ClientsideFunction("timeline", "summed"),
@@ -65,7 +65,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
-    """The sums of the view's area in every run; nothing where none is chosen."""
+    """The sums of the view's area in every run; nothing if no area is chosen."""
     area = view.area
     runs = [run for run in runs if run.tokens is not None]
     if area is None or not runs:
@@ -92,7 +92,7 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
         className="bar",
     )
     if not names:
-        return [head, html.P("Nothing of that kind is in the area.", className="hint")]
+        return [head, html.P("No events of this kind in the area.", className="hint")]
     table = html.Div(_table(runs, found, names[:_MOST_SHOWN], area.by), className="scrolls", tabIndex=0, role="region",
                      **named(f"Sums by {GROUPINGS[area.by]}"))  # fmt: skip
     more = len(names) - _MOST_SHOWN
@@ -101,14 +101,14 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
 
 
 def table_of(run: Run, view: View, token: int) -> pd.DataFrame:
-    """The sums of a run, see `timeline.sums.sums`; the area stands at the same place from its own token's time 0."""
+    """The sums of a run, see `timeline.sums.sums`; the area is relative to its own token's time 0."""
     assert view.area is not None
     assert run.tokens is not None
     return sums_of(run, view.area, view.rows, run.tokens.anchor(token, view.align))
 
 
 def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
-    """The names in all the tables, that with the longest union in any of them first."""
+    """The names in all the tables, sorted by their largest union in any of them."""
     if not found:
         return []
     longest = pd.concat([table["union"] for table in found], axis=1).max(axis=1)
@@ -117,7 +117,7 @@ def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
     """The first rows of each run, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a
-    spreadsheet would take for formulas are guarded."""
+    spreadsheet would read as formulas are escaped."""
     tables = [
         table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
         for run, table in zip(runs, found, strict=True)
@@ -130,7 +130,7 @@ def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
 
 
 def _where(area: Area) -> str:
-    rows = f" in {', '.join(plain(name, 30) for name in area.rows[:6])}" if area.rows else " in the rows that are shown"
+    rows = f" in {', '.join(plain(name, 30) for name in area.rows[:6])}" if area.rows else " in the visible rows"
     more = f" and {len(area.rows) - 6} more" if len(area.rows) > 6 else ""
     return f"of {duration(area.high - area.low)}, {area.low} ns to {area.high} ns after time 0,{rows}{more}"
 

@@ -1,4 +1,4 @@
-"""Bookmarks with a note: in the link, and where this server may write there, in a file beside the recording."""
+"""Bookmarks with a note: in the link and, where this server may write, in a file beside the recording."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracer.errors import UsageError
 
 
 def above() -> html.Details:
-    """The list, and a field for the note of another one."""
+    """The list, and a field for a new bookmark's note."""
     field = text_field("note", True, placeholder="Note", maxLength=200)
     add: dict[str, Any] = {"data-notes": "note"}
     return html.Details(
@@ -32,7 +32,7 @@ def above() -> html.Details:
             html.Div(
                 [
                     html.Label([html.Span("Note of the bookmark", className="unseen"), field]),
-                    html.Button("Bookmark what is in view", id="bookmark", className="button", **add),
+                    html.Button("Bookmark this view", id="bookmark", className="button", **add),
                 ],
                 className="bar",
             ),
@@ -45,7 +45,7 @@ def above() -> html.Details:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what lists them, and what writes and forgets those in files."""
+    """Register the callbacks that list bookmarks, and that write and remove those in files."""
 
     @app.callback(
         Output("bookmark-list", "children"),
@@ -73,14 +73,14 @@ def register(app: Dash, store: RunStore) -> None:
         try:
             done = [written(each or {}, view, runs) for each in wishes(wish, (pressed or {}).get("asked"))]
         except UsageError as problem:
-            return None, f"Not kept: {problem}."
+            return None, f"Not saved: {problem}."
         if not any(done):
             raise PreventUpdate
         return (wish or {}).get("at"), ""
 
 
 def written(wish: dict[str, Any], view: View, runs: Sequence[Run]) -> bool:
-    """Whether what the browser asks for has changed a file.
+    """Whether the browser's request has changed a file.
 
     Raises:
         UsageError: it could not be written.
@@ -101,20 +101,20 @@ def written(wish: dict[str, Any], view: View, runs: Sequence[Run]) -> bool:
 
 
 def listed(view: View, runs: Sequence[Run]) -> list[Any]:
-    """All of the runs that are shown, those in files first; and what keeps those of the link."""
+    """All bookmarks of the visible runs, those in files first, and the buttons that save those of the link."""
     in_files = {run.key: kept(run) for run in runs}
     items = [_item(run, mark, "drop bookmark") for run in runs for mark in in_files[run.key]]
     names = {run.key: run for run in runs}
     linked = [mark for mark in view.bookmarks if mark.run in names and mark not in in_files[mark.run]]
     items += [_item(names[mark.run], mark, "unmark") for mark in linked]
     buttons = [
-        ask(f"Keep those of {plain(run.name, 40)} beside the recording", {"what": "keep bookmarks", "run": run.key},
+        ask(f"Save those of {plain(run.name, 40)} beside the recording", {"what": "keep bookmarks", "run": run.key},
             f"Write them to {plain(run.name, 60)}{SUFFIX}")
         for run in runs
         if any(mark.run == run.key for mark in linked) and may_keep(run)
     ]  # fmt: skip
     if not items:
-        return [html.P("None yet. They stay in the link, and can be kept beside the recording.", className="hint")]
+        return [html.P("None yet. Bookmarks are in the link and can be saved beside the recording.", className="hint")]
     return [html.Ul(items, **named("Bookmarks")), *buttons]
 
 

@@ -1,7 +1,7 @@
-"""Which event feeds what on the overview.
+"""The callbacks of the overview.
 
-Two callbacks and one in the browser: whatever happens becomes a new view (`reduce`), the browser settles theme
-and width (`screen`), and the view is drawn (`render`).
+Two callbacks and one in the browser: each event makes a new view (`reduce`), the browser sets theme and width
+(`screen`), and the view is rendered (`render`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _BUTTONS = (
     *("find-on", "find-back", "measure", "sum"),
 )
 _FIELDS = ("token", "align", "timeline", "find", "only", "asked")
-_MOMENT = 0.3  # seconds: a few small recordings are read by then, and the table need not come twice
+_MOMENT = 0.3  # seconds in which a few small recordings are read, so that the table is sent once
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that shows the runs of `store`."""
+    """Register the page's callbacks with an app that shows the runs of `store`."""
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
@@ -88,10 +88,10 @@ def _table(app: Dash, store: RunStore) -> None:
         store.read_ahead(map(store.key_of, view.runs or ()))
         if before is None and not asks:
             store.wait(_MOMENT)
-        revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
+        revision, progress = store.revision, store.progress()  # before the rows: the last call has all of them
         rows = rows_of(store.so_far(view.rates))
         return (
-            [revision, asks],  # other than before, so that it is told
+            [revision, asks],  # changed, so that the callback fires
             rows,
             columns(rows),
             {"height": height(rows)},
@@ -103,7 +103,7 @@ def _table(app: Dash, store: RunStore) -> None:
 
 
 def progress_said(progress: Progress, reading: Sequence[str]) -> str:
-    """What is read, what is being read and how much is left, in words; nothing once all is read."""
+    """What is read, being read and left, in words; nothing once all is read."""
     if progress.done:
         return ""
     now = f", now {', '.join(plain(name, 40) for name in reading)}" if reading else ""
@@ -184,7 +184,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _asks_to_find(triggered: Sequence[str], wish: Any) -> bool:
-    """Whether a button searches, so that the field has to say for what."""
+    """Whether a button searches, so that the field must show the text."""
     return "asked.data" in triggered and (wish or {}).get("what") == "find"
 
 
@@ -218,7 +218,7 @@ def _render(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.ready(view.runs or (), view.rates)
-        draws = [theme, *(run.identity for run in runs)]  # one read again is another
+        draws = [theme, *(run.identity for run in runs)]  # a run that was read again has a new identity
         if ctx.triggered_id == "revision" and draws == drawn and not store.progress().done:
             raise PreventUpdate
         plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
@@ -234,8 +234,8 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
-    """Of idle time and gap the figures of causes and their styles, the sections' styles, and what a screen reader is
-    told."""
+    """Figures of the causes of idle time and gap, their styles, the sections' styles, and descriptions for screen
+    readers."""
     idle, gap = idle_of(runs), causes_of(runs)
     figures = [(causes_figure(each, theme), {"height": f"{causes_height(each)}px"}) for each in (idle, gap)]
     return [
@@ -249,24 +249,24 @@ def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
 def nothing_to_show(
     runs: Sequence[Run], progress: Progress, watched: Sequence[Path] = (), uploads: bool = False
 ) -> list[Any]:
-    """What to do when no timeline is shown.
+    """What to do if no timeline is shown.
 
     Args:
         runs: all there are, read or not.
         progress: how many are read.
-        watched: directories in which new recordings are seen.
+        watched: directories watched for new recordings.
         uploads: whether recordings can be dropped on the page.
     """
     if not progress.done:
-        return [html.P(f"Reading the recordings: {progress.read} of {progress.total} …")]
+        return [html.P(f"Loading the recordings: {progress.read} of {progress.total} …")]
     if not runs:
         places = ", ".join(plain(path.absolute().name or str(path), 60) for path in watched[:3])
         where: list[Any] = (
-            ["What is recorded in ", html.B(places), " appears here by itself."]
+            ["New recordings in ", html.B(places), " appear here automatically."]
             if watched
             else ["Then start with ", html.Code("intertoken dashboard runs my-recording"), "."]
         )
-        dropped = " Reports of Nsight Systems and traces of PyTorch can be dropped on this page." if uploads else ""
+        dropped = " You can also drop Nsight Systems reports and PyTorch traces on this page." if uploads else ""
         return [
             html.P([html.B("No recordings yet."), " Make some on this machine, with a GPU or without:"]),
             html.Pre("intertoken run --sync sccc,saaas,aaag -o runs\nintertoken record -o my-recording -- COMMAND ..."),

@@ -1,4 +1,4 @@
-"""What the page says of the chosen event: its exact times, what hangs together with it, and its node of the graph."""
+"""The panel of the chosen event: its exact times, related events, and its node of the graph."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _WORDS: Final = {
     (LAUNCH, True): "launches", (LAUNCH, False): "launched by", (EVENT, True): "is waited for by",
     (EVENT, False): "waits for", ("wait", True): "is waited for by", ("wait", False): "waited for",
 }  # fmt: skip
-"""What a flow is, to one that is at its beginning (True) or at its end."""
+"""What a flow is to the event at its start (True) or at its end."""
 
 
 def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
-    """The chosen event in words; nothing where none is."""
+    """The chosen event in words; nothing if none is chosen."""
     spot, run = view.event, found_in(runs, view.event)
     if spot is None or run is None:
         return []
@@ -41,7 +41,7 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
     anchor = 0 if run.tokens is None else run.tokens.anchor(token_of(runs, view), view.align)
     times = f"start {start - anchor} ns, end {end - anchor} ns after time 0, duration {end - start} ns"
     lines = lines_of(row, np.array([spot.event]), anchor, run.waits)[0]
-    clock = f"On the recording’s own clock it starts at {start} ns"
+    clock = f"Start on the recording's own clock: {start} ns"
     return [
         html.P([html.B(plain(str(event["full"]), 160)), f" · {row_name(run, spot)} · {plain(run.name, 80)}"]),
         *(html.P(line) for line in lines),
@@ -51,9 +51,9 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
                 dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
                 ask("Measure from its start", {"what": "measure", "from": "start"}, "Then click another event", "link"),
                 " ",
-                ask("from its end", {"what": "measure", "from": "end"}, "Measure from its end: click another", "link"),
+                ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
                 " ",
-                ask("Forget it", {"what": "forget"}, "Choose no event any more", "link"),
+                ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
             ]
         ),
         *_linked(run, spot),
@@ -62,19 +62,19 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
 
 
 def row_name(run: Run, spot: Spot) -> str:
-    """What the row of an event is called, with its group."""
+    """The name of an event's row, with its group."""
     group, unit, _ = places_of(run.rows)[spot.row]
     return plain(" · ".join(dict.fromkeys((group, unit))), 60)
 
 
 def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:
-    """A button that asks for something, see `acts.asked`; `assets/timeline.js` tells the page."""
+    """A button that sends a request, see `acts.asked`; `assets/timeline.js` passes it to the page."""
     data: dict[str, Any] = {"data-ask": json.dumps(wish)}
     return html.Button(text, className=look, title=label, **data, **named(label), **more)
 
 
 def _linked(run: Run, spot: Spot) -> list[Any]:
-    """What hangs together with it, each a button that chooses it instead."""
+    """Related events, each a button that selects it."""
     flows, more = flows_of(run.rows, spot.row, spot.event, run.waits, run.event_pairs)
     parts: list[Any] = []
     for flow in flows[:_MOST].to_dict("records"):
@@ -91,7 +91,7 @@ def _linked(run: Run, spot: Spot) -> list[Any]:
 
 
 def _node(run: Run, view: View, token: int, event: Any, on_device: bool) -> list[Any]:
-    """Which node of the graph a kernel is, with a link to it; nothing where that is not known."""
+    """The node of the graph that a kernel belongs to, with a link; nothing if unknown."""
     if not on_device or run.graph_file is None:
         return []
     try:

@@ -1,6 +1,6 @@
-"""Why one run is faster than another: a sentence for each run against the first, and the matrix of all their figures.
+"""Why one run is faster than another: a sentence for each run against the base, and the matrix of their figures.
 
-The answer takes seconds, so it is worked out in the background and asked for until it is there.
+The comparison takes seconds, so it is computed in the background, and the page polls until it is there.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tracer.headline import Figure, gap, idle, rate, sentence
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines
 _BESIDE: Final = 2
-"""Of so many runs the matrix has room beside the sentence."""
-_HEAD: Final = 26  # characters of a name over a column
+"""Up to this many runs, the matrix fits beside the sentences."""
+_HEAD: Final = 26  # characters of a column's name
 
 
 def section(*below: Any) -> html.Section:
-    """Where the sentences stand, and beside or below them the figures; what else belongs to them stands below."""
+    """The place of the sentences and the figures, with cautions and methods below."""
     return html.Section(
         [
             dcc.Store(id="compared"),
             dcc.Interval(id="compare-poll", interval=400, disabled=True),
             html.Div(
                 [
-                    html.H2("What they say", className="unseen"),
+                    html.H2("Summary", className="unseen"),
                     html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
                     html.Div(id="compare-words", role="status"),
                 ],
@@ -49,11 +49,11 @@ def section(*below: Any) -> html.Section:
                     html.Div(id="compare-figures", className="scrolls"),
                     html.Details(
                         [
-                            html.Summary("How to read these figures", className="hint"),
-                            html.P("Differences are the other run minus the base, of rates the change; in brackets "
-                                   "95 % intervals. The largest difference of a line is lit; where two runs are "
-                                   "compared, the cause that changes most. Causes add up to the mean gap. To take "
-                                   "away under Downloads.", className="hint"),
+                            html.Summary("About these figures", className="hint"),
+                            html.P("Differences are the other run minus the base, of rates the relative change; "
+                                   "in brackets 95 % intervals. Highlighted: the largest difference of a row or, for "
+                                   "two runs, the cause that changes most. Causes add up to the mean gap. Save the "
+                                   "table under Downloads.", className="hint"),
                             html.P(id="compare-methods", className="hint"),
                         ],
                         className="about-figures",
@@ -73,7 +73,7 @@ def section(*below: Any) -> html.Section:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what says the comparison of the chosen runs, or the one run, and what makes another of them the base."""
+    """Register the callbacks that show the comparison of the selected runs, or the one run, and that set the base."""
     _render(app, store)
     _make_base(app, store)
 
@@ -110,7 +110,7 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def _said(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
-    """Words, whether there are figures, figures, methods and cautions."""
+    """The sentences, whether there are figures, the figures, methods and cautions."""
     if answer is None:
         return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, ROOM, "", items_of(None)
     if isinstance(answer, str):
@@ -138,23 +138,23 @@ def _make_base(app: Dash, store: RunStore) -> None:
 
 
 def skeleton(lines: int) -> list[Any]:
-    """What stands there while the answer is worked out."""
+    """The placeholder while the comparison is computed."""
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
 
 
 ROOM: Final = html.Div(className="skeleton tall")
-"""What keeps the place of the figures while they are worked out."""
+"""Reserves the place of the figures while they are computed."""
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
-    """What to know before, or the room for some of it while it is worked out, so that the page moves little then."""
+    """Cautions, or space for them while they are computed, so that the page hardly moves."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
     return [html.Li(plain(text, 1000)) for text in cautions]
 
 
 def words_of(found: Sequence[Against]) -> list[Any]:
-    """A paragraph for each run, whose figures lead to the table, with a button that makes the run the base."""
+    """A paragraph for each run, whose figures link to the table, with a button that makes the run the base."""
     return [
         html.P([*_sentence(number, one), " ", _button(number, one)], className="answer")
         for number, one in enumerate(found)
@@ -178,17 +178,17 @@ def _button(number: int, against: Against) -> html.Button:
 
 
 def words_alone(run: Run) -> list[Any]:
-    """A run that is compared with none, in a sentence."""
+    """A run without a comparison, in a sentence."""
     return [html.P(f"{plain(sentence(run.summary, _name(run)), 1000)}.", className="answer")]
 
 
 def known_of(run: Run) -> list[str]:
-    """What a reader must know of a run that stands alone."""
+    """Notes on a run without a comparison."""
     return [f"{text}." for text in (run.summary.warning, run.summary.problem) if text]
 
 
 def table_of(found: Sequence[Against]) -> html.Table | None:
-    """The matrix of figures and runs; None where nothing could be compared."""
+    """The matrix of figures and runs; None if nothing can be compared."""
     compared = [(number, one) for number, one in enumerate(found) if one.found is not None]
     if not compared:
         return None
@@ -206,7 +206,7 @@ def table_of(found: Sequence[Against]) -> html.Table | None:
 
 
 def table_alone(run: Run) -> html.Table | None:
-    """The figures of a run that is compared with none."""
+    """The figures of a run without a comparison."""
     of = run.summary
     per_token = {"Syncs": of.syncs_per_token, "Copies": of.copies_per_token, "Launches": of.launches_per_token}
     said = {

@@ -1,8 +1,8 @@
-"""What stands behind the chosen event: where the program made it, and for a call its slack, its row on the syncs page,
-and what a token gains without it.
+"""Details of the chosen event: its place in the program and, for a call, slack, its row on the syncs page and the
+predicted gain without it.
 
-Slack and gain take seconds, so the page asks again until they are there. Of a long recording only the syncs page works
-them out, which a reader opens to know them.
+Slack and gain take seconds, so the page polls until they are there. For long recordings only the syncs page computes
+them, as its readers want them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tracer.signed import percent
 from tracer.trace import Trace
 
 _POLL_MS: Final = 700
-_MOST_EVENTS: Final = 500_000  # of a recording, whose paths are then found within seconds
-_WAITED: Final = "Slack and gain are worked out …"
+_MOST_EVENTS: Final = 500_000  # in recordings whose paths are found within seconds
+_WAITED: Final = "Computing slack and gain …"
 
 
 def below() -> list[Any]:
-    """Where it is said."""
+    """The place of the details."""
     poll = dcc.Interval(id="cost-poll", interval=_POLL_MS, disabled=True)
     return [poll, html.Div(id="cost", role="status", className="picked")]
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what says it."""
+    """Register the callback that fills it."""
 
     @app.callback(
         Output("cost", "children"),
@@ -63,7 +63,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
-    """Where the chosen event was made, slack, row and gain of a call, in words; and whether more of it will come."""
+    """The chosen event's call site, slack, row and gain in words; and whether more is to come."""
     run, spot = found_in(store.ready(view.runs or (), view.rates), view.event), view.event
     if run is None or spot is None or run.trace is None:
         return [], False
@@ -73,7 +73,7 @@ def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
 
 
 def made_at(trace: Trace, row: Row, event: int) -> list[str]:
-    """In which NVTX ranges, operator and place of the program an event's call was made; nothing of what is not told."""
+    """NVTX ranges, operator and call site of an event's call; only those that are recorded."""
     call = launch_of(trace, row, event)
     if call is None:
         return []
@@ -106,9 +106,9 @@ def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple
         sync = int((same["start"] <= place["start"]).sum())
         said = [html.A(f"Row {sync} of the syncs", href=link("syncs/", "") + of_run, id="to-sync"), " · "]
         try_it = link("whatif/", "") + with_fields(of_run, {"without": sync})
-        said += [html.A("What if it were not made", href=try_it, id="to-what-if")]
+        said += [html.A("Predict the run without it", href=try_it, id="to-what-if")]
     if len(run.trace) > _MOST_EVENTS:
-        return ([html.P([*said, ": slack and gain stand there"])] if said else []), False
+        return ([html.P([*said, " (slack and gain)"])] if said else []), False
     slack, pending = _slack(store, run, place)
     gain, more = _gain(store, run, sync) if sync is not None else ("", False)
     parts = [part for part in (slack, gain) if part]
@@ -122,7 +122,7 @@ def _place(calls: pd.DataFrame, start: int, process: int, thread: int) -> pd.Ser
 
 
 def _slack(store: RunStore, run: Run, place: pd.Series) -> tuple[str, bool]:
-    """How much later it could be, and whether that is still asked for."""
+    """How much later it could return, and whether that is still being computed."""
     answer = calls_of(store, run)
     if not answer.done():
         return _WAITED, True
@@ -137,7 +137,7 @@ def _slack(store: RunStore, run: Run, place: pd.Series) -> tuple[str, bool]:
 
 
 def _gain(store: RunStore, run: Run, position: int) -> tuple[str, bool]:
-    """What a token gains without the sync at this position of every step, and whether that is still asked for."""
+    """The gain per token without the sync at this position of every step, and whether it is still being computed."""
     answer = gain_without(store, run, (position,))
     if not answer.done():
         return "", True
@@ -145,11 +145,11 @@ def _gain(store: RunStore, run: Run, position: int) -> tuple[str, bool]:
         return _why(problem), False
     found: Prediction = answer.result()
     if found.of_engine is None:
-        return "what it gains to do without is not known without the engine's own rate", False
+        return "the gain without it is unknown: enter the engine's own rate", False
     bounds = found.of_engine.bounds
     margin = f" [{percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
     return f"without it {percent(found.of_engine.estimate - 1, 2)} tokens/s{margin}, predicted", False
 
 
 def _why(problem: BaseException) -> str:
-    return plain(printable(str(problem)), 300) if isinstance(problem, IntertokenError) else "it cannot be worked out"
+    return plain(printable(str(problem)), 300) if isinstance(problem, IntertokenError) else "cannot be computed"

@@ -1,4 +1,4 @@
-"""What can be taken away from the overview: tables, figures, the report and the recordings of the chosen runs."""
+"""Downloads of the overview: tables, figures, the report and the recordings of the selected runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.view import View
 
-_FIGURES: Final = {"timeline": "Timeline, as it is shown", "causes": "What the gap is made of"}
+_FIGURES: Final = {"timeline": "Timeline, as shown", "causes": "Causes of the gap"}
 _PICTURES: Final = ("svg", "png")
 
 
 def section() -> html.Section:
-    """Where the links stand."""
+    """The place of the links."""
     return html.Section(
         [
             html.Div([html.H2("Downloads")], className="bar"),
@@ -34,15 +34,15 @@ def section() -> html.Section:
                 ],
                 className="downloads",
             ),
-            html.P("Recordings are as recorded: names of commands, files and machines are in them. "
-                   "intertoken scrub takes these out.", className="hint foot"),
+            html.P("Recordings contain the names of commands, files and machines. "
+                   "Remove them with intertoken scrub.", className="hint foot"),
         ],
         **named("Downloads"),
     )  # fmt: skip
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what keeps the links those of the chosen runs, and what saves the figures."""
+    """Register the callbacks that update the links and save the figures."""
 
     @app.callback(Output("downloads-of-runs", "children"), Input("steady", "data"), State("view", "data"))
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
@@ -61,7 +61,7 @@ def _save(app: Any) -> None:
 
 
 def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
-    """A row of links per table, the report and the recordings; only the table of all runs where none is chosen."""
+    """A row of links per table, the report and the recordings; only the table of all runs if none is selected."""
     every = urlencode(pairs_of(view.rates))
     chosen = urlencode([*(("run", run.key) for run in runs), *pairs_of(rate for run in runs for rate in run.rates)])
     has_graph = any(run.graph_file is not None for run in runs)
@@ -74,7 +74,7 @@ def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
         for name, table in shown.items()
     ]
     if runs:
-        words = f"Report of this comparison, token {token_of(runs, view)}: one file that needs no network"
+        words = f"Report of this comparison, token {token_of(runs, view)}: one self-contained file"
         query = f"{chosen}&token={token_of(runs, view)}"
         found.append(_row(words, [_link("report.html", query, "html", "Report")]))
     for run in runs:

@@ -1,4 +1,4 @@
-"""What each event on the page does to the view: one pure function, from the old view to the new one."""
+"""What each event on the page does to the view: a pure function from the old view to the new one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
-_STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # what the browser stamps with its time
-_MOST = 50  # wishes of one call
+_STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # time-stamped by the browser
+_MOST = 50  # requests handled by one call
 _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
 @dataclass(frozen=True)
 class Event:
-    """One thing the reader did: which component, and its new value."""
+    """One action of the reader: the component and its new value."""
 
     source: str
     value: Any = None
@@ -29,13 +29,13 @@ class Event:
 def events_of(
     triggered: Sequence[str], values: Mapping[str, Any], clicks: Clicks, before: Clicks | None
 ) -> list[Event]:
-    """What a reader has done.
+    """The actions of the reader since the last call.
 
     Args:
         triggered: properties that have changed, as "component.property".
-        values: what fields and the table are now, by component.
-        clicks: how often each button has been pressed, and when something was last asked for, or the timeline moved.
-        before: the same when it was last heeded.
+        values: current values of fields and the table, by component.
+        clicks: how often each button was pressed, and when the last request was made or the timeline moved.
+        before: the same when it was last handled.
     """
     buttons = {name: times for name, times in clicks.items() if name not in _STAMPED}
     sources = done([prop for prop in triggered if prop not in _STAMPED.values()], buttons, before)
@@ -44,7 +44,7 @@ def events_of(
         at = clicks.get(name)
         return _STAMPED[name] in triggered if at is None else at != (before or {}).get(name)
 
-    sources = [*filter(is_new, ["timeline"]), *sources]  # it was moved before the press
+    sources = [*filter(is_new, ["timeline"]), *sources]  # the move came before the press
     events = [Event(source, values.get(source)) for source in sources if source in buttons or source in values]
     if "asked" not in values or not is_new("asked"):
         return events
@@ -52,7 +52,7 @@ def events_of(
 
 
 def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str, Any] | None]:
-    """What was asked for since something was last heeded, the last one last."""
+    """The requests since the last one handled, the newest last."""
     earlier = (asked or {}).get("earlier", [])[-_MOST:]
     times = [(wish.get("at"), wish) for wish in earlier]
     return [*(wish for at, wish in times if isinstance(at, int | float) and at > (heeded or 0)), asked]
@@ -62,10 +62,10 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
     """The view after an event.
 
     Args:
-        view: as it was.
+        view: the view before.
         event: what happened.
-        runs: the runs that `view` shows.
-        scheme: "light" or "dark", what the page looks like now.
+        runs: the runs of `view`.
+        scheme: "light" or "dark", the page's current theme.
     """
     match event:
         case Event("runs", keys):
@@ -101,7 +101,7 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
 
 
 def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
-    """The keys now selected, those shown before first and in their old order, so that nothing jumps."""
+    """The keys now selected, those shown before first and in their old order, so that nothing moves."""
     kept = [key for key in before if key in keys]
     return tuple(kept + [key for key in keys if key not in kept])[:MOST_RUNS]
 

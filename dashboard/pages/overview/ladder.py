@@ -1,4 +1,4 @@
-"""The ladder of strategies below the table of runs: which are alike, their rates, and a click that shows one."""
+"""The ladder of strategies below the table of runs: comparable runs, their rates, and a click that shows one."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
 
 _NONE: Final = (
-    "No two runs differ in their strategy alone. Record some to see them side by side: "
+    "No two runs differ only in their strategy. Record some to compare them: "
     "intertoken run --sync sccc,saaas,aaag -o runs"
 )
 
 
 def section() -> html.Details:
-    """Where the ladder stands, closed; its summary says the rates."""
+    """The ladder, folded; its summary gives the rates."""
     return html.Details(
         [
             html.Summary("Ladder of strategies", id="ladder-said"),
             dcc.Store(id="ladder-drawn"),
             html.Div(
                 html.Label(
-                    [html.Span("Runs that share"),
+                    [html.Span("Runs with the same"),
                      html.Div(dcc.Dropdown(id="ladder-group", options=[], clearable=False), className="wide")],
                     className="token grows",
                 ),
                 id="ladder-choice", className="bar",
             ),
             html.Div(chart("ladder", "Tokens/s by strategy"), id="ladder-shown"),
-            html.P("Lines: lowest to highest of the repeats. Hollow: as traced. Click a point to show its run; the "
-                   "table above does the same by keyboard.", id="ladder-hint", className="hint foot"),
+            html.P("Lines: range of the repeats. Hollow: as traced. Click a point to show its run; from the "
+                   "keyboard, use the table above.", id="ladder-hint", className="hint foot"),
         ],
         className="ladder",
     )  # fmt: skip
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what draws the ladder, and what a click does."""
+    """Register the callbacks that draw the ladder and handle clicks."""
     _render(app, store)
     _choose(app)
 
@@ -93,7 +93,7 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def ladder_for(ladders: Sequence[Ladder], chosen: Sequence[str], asked: str | None) -> Ladder | None:
-    """The ladder that was asked for, else that of the first run chosen, else the longest; None if there is none."""
+    """The requested ladder, else that of the first selected run, else the longest; None if there is none."""
     lead = chosen[0] if chosen else None
     wanted = [one for one in ladders if one.key == asked] if asked is not None else []
     wanted = wanted or [one for one in ladders if any(rung.key == lead for rung in one.rungs)]
@@ -101,7 +101,7 @@ def ladder_for(ladders: Sequence[Ladder], chosen: Sequence[str], asked: str | No
 
 
 def said_in_a_line(ladder: Ladder | None) -> str:
-    """The ladder at a glance."""
+    """The ladder's summary."""
     if ladder is None:
         return f"Ladder of strategies: {_NONE}"
     rates = [f"{rung.strategy} {rung.rate:,.0f}{' ▲' if rung.traced else ''}" for rung in ladder.rungs]
@@ -120,7 +120,7 @@ def _choose(app: Dash) -> None:
 
 
 def with_clicked(view: View, click: dict[str, Any] | None) -> View:
-    """The view with the clicked run; the last one makes room where there are as many as fit."""
+    """The view with the clicked run, which replaces the last one if the view is full."""
     runs = view.runs or ()
     match click:
         case {"points": [{"customdata": str(key)}, *_]} if key not in runs:

@@ -1,4 +1,4 @@
-"""Where things stand on the overview."""
+"""The layout of the overview."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": Fal
 
 
 def sections() -> list[Any]:
-    """What stands on the page."""
+    """The page's elements."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
     return [*stores, *tools.stores(), *ahead.stores(), *shown]
@@ -48,7 +48,7 @@ def _runs() -> html.Section:
             strip.strip(),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
             html.Div(
-                [html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                [html.P("Select one to six.  ▲: from a traced pass, so inflated.", className="hint"),
                  grid()],
                 id="runs-panel",
                 hidden=True,
@@ -75,23 +75,23 @@ def _timeline() -> html.Section:
                         + tools.buttons(),
                         className="moves",
                         role="group",
-                        **named("What the time axis shows"),
+                        **named("Range of the time axis"),
                     ),
                 ],
                 className="bar tools",
             ),
             html.Div(tools.above(), className="above"),
-            html.Div("Reading the recordings …", id="nothing", className="empty"),
+            html.Div("Loading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
                 id="timeline-holder",
                 role="img",
                 **named("Timelines of the selected runs"),
             ),
-            html.P("Wheel to zoom, shift-wheel or drag to move, shift-drag to zoom to a part, "
+            html.P("Wheel to zoom, shift-wheel or drag to pan, shift-drag to zoom to a range, "
                    "double-click a token to zoom to it. Hover for names and times, "
-                   "click an event for its exact times and what hangs together with it. "
-                   "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
+                   "click an event for its exact times and related events. "
+                   "Dotted: the base's gap; hatched: the difference of a run's gap from it.",
                    className="hint foot"),
             *tools.below(),
             legend(),
@@ -101,7 +101,7 @@ def _timeline() -> html.Section:
 
 
 def legend() -> html.Ul:
-    """What the colours of a timeline mean, and the patterns of the idle holes."""
+    """The legend of the timeline: colours, and the patterns of idle holes."""
     drawn = {NAMES[kind]: COLOURS[kind] for kind in LEGEND}
     drawn |= {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items()}
     return html.Ul(
@@ -116,7 +116,7 @@ def _token() -> html.Div:
         [
             html.Label(
                 [
-                    "Aligned at the ",
+                    "Align at the ",
                     dbc.Select(
                         id="align",
                         options=[{"value": key, "label": key} for key in ALIGNMENTS],
@@ -150,7 +150,7 @@ def _token() -> html.Div:
         ],
         className="token",
         role="group",
-        **named("Which token the runs are aligned at"),
+        **named("Token at which the runs are aligned"),
     )
 
 
@@ -163,8 +163,8 @@ def _causes(key: str, of: str) -> html.Section:
         [
             html.Div(
                 [
-                    html.H2(f"What {of} is made of"),
-                    html.P("Mean over the tokens of each run, slow ones included.", className="hint"),
+                    html.H2(f"Causes of {of}"),
+                    html.P("Mean over all tokens of each run.", className="hint"),
                 ],
                 className="bar",
             ),

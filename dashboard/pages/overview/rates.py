@@ -1,4 +1,4 @@
-"""The engines' own rates in the table of runs: what a reader writes goes into the link, which the page follows."""
+"""Untraced rates in the table of runs: an entered rate becomes part of the link, which the page follows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LONGEST = 90
 
 
 def below() -> list[Any]:
-    """What stands below the table: why a rate was refused, and what those that were given do."""
+    """The place below the table: why a rate was rejected, and what the given ones change."""
     return [
         dcc.Store(id="rated"),
         html.P(id="rate-refused", className="problem", role="alert"),
-        html.Ul(id="rates-said", className="notes", **named("Rates that were given")),
+        html.Ul(id="rates-said", className="notes", **named("Given rates")),
     ]
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what heeds a rate that somebody wrote into the table, and what shows the rates of the view there."""
+    """Register the callbacks that take a rate from the table, and that show the view's rates there."""
     _give(app, store)
     _show(app, store)
 
@@ -55,7 +55,7 @@ def _give(app: Dash, store: RunStore) -> None:
 
 
 def with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
-    """The view with the rates that somebody wrote into the table, and why one of them is none: then it is as it was."""
+    """The view with the rates entered in the table; or the old view and why one of them is invalid."""
     given = view
     try:
         for change in changes:
@@ -90,7 +90,7 @@ def _show(app: Dash, store: RunStore) -> None:
 
 
 def said_of(runs: Sequence[Run]) -> list[html.Li]:
-    """A line for each run whose rate was given."""
+    """A line for each run with a given rate."""
     return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_said}."]) for run in runs if run.rate_said]
 
 

@@ -1,4 +1,4 @@
-"""The runs that are shown, as a strip of chips, into which the table of all runs folds."""
+"""The selected runs as a strip of chips, into which the table of all runs folds."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from tracer.headline import headline
 
 _LONGEST: Final = 26  # characters of a name on a chip
 _MEANING: Final = {
-    "class": "The strategy that most of its input copies follow",
-    "idle": "What a device idles in the median step; ▲: as traced, so inflated",
-    "gap": "The median gap between two tokens; ▲: as traced, so inflated",
-    "rate": "Steps per second; ▲: as traced",
+    "class": "Strategy of most of its input copies",
+    "idle": "Idle time of a device in the median step; ▲: traced, so inflated",
+    "gap": "Median inter-token gap; ▲: traced, so inflated",
+    "rate": "Steps per second; ▲: traced",
 }
 
 
 def strip() -> html.Div:
-    """Where the chips stand, and what opens the table below them."""
+    """The chips, and the button that unfolds the table below them."""
     controls: dict[str, Any] = {"aria-controls": "runs-panel", "aria-expanded": "false"}
     return html.Div(
         [
             html.H2("Runs"),
-            html.Ul(id="chips", className="chips", **named("Runs that are shown, the first is the base")),
+            html.Ul(id="chips", className="chips", **named("Selected runs; the first is the base")),
             html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
             html.Button("Add recordings …", id="add", className="button upload",
                         title="Upload recordings, or drop them anywhere on the page"),
             html.Button("All runs", id="runs-open", className="button folds", **controls,
-                        title="The table of all runs: choose one to six, give the engine's own rate"),
+                        title="All runs: select one to six, enter the engine's own rate"),
             dcc.Store(id="chipped"),
         ],
         className="bar strip",
@@ -43,7 +43,7 @@ def strip() -> html.Div:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what fills the strip, and what folds and unfolds the table."""
+    """Register the callbacks that fill the strip, and fold and unfold the table."""
     browser: Any = app
     browser.clientside_callback(
         ClientsideFunction("runs", "fold"),
@@ -74,10 +74,10 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def chips(shown: Sequence[Run | str]) -> list[html.Li]:
-    """One for each run, and for each key of one whose recording is still to be read."""
+    """A chip for each run, and for each key whose recording is not read yet."""
     short = apart([one if isinstance(one, str) else one.name for one in shown], _LONGEST)
     return [
-        html.Li([html.B(name), " is being read …"]) if isinstance(one, str)
+        html.Li([html.B(name), " is loading …"]) if isinstance(one, str)
         else _chip(one, name, is_base=not at and len(shown) > 1)
         for at, (one, name) in enumerate(zip(shown, short, strict=True))
     ]  # fmt: skip
@@ -92,7 +92,7 @@ def _chip(run: Run, name: str, is_base: bool) -> html.Li:
     ]  # fmt: skip
     if run.summary.traced:
         leads: dict[str, Any] = {"data-rate": run.key}
-        give = f"Give the engine's own rate of {plain(run.name, 90)}, without a profiler"
+        give = f"Enter the engine's own rate of {plain(run.name, 90)}, without a profiler"
         figures.append(html.Button("rate", className="link", title=give, **leads, **named(f"rate: {give}")))
     base = [html.Span("base", className="tag")] if is_base else []
     return html.Li([html.B(name, title=plain(run.name, 300)), *base, *figures])

@@ -1,4 +1,4 @@
-"""The table of runs: what a row says, and how the grid shows it."""
+"""The table of runs: its columns, rows and options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracer.analysis.signature import MEANING
 
 
 def _figure(field: str, header: str, form: str, hint: str, width: int, marked: str | None = None) -> dict[str, Any]:
-    """A column of numbers; where the row's field `marked` is true, a ▲ follows the number."""
+    """A column of numbers; a ▲ follows the number in rows whose field `marked` is true."""
     value = f"params.data.{field}"
     mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
     return {
@@ -34,28 +34,26 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 
 RATE: Final = "Untraced steps/s"
-AS_TOLD: Final = "as run.json tells; another one can be given"
+AS_TOLD: Final = "from run.json; edit to override"
 COLUMNS: list[dict[str, Any]] = [
     _words("name", "Run", 268)
     | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
-    _words("strategy", "Class", 70, "The strategy that the calls in the recording follow")
+    _words("strategy", "Class", 70, "Strategy, from the recorded calls")
     | {"cellClass": "or-problem", "valueFormatter": {"function": "params.data.problem || params.value"}},
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
-    _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, of the wall; of runs whose tokens no one tells", 80),
-    _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
+    _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, wall time; for runs without a token count", 80),
+    _figure("idle_p50", "Idle p50, µs", ",.1f", "Idle time of the device in the median step; ▲: traced", 100, "traced")
     | {"tooltipField": "idle_where"},
-    _figure(
-        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 122
-    ),
+    _figure("untraced_idle", "Idle untraced", ",.1f", "Median idle time per step, µs, from the untraced rate", 122),
     _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
-    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, that the untraced rate leaves", 118),
+    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, from the untraced rate", 118),
     _words("graph", "Graph", 68, "The graph of a token, with its streams")
     | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     {
         "field": "rate",
         "headerName": RATE,
-        "headerTooltip": "The engine's own rate without a profiler: Enter or a double click to give it, empty for what "
-        "run.json tells. Idle time, gap, comparison and predictions are corrected with it.",
+        "headerTooltip": "The engine's own rate without a profiler. Enter or double-click to edit; leave empty for the "
+        "value of run.json. Idle time, gap, comparison and predictions are corrected with it.",
         "width": 130,
         "type": "rightAligned",
         "filter": False,
@@ -78,7 +76,7 @@ COLUMNS: list[dict[str, Any]] = [
     )
     | {"minWidth": 164, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
     _words("model", "Model", 104) | {"tooltipField": "model"},
-    _words("configured", "Asked for", 96, "The strategy the run was started with"),
+    _words("configured", "Asked for", 96, "Strategy requested when the run was started"),
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _words("device", "Device", 112) | {"tooltipField": "device"},
     _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),
@@ -89,7 +87,7 @@ _OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "untraced_idle", "gr
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns, without those that no row fills, and without what was asked for where every run did it."""
+    """The columns, without empty ones, and without the requested strategy if every run followed it."""
     shown = {field for field in _OPTIONAL if any(r[field] for r in rows)}
     if any(r["configured"] not in {"", r["strategy"]} for r in rows):
         shown.add("configured")
@@ -105,7 +103,7 @@ GRID: Final[dict[str, Any]] = {
     "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300,
     "enableCellTextSelection": True, "stopEditingWhenCellsLoseFocus": True, "localeText": {"ariaInputEditor": RATE},
 }  # fmt: skip
-"""How the table behaves."""
+"""Options of the table."""
 
 
 def grid() -> dag.AgGrid:
@@ -124,13 +122,13 @@ def grid() -> dag.AgGrid:
 
 
 def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What the table says of runs, under names that stay different."""
+    """The rows of runs, under distinct names."""
     short = apart([run.name for run in runs], _FITS)
     return [row(run) | {"short": name} for run, name in zip(runs, short, strict=True)]
 
 
 def row(run: Run) -> dict[str, Any]:
-    """What the table says of a run."""
+    """The row of a run."""
     summary = run.summary
     traced = summary.traced
     untraced = summary.tokens_per_s is not None
@@ -171,7 +169,7 @@ def row(run: Run) -> dict[str, Any]:
 
 
 def _told(run: Run) -> str:
-    """What stands in the field of the rate while none is given."""
+    """The text of the rate field while no rate is given."""
     rate = run.summary.untraced_steps_per_s
     return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f}"
 

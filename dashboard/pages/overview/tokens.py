@@ -1,4 +1,4 @@
-"""Ways to a token worth a look: the median one, the worst one, or any percentile of the base's gaps."""
+"""Buttons for notable tokens: the median, the worst, or any percentile of the base's gaps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def choices() -> html.Div:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what turns to the token: the link gets its number, and the page follows the link."""
+    """Register the callbacks that go to the token: the link gets its number, and the page follows the link."""
 
     @app.callback(
         Output("url", "search", allow_duplicate=True),
@@ -51,7 +51,7 @@ def register(app: Dash, store: RunStore) -> None:
         percentile, data = values[-2:]
         if ctx.triggered_id in _BUTTONS:
             percentile = _BUTTONS[str(ctx.triggered_id)][1]
-        if not isinstance(percentile, int | float):  # the field is empty, or holds no number from 0 to 100
+        if not isinstance(percentile, int | float):  # the field is empty or not a number from 0 to 100
             raise PreventUpdate
         view = View.from_data(data)
         turned = at_percentile(view, store.ready(view.runs or ()), percentile)
@@ -59,7 +59,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
-    """The view at the token at a percentile of the first run's gaps; as it was where that has none."""
+    """The view at the token at a percentile of the first run's gaps; unchanged if it has none."""
     tokens = runs[0].tokens if runs else None
     token = None if tokens is None else token_at(tokens, percentile)
     return view if token is None else replace(view, token=token)

@@ -1,4 +1,4 @@
-"""What a reader has beside the timeline to find their way in it: keys, search, rows, ruler and minimap."""
+"""Navigation beside the timeline: keys, search, rows, ruler and minimap."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from dashboard.timeline.search import counted
 from dashboard.view import Arrangement, View, words_of
 
 KEYS: Final = {
-    "w s": "zoom in, zoom out; so does the wheel over the timeline, at the pointer (outside of it, the page scrolls)",
-    "a d ← →": "move left, move right; so do shift and the wheel, and a drag; fingers do both",
+    "w s": "zoom in, zoom out; also the wheel over the timeline, at the pointer",
+    "a d ← →": "pan left, pan right; also shift-wheel, drag and touch",
     "Home": "whole recording",
     "g": "the gap",
     "t": "one token",
-    "n p": "next match, match before; next token, token before where nothing is searched",
-    ". ,": "next token, token before",
-    "/": "search by name, kind:, stream: or >50us; Enter goes to the next match, shift-Enter to the one before",
-    "j": "go to a token, to a time on the axis, or to the next gap longer than so much",
-    "[ ]": "gap before, next gap, longer than the field says if it does",
-    "e": "sum what is in view (Ctrl-drag or ⌘-drag: a part of it); sum nothing",
+    "n p": "next match, previous match; tokens if there is no search",
+    ". ,": "next token, previous token",
+    "/": "search by name, kind:, stream: or >50us; Enter: next match, shift-Enter: previous match",
+    "j": "go to a token, a time on the axis, or the next gap above a length",
+    "[ ]": "previous gap, next gap; longer than the length in the field, if any",
+    "e": "sum the visible range (Ctrl-drag or ⌘-drag: a part of it); clear",
     "b": "bookmarks",
-    "m": "measure what is in view; measure nothing",
+    "m": "measure the visible range; clear",
     "r": "rows",
     "?": "these keys",
 }
-"""The timeline's keys, several with a space between them, and what they do; `assets/keys.js` says how."""
+"""The timeline's keys, separated by spaces, and what they do; `assets/keys.js` handles them."""
 _DELAY: Final = 300  # ms after the last letter
 
 
@@ -57,7 +57,7 @@ def stores() -> list[Any]:
 
 def buttons() -> list[Any]:
     """Beside those that move the timeline."""
-    measure = "Measure what is in view; between two edges: shift-click both events, or choose one and measure from it"
+    measure = "Measure the visible range; between two edges: shift-click both events"
     return [
         html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
         *areas.buttons(),
@@ -66,7 +66,7 @@ def buttons() -> list[Any]:
 
 
 def above() -> list[Any]:
-    """Search, rows, bookmarks, and the minimap."""
+    """Search, rows, bookmarks and the minimap."""
     return [
         html.Div(
             [
@@ -76,7 +76,7 @@ def above() -> list[Any]:
                 html.Span(id="found", role="status", className="hint"),
                 _field("go", "Go to 17, 1.5 ms, > 100 µs"),
                 _step("go-back", "‹", "Gap before", disabled=False),
-                _step("go-on", "›", "Next gap, longer than the field says", disabled=False),
+                _step("go-on", "›", "Next gap, longer than the length in the field", disabled=False),
                 html.Span(id="gone", role="status", className="hint"),
             ],
             className="bar finds",
@@ -98,13 +98,13 @@ def above() -> list[Any]:
                 html.Div(id="in-view"),
             ],
             id="minimap-holder", role="img", style={"display": "none"},
-            **named("The whole recordings: how busy, and which part the timeline shows"),
+            **named("Minimap of the whole recordings, with the visible range"),
         ),
     ]  # fmt: skip
 
 
 def below() -> list[Any]:
-    """What is measured, the chosen event, and the list of keys."""
+    """The measurement, the chosen event and the list of keys."""
     return [
         html.P(id="measured", role="status", className="picked"),
         *areas.below(),
@@ -115,7 +115,7 @@ def below() -> list[Any]:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what says what is chosen, found and measured, and what draws the minimap."""
+    """Register the callbacks that show the chosen event, matches and measurement, and that draw the minimap."""
     browser: Any = app
     browser.clientside_callback(
         ClientsideFunction("timeline", "chosen"),
@@ -228,7 +228,7 @@ def _map(app: Dash, store: RunStore) -> None:
 
 
 def found(view: View, runs: Sequence[Run]) -> str:
-    """Which match is chosen, and how much a search finds in the rows that are shown."""
+    """The position of the chosen match, and the number of matches in the visible rows."""
     if not view.find or not runs:
         return ""
     at, count = place_of(runs, view, token_of(runs, view))
@@ -237,7 +237,7 @@ def found(view: View, runs: Sequence[Run]) -> str:
 
 
 def measured(view: View) -> list[Any]:
-    """What the ruler says, to be copied."""
+    """The ruler's result, to be copied."""
     if view.ruler is None:
         return []
     low, high = sorted(view.ruler)
@@ -249,7 +249,7 @@ def measured(view: View) -> list[Any]:
 
 
 def row_list(groups: Sequence[Group], arrangement: Arrangement) -> list[Any]:
-    """The rows with what can be done to them."""
+    """The rows and their controls."""
     if not groups:
         return []
     items: list[Any] = []
@@ -257,8 +257,8 @@ def row_list(groups: Sequence[Group], arrangement: Arrangement) -> list[Any]:
         inside = html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1, unit.is_aside) for unit in group.units])
         items.append(_row(group.name, arrangement, True, all(unit.is_aside for unit in group.units), inside))
     some_aside = any(unit.aside for group in groups for unit in group.units)
-    every = ask("All rows", {"what": "all rows"}, "Show also the rows that have nothing while steps run")
-    as_recorded = ask("As recorded", {"what": "as recorded"}, "Show the rows of the steps, in their usual order")
+    every = ask("All rows", {"what": "all rows"}, "Also show rows without events during the steps")
+    as_recorded = ask("As recorded", {"what": "as recorded"}, "Show the rows of the steps in their default order")
     return [html.Ul(items), as_recorded, *([every] if some_aside else [])]
 
 
@@ -268,7 +268,7 @@ def _row(name: str, arrangement: Arrangement, can_fold: bool, aside: bool, *insi
     switch = {"what": "show" if aside else "hide", "name": name}
     checked: dict[str, Any] = {"aria-checked": str(shown).lower()}
     expanded: dict[str, Any] = {"aria-expanded": str(not is_folded).lower()}
-    fold = ask("▸" if is_folded else "▾", {"what": "fold", "name": name}, f"Thin lines for {called}", **expanded)
+    fold = ask("▸" if is_folded else "▾", {"what": "fold", "name": name}, f"Collapse {called}", **expanded)
     return html.Li(
         [
             ask("☑" if shown else "☐", switch, f"Show {called}", role="checkbox", **checked),
@@ -290,7 +290,7 @@ def _pin(name: str, arrangement: Arrangement, called: str) -> html.Button:
 
 
 def _keys() -> html.Dialog:
-    """The list of keys. They can be turned off, for who speaks to the browser (WCAG 2.1, 2.1.4)."""
+    """The list of keys. They can be turned off, for users of speech input (WCAG 2.1, 2.1.4)."""
     parts = [
         part for keys, does in KEYS.items() for part in (html.Dt([html.Kbd(k) for k in keys.split()]), html.Dd(does))
     ]

@@ -1,4 +1,4 @@
-"""The record page: start runs of the executor, watch them and what else is recorded, and find them in the table."""
+"""The record page: start runs of the executor, and watch them and other recordings in progress."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from dashboard.recording.running import Running
 
 
 def page(recorder: Recorder | None) -> Page:
-    """The page, which says why it cannot record where there is no recorder."""
+    """The page, which explains why it cannot record if there is no recorder."""
     running = None if recorder is None else Running(recorder.place.output, recorder.shown)
     made, attach = partial(sections, recorder, running), partial(register, recorder=recorder, running=running)
     return Page(ADDRESS, "Record", "start runs on this machine, and see what runs", made, attach, RecordView.from_data)

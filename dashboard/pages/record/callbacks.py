@@ -1,7 +1,7 @@
-"""Which event feeds what on the record page.
+"""The callbacks of the record page.
 
-The state of a recording is a file, so the page asks for it again and again and every reader sees the same, whichever
-server process answers.
+The state of a recording is a file, which the page polls, so all readers see the same, whichever server process
+answers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracer.errors import UsageError
 
 
 def register(app: Dash, store: RunStore, recorder: Recorder | None, running: Running | None) -> None:
-    """Attach the page's callbacks to an app that records with `recorder`; without one only the theme can be changed."""
+    """Register the page's callbacks with an app that records with `recorder`; without one only the theme can change."""
     _reduce(app, recorder)
     if recorder is not None and running is not None:
         _form(app, recorder)
@@ -85,7 +85,7 @@ def _form(app: Dash, recorder: Recorder) -> None:
         State({FIELD: ALL}, "value"),
     )
     def fill(_: Any, search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
-        """Draw the form once the options are known, and again when a link (or Back) brings other values."""
+        """Render the form once the options are known, and again when a link (or Back) brings other values."""
         if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
         options, view = known_options(recorder), RecordView.parse(search)
@@ -97,12 +97,12 @@ def _form(app: Dash, recorder: Recorder) -> None:
 
 
 def _texts(fields: list[dict[str, Any]]) -> dict[str, str]:
-    """What these fields hold, by the names of their options."""
+    """The values of these fields, by the names of their options."""
     return {str(field["id"][FIELD]): text_of(field.get("value")) for field in fields}
 
 
 def known_options(recorder: Recorder) -> Sequence[Option] | None:
-    """The options; None while they are not known, and none where they cannot be had: the plan says why."""
+    """The options; None while unknown, and empty if they cannot be had: the plan says why."""
     try:
         return recorder.options()
     except UsageError:
@@ -136,13 +136,13 @@ def start(recorder: Recorder, view: RecordView) -> None:
     """Start what the view describes.
 
     Raises:
-        UsageError: it cannot be, or not now.
+        UsageError: it cannot be started, or not now.
     """
     options = recorder.options()
     if options is None:
-        raise UsageError("The options are not known yet: try again in a moment.")
+        raise UsageError("The options are not known yet. Try again in a moment.")
     arguments = arguments_of(options, view.values)
-    recorder.plan(arguments)  # refused already, if it is known that the command would refuse it
+    recorder.plan(arguments)  # fails early if the command would reject it
     recorder.start(arguments)
 
 
@@ -176,13 +176,13 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
         keys = [digest(planned), digest(done)]
         if before == keys:
             raise PreventUpdate
-        asked = before is None or before[:1] != keys[:1]  # else it would wipe out why a start was refused
+        asked = before is None or before[:1] != keys[:1]  # else it would erase why a start was rejected
         command, said, refused = planned if asked else (no_update,) * 3
         return command, said, refused, *done, keys
 
 
 def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
-    """The command line, how many runs it makes, and why it cannot be."""
+    """The command line, the number of runs, and why it cannot run."""
     arguments: list[str] = []
     try:
         options = recorder.options()
@@ -200,7 +200,7 @@ def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
 
 
 def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) -> tuple[Any, ...]:
-    """What the section of the recording shows, from its style on."""
+    """The contents of the recording section, its style first."""
     job = recorder.job()
     if job is None:
         return HIDDEN, "0", HIDDEN, "", "", [], "", "", True

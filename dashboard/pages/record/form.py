@@ -23,12 +23,12 @@ _FIRST: Final = (
 _LABELS: Final = {
     "strategies": "Sync strategies", "concurrency": "Concurrency modes", "gpu_layers": "GPU layers", "kv": "KV cache",
 }  # fmt: skip
-_DELAY: Final = 400  # ms after the last letter
+_DELAY: Final = 400  # ms after the last key
 _LISTED_AS_BOXES: Final = {"backend", "strategies", "concurrency", "passes"}
 
 
 def form(options: Sequence[Option], values: Mapping[str, str]) -> list[Any]:
-    """The fields, those most used first and the others under a heading that opens; with these values."""
+    """The fields with these values: frequent ones first, the others folded under a heading."""
     first = [o for name in _FIRST for o in options if o.name == name]
     others = [o for o in options if o not in first]
     return [
@@ -66,7 +66,7 @@ def _id(option: Option) -> dict[str, str]:
 
 
 def _boxes(option: Option, text: str) -> Any:
-    """A box or a button for each choice; those that this machine lacks say why they cannot be chosen."""
+    """A checkbox or radio button for each choice; those that this machine lacks are disabled and say why."""
     offered = [{"value": c.name, "label": _described(c), "disabled": c.lacks is not None} for c in option.choices]
     can = [c.name for c in option.choices if c.lacks is None]
     if option.kind == "name":
@@ -100,18 +100,18 @@ def _number(option: Option, text: str) -> dbc.Input:
 
 
 def _otherwise(option: Option) -> str:
-    """What it is if nothing is chosen."""
+    """The default value."""
     found = re.search(r"\[default: ([^\]]+)\]", option.help)
     return found[1] if found else option.default or "off"
 
 
 def unavailable(why: Sequence[Any]) -> html.Div:
-    """What stands on the page where nothing may be recorded from it."""
+    """The page if recording from it is disabled."""
     return html.Div(
         [
-            html.P([html.B("This dashboard records nothing. "), *why]),
-            html.P("On the command line it goes like this; what is recorded below a directory that is shown appears "
-                   "by itself:"),
+            html.P([html.B("Recording is disabled on this dashboard. "), *why]),
+            html.P("Use the command line instead; new recordings below a directory that is shown appear "
+                   "automatically:"),
             html.Pre("intertoken run --sync sccc,saaas,aaag -o runs\nintertoken dashboard runs", tabIndex=0,
                      **named("Commands that record runs and show them")),
         ],

@@ -1,4 +1,4 @@
-"""Where things stand on the record page."""
+"""The layout of the record page."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POLL_MS = 700
 
 
 def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
-    """What stands on the page; without a recorder only why."""
+    """The page's elements; without a recorder only the reason."""
     if recorder is None or running is None:
-        why = ["Whoever reads it could start processes on this machine, so it does so only for who has the token: not "
+        why = ["Recording starts processes on this machine, so it needs the token: it is not available "
                "with ", html.Code("--no-token"), " or ", html.Code("--no-record"), "."]  # fmt: skip
         return [section("Record", [], unavailable(why))]
     return [
@@ -49,7 +49,7 @@ def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
             html.P(id="said-of-plan", className="answer", role="status"),
             html.Pre(id="command", tabIndex=0, className="command", **named("Command line")),
             html.P(
-                f"The runs go to {plain(str(recorder.shown), 200)}; each appears there once it is whole.",
+                f"The runs go to {plain(str(recorder.shown), 200)}; each appears there when it is complete.",
                 className="hint foot",
             ),
         ),
@@ -60,7 +60,7 @@ def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
             html.P(id="said-of-job", className="answer"),
             html.P(id="failed", className="problem", role="alert"),
             html.Ul(id="new-runs", className="new-runs", **named("New runs")),
-            html.Pre(id="log", tabIndex=0, className="log", **named("What the command printed")),
+            html.Pre(id="log", tabIndex=0, className="log", **named("Output of the command")),
             html.P(id="announced", role="status", className="unseen"),
             key="job-section",
         ),
@@ -69,4 +69,4 @@ def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
 
 
 def _progress() -> html.Progress:
-    return html.Progress(id="progress", value="0", max="1", style=HIDDEN, **named("Share of the work that is done"))
+    return html.Progress(id="progress", value="0", max="1", style=HIDDEN, **named("Progress"))

@@ -19,9 +19,9 @@ _TENTHS: Final = 10
 
 
 def in_words(job: Job, now: float) -> str:
-    """How far it is, how long that took, and how long the rest will take."""
+    """The progress, elapsed and remaining time."""
     counts = (
-        f"{job.runs[0]} of {job.runs[1]} runs whole, {job.units[0]} of {job.units[1]} warm-ups, repeats and passes, "
+        f"{job.runs[0]} of {job.runs[1]} runs complete, {job.units[0]} of {job.units[1]} warm-ups, repeats and passes, "
         f"{job.steps[0]:,} of {job.steps[1]:,} token steps"
     )
     elapsed = f"{clock(job.elapsed(now))} elapsed"
@@ -45,25 +45,25 @@ def clock(seconds: float) -> str:
 
 
 def announced(job: Job) -> str:
-    """For those who hear the page: in tenths, so that it does not talk all the time."""
+    """The progress for screen readers, in steps of a tenth so that it is not announced all the time."""
     if job.status == RUNNING:
         return f"Recording, {int(job.share * _TENTHS) * 100 // _TENTHS} percent"
     return f"{_VERBS.get(job.status, 'Ended')}: {job.runs[0]} runs"
 
 
 def problem_of(job: Job) -> str:
-    """Why it failed; empty where it did not."""
+    """Why it failed; empty if it did not."""
     return plain(job.problem, 600) if job.status == FAILED else ""
 
 
 def log_of(job: Job) -> str:
-    """The command and the last of what it printed."""
+    """The command and the end of its output."""
     lines = [plain(line, 400) for line in job.lines]
     return "\n".join([f"$ {plain(' '.join(job.command), 600)}", *lines])
 
 
 def links_of(keys: Links, whole: Sequence[str], theme: str) -> list[html.Li]:
-    """A line for each new run, which leads to its timeline, and one that compares them."""
+    """A line for each new run with a link to its timeline, and one that compares them."""
     entries: list[Any] = [
         html.A(plain(name, 120), href=_timeline([keys[name]], theme)) if name in keys else plain(name, 120)
         for name in whole

@@ -1,4 +1,4 @@
-"""The section of what runs now: figures that follow it, and a button that keeps a part of it as a recording."""
+"""The section of running processes: live figures, and a button that saves a part as a recording."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from tracer.errors import UsageError
 from tracer.live import Live
 
 _MOST_SECONDS: Final = 86_400.0
-_DELAY: Final = 400  # ms after the last letter
-_LOOKING: Final = "Looking for what runs …"
-_NOTHING: Final = (
-    "Nothing runs under the light recorder now. Start a program with `intertoken record -o TRACE -- COMMAND`."
-)
+_DELAY: Final = 400  # ms after the last key
+_LOOKING: Final = "Looking for processes …"
+_NOTHING: Final = "No process runs under the light recorder. Start one with `intertoken record -o TRACE -- COMMAND`."
 
 
 def running_section(running: Running) -> html.Section:
-    """Where the figures stand, and what a recording of them is asked for with."""
+    """The figures, and the controls that save a recording."""
     choose = html.Div(
         dcc.Dropdown(id="running-process", options=[], placeholder="Process", searchable=False), className="wide"
     )
     last = text_field("running-seconds", _DELAY, type="text", inputmode="decimal", maxlength=12, placeholder="all")
     return section(
         "Running now",
-        [html.P("What runs under intertoken record, by its last calls; nothing is disturbed.", className="hint")],
+        [html.P("Processes under intertoken record, by their last calls; adds no overhead.", className="hint")],
         html.Div(
             id="running", className="scrolls", role="group", tabIndex=0, **named("Processes under the light recorder")
         ),
@@ -41,18 +39,18 @@ def running_section(running: Running) -> html.Section:
             [
                 html.Label([html.Span("Process"), choose], className="token grows"),
                 html.Label([html.Span("Last seconds"), last], className="token"),
-                html.Button("Keep as a recording", id="keep", className="button"),
+                html.Button("Save as a recording", id="keep", className="button"),
             ],
             className="bar",
         ),
         html.P(id="keep-refused", className="problem", role="alert"),
         html.P(id="said-of-keep", className="answer", role="status"),
-        html.P(f"It goes to {plain(str(running.shown), 200)}.", className="hint foot"),
+        html.P(f"Saved to {plain(str(running.shown), 200)}.", className="hint foot"),
     )
 
 
 def register_running(app: Dash, running: Running) -> None:
-    """Attach the section's callbacks."""
+    """Register the section's callbacks."""
 
     @app.callback(
         Output("running", "children"),
@@ -91,7 +89,7 @@ def register_running(app: Dash, running: Running) -> None:
 
 
 def figures_of(rows: Sequence[Live]) -> list[dict[str, str]]:
-    """The rows in words, as the table shows them: heading -> text."""
+    """The rows of the table: heading -> text."""
     return [
         {
             "process": str(row.process),
@@ -112,27 +110,27 @@ def figures_of(rows: Sequence[Live]) -> list[dict[str, str]]:
 
 
 def processes_of(rows: Sequence[Live]) -> list[dict[str, str]]:
-    """Each process once, for a list to choose from."""
+    """Each process once, as options of a dropdown."""
     names = {str(row.process): f"{plain(row.program, 60)} ({row.process})" for row in rows}
     return [{"value": process, "label": name} for process, name in names.items()]
 
 
 def process_of(value: Any) -> int:
-    """The process that was chosen.
+    """The selected process.
 
     Raises:
-        UsageError: none was.
+        UsageError: none is selected.
     """
     if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 10:
-        raise UsageError("Choose a process that runs now.")
+        raise UsageError("Select a running process.")
     return int(value)
 
 
 def seconds_of(value: Any) -> float | None:
-    """The seconds that were typed; None for all.
+    """The seconds typed; None for all.
 
     Raises:
-        UsageError: it is no number of seconds.
+        UsageError: not a number of seconds.
     """
     if value is None or value == "":
         return None
@@ -141,7 +139,7 @@ def seconds_of(value: Any) -> float | None:
     except ValueError:
         seconds = 0.0
     if not isfinite(seconds) or not 0 < seconds <= _MOST_SECONDS:
-        raise UsageError(f"Seconds are a number above 0, up to {_MOST_SECONDS:,.0f}, not {str(value)[:20]!r}.")
+        raise UsageError(f"Enter seconds above 0 and up to {_MOST_SECONDS:,.0f}, not {str(value)[:20]!r}.")
     return seconds
 
 

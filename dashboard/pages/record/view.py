@@ -1,4 +1,4 @@
-"""What the record page shows, as a value: what all pages share, and a value for some of the command's options."""
+"""The state of the record page: what all pages share, and values of some of the command's options."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _Text: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
 
 @dataclass(frozen=True)
 class RecordView:
-    """What is shown.
+    """The state of the page.
 
     Attributes:
-        shared: the theme, and what other pages get again.
+        shared: the theme, and what links to other pages keep.
         values: name of an option -> its value as in a link; not checked yet.
     """
 
@@ -37,7 +37,7 @@ class RecordView:
 
     @classmethod
     def parse(cls, search: str | None) -> RecordView:
-        """The view that a link describes."""
+        """The view of a link."""
         query = query_of(search)
         names = [name for name in query if name not in _SHARED and re.fullmatch("[a-z_]{1,40}", name)]
         return cls(View.parse(search), {name: last_of(query, name)[:_LONGEST] for name in names[:_MOST_VALUES]})
@@ -48,7 +48,7 @@ class RecordView:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> RecordView:
-        """The view that `data` returned, see `stored`."""
+        """The view from data that `stored` returned."""
         return stored(_READER, data)
 
 
@@ -56,7 +56,7 @@ _READER: Final = TypeAdapter(RecordView)
 
 
 def text_of(value: Any) -> str:
-    """What a component of the form holds, as in a link; empty for nothing, or for nothing that it should hold."""
+    """The value of a form field, as in a link; empty for none or an invalid one."""
     if isinstance(value, list):
         return ",".join(each for each in value if isinstance(each, str))[:_LONGEST]
     return str(value)[:_LONGEST] if isinstance(value, str | int) else ""

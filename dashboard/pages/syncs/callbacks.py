@@ -1,7 +1,7 @@
-"""Which event feeds what on the syncs page.
+"""The callbacks of the syncs page.
 
-A new view is drawn at once with what is known of its run; while answers are missing the page asks again, and is drawn
-anew when there are more of them.
+A new view is rendered at once with what is known of its run. While answers are missing the page polls, and it is
+rendered again when more of them are available.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracer.signed import percent
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that shows the syncs of a run of `store`."""
+    """Register the page's callbacks with an app that shows the syncs of a run of `store`."""
     keep_run(app, store)
     keep_options(app, store, "run")
     _render(app, store)
@@ -85,18 +85,18 @@ def _download(app: Dash) -> None:
 
 
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
-    """What to do where there is no inventory; empty where there is one."""
+    """What to do if there is no inventory; empty if there is one."""
     if not store.so_far():
         return NO_RECORDINGS
     if run is None:
-        return "Choose a run above."
+        return "Select a run above."
     if run.syncs is None:
-        return f"{plain(run.name, 90)} says nothing of what its host does: it has no CUDA calls inside the token steps."
-    return "" if rows else f"The steps of {plain(run.name, 90)} have no host sync at all: class {run.syncs.strategy}."
+        return f"{plain(run.name, 90)} has no CUDA calls inside its token steps."
+    return "" if rows else f"The steps of {plain(run.name, 90)} have no host sync: class {run.syncs.strategy}."
 
 
 def warning_of(run: Run | None) -> str:
-    """What a reader must know of the recorded times."""
+    """A note on the recorded times."""
     if run is None:
         return ""
     given = f"{run.rate_said}. ".capitalize() if run.rate_said else ""
@@ -108,25 +108,24 @@ def warning_of(run: Run | None) -> str:
 
 
 def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | None, theme: str) -> list[Any]:
-    """How many syncs a token has, and what it would bring to do without all that nothing needs."""
+    """The number of syncs per token, and the predicted gain without all unneeded ones."""
     assert run.syncs is not None
     beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
     said = f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
     said += f"; {beside} of them cost nothing. " if beside else ". "
     said += dearest(rows)
     if together is None:
-        return [said, "Predicting what it brings to do without each …"]
+        return [said, "Predicting the gain without each …"]
     if isinstance(together, str):
         return [said, plain(together, 300)]
     target = link("whatif/", ADDRESS) + with_fields(
         View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
     )
-    return [said, html.A("Without all that data flow does not need", href=target), f": {_gained(together)}"]
+    return [said, html.A("Without all that the data flow does not need", href=target), f": {_gained(together)}"]
 
 
 def dearest(rows: list[dict[str, Any]]) -> str:
-    """The sync without which most is gained, in a sentence; nothing while some gain is not known yet, or where none
-    is."""
+    """The sync whose removal gains most, in a sentence; nothing while gains are being computed, or if there is none."""
     gains = [row for row in rows if row["gain"] is not None and row["gain"] > 0]
     if not gains or any(row["pending"] for row in rows):
         return ""
@@ -134,14 +133,14 @@ def dearest(rows: list[dict[str, Any]]) -> str:
     doubt = "" if row["low"] is not None and row["low"] > 0 else ", and may be none"
     margin = f" {row['margin']}" if row["margin"] else ""
     return (
-        f"The dearest is sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it"
+        f"Most expensive: sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it"
         f"{margin}, predicted{doubt}. "
     )
 
 
 def _gained(found: Prediction) -> str:
     if found.of_engine is None:
-        return "what it brings is not known without the engine's own rate."
+        return "the gain is unknown: enter the engine's own rate."
     bounds = found.of_engine.bounds
     margin = f" [model margin {percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
     idle = [one.idle_us["p50"] for one in (found.before, found.predicted) if one.idle_us]

@@ -1,4 +1,4 @@
-"""Where things stand on the syncs page."""
+"""The layout of the syncs page."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ _SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
 
 COLUMNS: list[dict[str, Any]] = [
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
-    words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
-    number("gain", "Tokens/s without it", "", 165, "Predicted; the dearest sync stands first")
+    words("what", "Wait", 116, "A sync, a blocking copy, or a polling loop"),
+    number("gain", "Tokens/s without it", "", 165, "Predicted; the most expensive sync is first")
     | {"valueFormatter": _GAIN, "initialSort": "desc"},
     words("margin", "Model margin", 165, "Of the prediction") | {"type": "rightAligned", "sortable": False},
-    number("gap_us", "Gap, µs", "", 84, "By which the median gap would change") | {"valueFormatter": _GAP},
-    words("verdict", "Verdict", 280, "What data flow and the critical path say") | {"minWidth": 280, "flex": 3},
+    number("gap_us", "Gap, µs", "", 84, "Predicted change of the median gap") | {"valueFormatter": _GAP},
+    words("verdict", "Verdict", 280, "From the data flow and the critical path") | {"minWidth": 280, "flex": 3},
     words("name", "Call", 226) | {"minWidth": 226, "flex": 2, **_SHORT_NAME},
-    links("try", "Try", 84, "Predicts a run without it"),
-    links("show", "Timeline", 92, "Shows it in one token"),
-    words("waits_for", "Waited for", 120, "The activity it usually waited for; empty where the stream was idle")
+    links("try", "Try", 84, "Predict the run without it"),
+    links("show", "Timeline", 92, "Show it in one token"),
+    words("waits_for", "Waited for", 120, "The activity it usually waited for; empty if the stream was idle")
     | {"minWidth": 120, "flex": 1, **_SHORT_NAME},
     number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
     number("median_us", "Median, µs", ",.2f", 110, "Time inside the call, as recorded"),
     number("max_us", "Longest, µs", ",.1f", 114, "As recorded"),
-    number("on_path_us", "On the path, µs", ",.2f", 144, "Of a step's critical path inside this call (median)"),
-    number("slack_us", "Slack, µs", ",.2f", 92, "By which it could return later and no step end later (median)"),
+    number("on_path_us", "On the path, µs", ",.2f", 144, "Part of a step's critical path inside this call (median)"),
+    number("slack_us", "Slack, µs", ",.2f", 92, "How much later it could return without delaying a step (median)"),
     words("path", "NVTX ranges", 200, "Around the call in that token") | {"minWidth": 140, "flex": 1},
     words("thread", "Thread", 120),
     number("stream", "Stream", "d", 84),
-    number("steps", "Steps", "d", 76, "That have it"),
+    number("steps", "Steps", "d", 76, "Steps that have it"),
 ]  # fmt: skip
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns, that of NVTX ranges only where there are some, that of kinds where there are several."""
+    """The columns; NVTX ranges only if there are any, kinds only if there are several."""
     hidden = {"path": not any(row["path"] for row in rows), "what": len({row["what"] for row in rows}) < 2}
     return [column | {"hide": hidden.get(column["field"], False)} for column in COLUMNS]
 
 
 def sections() -> list[Any]:
-    """What stands on the page."""
+    """The page's elements."""
     return [
         dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
         dcc.Store(id="progress"),
         section(
             "Syncs of a token",
             [choice("run", "Run", clearable=False)],
-            html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-all", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
         ),
         section(
             "Inventory",
             [
-                html.P("One row per sync, blocking copy and polling loop of a step, the dearest first. Gains are "
+                html.P("One row per sync, blocking copy and polling loop of a step, most expensive first. Gains are "
                        "predicted by replaying the run without the sync.",
                        className="hint"),
                 html.Button("Download CSV", id="download", className="button"),

@@ -1,4 +1,4 @@
-"""The inventory of a run's syncs, one row per position in a step, filled as the answers come."""
+"""The inventory of a run's syncs: one row per position in a step, filled as answers arrive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
-    """One row per position, with what is known by now; the rest is asked for.
+    """One row per position, with what is known so far; the rest is requested.
 
     Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
     waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
@@ -65,13 +65,13 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
 
 
 def known(answer: Future[Answer]) -> Answer | str | None:
-    """What is known by now: the answer, why there is none, or None for not yet."""
+    """The answer, why there is none, or None if it is still being computed."""
     if not answer.done() or answer.cancelled():
         return None
     problem = answer.exception()
     if problem is None:
         return answer.result()
-    return printable(str(problem)) if isinstance(problem, IntertokenError) else f"an error of ours: {problem!r}"
+    return printable(str(problem)) if isinstance(problem, IntertokenError) else f"internal error: {problem!r}"
 
 
 def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
@@ -93,7 +93,7 @@ def _gain(gain: Prediction | str | None) -> dict[str, float | str | None]:
 
 
 def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain: Prediction | str | None) -> str:
-    """What can be said of a sync in a few words."""
+    """The verdict on a sync in a few words."""
     if isinstance(gain, str):
         return plain(gain, 300)
     if row and row["verdict"]:
@@ -101,14 +101,14 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
     if gain is None or slack is None:
         return _PENDING
     if gain.of_engine is None:
-        return "not needed; what it brings is not known without the engine's own rate"
+        return "not needed; enter the engine's own rate to predict the gain"
     sure = gain.of_engine.bounds is not None and gain.of_engine.bounds[0] > 1
-    return "not needed: it can go" if sure else "not needed, though its gain may be none"
+    return "not needed: it can go" if sure else "not needed; the gain may be zero"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A row of the inventory without answers, and where one step has that sync: its number, start and end (ns)."""
+    """A row of the inventory without answers, and a step that has that sync: its number, start and end (ns)."""
 
     row: dict[str, Any]
     step: int

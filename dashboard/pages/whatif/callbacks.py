@@ -1,7 +1,7 @@
-"""Which event feeds what on the what-if page.
+"""The callbacks of the what-if page.
 
-Whatever happens becomes a new view (`reduce`), which is drawn (`render`): at once the recorded run, and when the
-prediction is there, for which the page asks again and again, this beside it.
+Each event makes a new view (`reduce`), which is rendered (`render`): the recorded run at once, and the prediction
+beside it when it is there, for which the page polls.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach the page's callbacks to an app that makes predictions for the runs of `store`."""
+    """Register the page's callbacks with an app that makes predictions for the runs of `store`."""
     _reduce(app, store)
     keep_options(app, store, "run")
     _render(app, store)
@@ -103,7 +103,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
-    """The view with the rate of its run that somebody wrote, or as it was and why it is none."""
+    """The view with the entered rate of its run; or the old view and why the rate is invalid."""
     lead = next(iter(view.shared.runs or ()), None)
     try:
         return (view, "") if lead is None else (replace(view, shared=view.shared.rated(lead, rate_of(given))), "")
@@ -112,7 +112,7 @@ def _rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
 
 
 def _value(value: Any, field: str) -> Any:
-    """What the component of a field shows."""
+    """The value of a field's component."""
     if isinstance(value, tuple):
         return list(value)
     if field in NUMBERS:
@@ -121,14 +121,14 @@ def _value(value: Any, field: str) -> Any:
 
 
 def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:
-    """The view after something that the reader did.
+    """The view after an action of the reader.
 
     Args:
-        view: as it was.
+        view: the view before.
         source: the component.
         value: its new value.
-        runs: those that are drawn.
-        scheme: "light" or "dark", what the page looks like now.
+        runs: the runs drawn.
+        scheme: "light" or "dark", the page's current theme.
     """
     if source in FIELDS:
         return with_value(view, source, value)
@@ -140,12 +140,12 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
 
 
 def run_of(store: RunStore, view: WhatIfView) -> Run | None:
-    """The run of a view."""
+    """The view's run."""
     return next(iter(store.chosen(view.shared.runs or (), view.shared.rates)), None)
 
 
 def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
-    """The prediction, why there is none ("" where nothing is different), or None for not yet."""
+    """The prediction, why there is none ("" if nothing is changed), or None if it is still being computed."""
     run = run_of(store, view)
     if run is None or not view.is_different:
         return ""
@@ -163,7 +163,7 @@ def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
 def _sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
     if run is None:
         return []
-    every = {"value": ALL, "label": "all that data flow does not need"}
+    every = {"value": ALL, "label": "all that the data flow does not need"}
     rows = [place.row for place in inventory_of(store, run)]
     said = [f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows]
     return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, said, strict=True))]
@@ -219,11 +219,11 @@ def _rate_said(run: Run | None) -> list[html.Li]:
 
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
-    """What to do where there is no prediction; empty where there is one, or a reason."""
+    """What to do if there is no prediction; empty if there is one, or a reason."""
     if not known_runs:
         return NO_RECORDINGS
     if run is None:
-        return "Choose a run above."
+        return "Select a run above."
     if answer is None:
         return "Replaying the run …"
-    return "Choose above what would be different, such as another strategy." if answer == "" else ""
+    return "Choose a change above, such as another strategy." if answer == "" else ""

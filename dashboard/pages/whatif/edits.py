@@ -1,4 +1,4 @@
-"""From what a reader chose to the edits of a prediction."""
+"""The edits of a prediction, from the reader's choices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAMES: Final = 300
 
 @dataclass(frozen=True)
 class NamedKernels(ScaleKernels):
-    """Kernels of exactly these names. A reader's regular expression could keep the server busy for hours."""
+    """Kernels with exactly these names. A reader's regular expression could keep the server busy for hours."""
 
     names: tuple[str, ...] = ()
 
@@ -38,14 +38,14 @@ class NamedKernels(ScaleKernels):
 
 
 def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
-    """The edits in the order in which `intertoken whatif` makes them.
+    """The edits in the order in which `intertoken whatif` applies them.
 
     Raises:
-        UsageError: kernels are named but no factor is, or there is no graph for streams.
+        UsageError: kernels are named without a factor, or there is no graph for streams.
         FormatError: the graph cannot be read.
     """
     if view.kernels and view.times is None:
-        raise UsageError("say by which factor the kernels would take longer or shorter")
+        raise UsageError("enter the factor for the kernels' time")
     found: list[Edit] = [Strategy(view.sync)] if view.sync else []
     found += edits_of(
         without_syncs=view.without == (ALL,),
@@ -73,7 +73,7 @@ def concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
 
 
 def kernel_names(store: RunStore, run: Run) -> list[str]:
-    """The names of a run's kernels and graphs, those that take most time first."""
+    """The names of a run's kernels and graphs, largest total time first."""
 
     def work() -> list[str]:
         if run.trace is None:

@@ -10,13 +10,13 @@ from dashboard.units import duration
 from tracer.analysis.whatif.prediction import Prediction
 
 _WITHOUT_RATE = (
-    "Without the rate the answer is about the profiler: both timelines are slowed by it, and what the engine would "
-    "gain is not known. Give the engine's own rate above (untraced steps/s), or as `measured` in run.json."
+    "Without the rate the prediction includes tracing overhead: both timelines are slowed by it, and the "
+    "gain is unknown. Enter the engine's own rate above (untraced steps/s), or put it into run.json as `measured`."
 )
 
 
 def lines_of(found: Prediction) -> list[dict[str, str]]:
-    """One line per figure: heading -> what stands there, as recorded, without the profiler and predicted."""
+    """One row per figure: heading -> text, as recorded, without the profiler and predicted."""
     traced = found.of_engine is None
     label = plain(found.label, 120) + (", still under the profiler" if traced else "")
     columns = {"as recorded": found.recorded, "corrected": found.corrected, label: found.predicted}
@@ -49,9 +49,9 @@ def _times(heading: str, key: str, us: dict[str, dict[str, float]]) -> dict[str,
 
 
 def notes_of(answer: WhatIf) -> list[html.Li]:
-    """What is taken for granted, and what the recording does not tell."""
+    """The assumptions, and what the recording does not tell."""
     notes = [plain(note, 300) for note in answer.found.notes]
     notes += [] if answer.found.of_engine else [_WITHOUT_RATE]
     if any(run.tokens is None for run in answer.runs):
-        notes.append("No token steps can be made out in the new timeline, so it is not drawn.")
+        notes.append("No token steps were found in the new timeline, so it is not drawn.")
     return [html.Li(note) for note in notes]

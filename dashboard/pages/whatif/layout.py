@@ -1,4 +1,4 @@
-"""Where things stand on the what-if page."""
+"""The layout of the what-if page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _POLL_MS = 500
 
 
 def sections() -> list[Any]:
-    """What stands on the page."""
+    """The page's elements."""
     return [
         dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
         dcc.Store(id="progress"),
@@ -28,22 +28,22 @@ def sections() -> list[Any]:
                     _list("without", "Without syncs", [], "with all", multi=True),
                     _list("graph", "Kernel launches", list(GRAPHS.items()), "as recorded"),
                     _list("kernels", "Kernels", [], "all kernels", multi=True),
-                    _number("times", "These kernels take × as long"),
-                    _number("host", "Host code takes × as long"),
-                    _number("latency", "Every sync returns later by µs"),
-                    _number("streams", "Streams at most"),
+                    _number("times", "Time of these kernels ×"),
+                    _number("host", "Time of host code ×"),
+                    _number("latency", "Extra time per sync, µs"),
+                    _number("streams", "Most streams"),
                     rate_field(),
                 ],
                 className="fields",
                 role="group",
-                **named("What would be different"),
+                **named("Changes"),
             ),
             html.P(id="rate-refused", className="problem", role="alert"),
         ),
         section(
             "Predicted",
             [],
-            html.P("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.P("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="problem", className="problem", role="alert"),
             html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Predicted figures")),
             html.Ul(id="notes", className="notes"),
@@ -78,7 +78,7 @@ def _token() -> html.Div:
         ],
         className="token",
         role="group",
-        **named("Which token is shown"),
+        **named("Token shown"),
     )
 
 
@@ -90,5 +90,5 @@ def _moves() -> html.Div:
         ],
         className="moves",
         role="group",
-        **named("What the time axis shows"),
+        **named("Range of the time axis"),
     )

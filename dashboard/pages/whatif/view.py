@@ -1,4 +1,4 @@
-"""What the what-if page shows, as a value: what all pages share, and what would be different."""
+"""The state of the what-if page: what all pages share, and the changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ADDRESS: Final = "whatif/"
 ALL: Final = "all"
 STRATEGIES: Final = LADDER[1:]
 GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
-"""How kernels launched one by one could be launched instead -> in words."""
+"""How kernels launched individually could be launched instead -> label."""
 NUMBERS: Final = {
     "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64),
 }  # fmt: skip
-"""Field -> its least and its greatest value."""
+"""Field -> its lowest and highest value."""
 _MOST_NAMES = 20
 
 
@@ -32,18 +32,18 @@ def _within(field: str) -> Any:
 
 @dataclass(frozen=True)
 class WhatIfView:
-    """What is shown.
+    """The state of the page.
 
     Attributes:
-        shared: the runs, of which the first is meant; their rates; token, alignment and range of its timeline; the
+        shared: the runs, of which the first is used; their rates; token, alignment and range of its timeline; the
             theme.
         sync: another strategy, "" for the recorded one.
-        without: the positions of syncs that are not made, or `ALL` alone for all that nothing needs.
+        without: positions of removed syncs, or `ALL` alone for all unneeded ones.
         graph: a key of `GRAPHS`, "" for launches as recorded.
-        kernels: the names of the kernels that take `times` as long; none for all.
-        times, host: factors of their time, of these kernels and of host code; None for 1.
-        latency: by how many µs every sync returns later.
-        streams: at most so many for independent kernels.
+        kernels: names of the kernels that take `times` as long; none for all.
+        times, host: factors of the time of these kernels and of host code; None for 1.
+        latency: extra time of every sync, µs.
+        streams: the most streams for independent kernels.
     """
 
     shared: View
@@ -58,16 +58,16 @@ class WhatIfView:
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """What is different, for comparing."""
+        """The changes, for comparing."""
         return tuple(getattr(self, field) for field in FIELDS)
 
     @property
     def is_different(self) -> bool:
-        """Whether anything is."""
+        """Whether there are any changes."""
         return self.asked != WhatIfView(self.shared).asked
 
     def query(self) -> str:
-        """The view as the query of a link; what is as by default stays out of it."""
+        """The view as the query of a link; defaults are left out."""
         pairs: list[tuple[str, str]] = []
         for field in FIELDS:
             value = getattr(self, field)
@@ -80,7 +80,7 @@ class WhatIfView:
 
     @classmethod
     def parse(cls, search: str | None) -> WhatIfView:
-        """The view that a link describes; what is missing or senseless in it takes its default."""
+        """The view of a link; missing or invalid values take their defaults."""
         query = query_of(search)
         sync, graph = last_of(query, "sync"), last_of(query, "graph")
         return cls(
@@ -98,7 +98,7 @@ class WhatIfView:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> WhatIfView:
-        """The view that `data` returned, see `stored`."""
+        """The view from data that `stored` returned."""
         return stored(_READER, data)
 
 
@@ -106,11 +106,11 @@ _READER: Final = TypeAdapter(WhatIfView)
 
 
 FIELDS: Final = tuple(field.name for field in fields(WhatIfView) if field.name != "shared")
-"""What can be chosen, in the order of the page; also the components and the fields of a link."""
+"""The changes in the order of the page; also the components and the fields of a link."""
 
 
 def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
-    """The view after the reader gave a field of `FIELDS` a value."""
+    """The view after the reader set a field of `FIELDS`."""
     if field in NUMBERS:
         value = number_of(field, value)
     elif field == "without":
@@ -123,13 +123,13 @@ def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
 
 
 def of_run(view: WhatIfView, key: str) -> WhatIfView:
-    """The same for another run, without what only the one before has: positions of syncs, names of kernels."""
+    """The same for another run, without what only the old one has: positions of syncs, names of kernels."""
     kept = () if view.without != (ALL,) else view.without
     return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
 
 
 def number_of(field: str, value: Any) -> float | None:
-    """A number of a field within its bounds; None where it is none."""
+    """A field's number within its bounds; None if invalid."""
     low, high = NUMBERS[field]
     try:
         number = float(value)
@@ -145,7 +145,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def without_of(values: Iterable[str]) -> tuple[str, ...]:
-    """Positions in order, or `ALL`, which whoever chose it last means alone."""
+    """Positions in order, or `ALL` alone if it was chosen last."""
     found = [value for value in dict.fromkeys(values) if value == ALL or (value.isdecimal() and len(value) <= 6)]
     if found and found[-1] == ALL:
         return (ALL,)
@@ -153,5 +153,5 @@ def without_of(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def names_of(values: Iterable[str]) -> tuple[str, ...]:
-    """Names of kernels, some of them at most."""
+    """Names of kernels, up to a limit."""
     return tuple(name for name in dict.fromkeys(values) if name)[:_MOST_NAMES]
