@@ -139,7 +139,7 @@ def test_the_rate_is_given_on_the_page(browser, tmp_path):
     with served(tmp_path) as address:
         browser.get(f"{address}advice/?run=a")
         said = lambda: browser.find_element(By.ID, "said-of-advice").text  # noqa: E731
-        until(browser, lambda: "Give it above" in said(), "what to give")
+        until(browser, lambda: "Enter untraced steps/s above" in said(), "what to give")
         browser.find_element(By.CSS_SELECTOR, "#rate-field input").send_keys("no", Keys.ENTER)
         until(browser, lambda: "is not a rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
         field = browser.find_element(By.CSS_SELECTOR, "#rate-field input")

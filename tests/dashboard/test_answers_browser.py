@@ -168,7 +168,7 @@ def test_a_refusal_stands_where_the_figures_would(page, address):
 def test_hostile_names_and_unknown_runs(page, address, place, query):
     page.open(f"{address}{place}{query}")
     if "gone" in query:
-        page.says("nothing", "Choose")
+        page.says("nothing", "Select")
     else:
         page.until(lambda: "<img" in page.text("figures") + page.text("run") + page.text("timeline"), "its name")
 
