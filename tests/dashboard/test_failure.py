@@ -63,4 +63,4 @@ def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
 def test_without_a_chosen_run_a_page_says_so(browser, filled, place):
     browser.get(f"{filled}{place}?run=")
-    until(browser, lambda: "Choose" in browser.find_element("id", "nothing").text, "what to do")
+    until(browser, lambda: "Select" in browser.find_element("id", "nothing").text, "what to do")

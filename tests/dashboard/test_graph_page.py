@@ -188,7 +188,7 @@ def test_the_panel_says_what_a_node_is_and_waits_for(run):
         "median",
     ):
         assert expected in said
-    assert "no kernel runs" in words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn_q (heads)"]))
+    assert "without a kernel" in words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn_q (heads)"]))
     shown = words(panel(run, GraphView(run.key), None))
     assert "82 of 102 nodes" in shown
     assert re.search(r"1 created, \d+ reused", shown)
