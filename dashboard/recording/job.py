@@ -1,5 +1,5 @@
-"""What is known of a recording that was started, as a file that every server process reads. No other imports: the
-process that writes it is small."""
+"""The state of a recording, in a file that every server process reads. Imports nothing of ours, so that the process
+that writes it stays small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 RUNNING, DONE, CANCELLED, STOPPED, FAILED = "running", "done", "cancelled", "stopped", "failed"
 _SILENCE: Final = 5.0
-"""Seconds without a write after which a job that should go on is looked at more closely."""
+"""Seconds without a write after which a running job is checked."""
 
 
 @dataclass
@@ -20,17 +20,17 @@ class Job:
     """A recording.
 
     Attributes:
-        number: tells it from others.
+        number: unique number.
         command: its arguments, the program first.
-        started: when (s since 1970).
-        began: when its first unit of work did, None before.
-        ended: when, None while it goes on.
-        status: `RUNNING`, `DONE`, `CANCELLED` by a reader, `STOPPED` with its server, or `FAILED`.
+        started: start time (s since 1970).
+        began: start of its first unit of work, None before.
+        ended: end time, None while it runs.
+        status: `RUNNING`, `DONE`, `CANCELLED` by the user, `STOPPED` with its server, or `FAILED`.
         problem: why it failed, in one line.
-        units, steps, runs: how many warm-ups, repeats and traced passes, token steps and run directories are done,
-            and how many there are; (0, 0) while unknown.
-        whole: names of the run directories that are, in the output directory.
-        lines: the last of what it printed.
+        units, steps, runs: finished and total warm-ups, repeats and traced passes; token steps; run directories;
+            (0, 0) while unknown.
+        whole: names of the complete run directories in the output directory.
+        lines: last lines of its output.
     """
 
     number: str
@@ -48,16 +48,16 @@ class Job:
 
     @property
     def share(self) -> float:
-        """How much of the work is done: token steps, and the writing of each run as if it were one."""
+        """Finished share of the work: token steps, with the writing of each run counted as one step."""
         total = self.steps[1] + self.runs[1]
         return (self.steps[0] + self.runs[0]) / total if total else 0.0
 
     def elapsed(self, now: float) -> float:
-        """Seconds that it took, or takes already."""
+        """Seconds from the start to the end, or to now."""
         return max((self.ended or now) - self.started, 0.0)
 
     def left(self, now: float) -> float | None:
-        """Seconds that it still takes if it goes on as it did; None where nothing is done yet."""
+        """Seconds left at the rate so far; None while nothing is finished."""
         if self.began is None or not self.share or self.status != RUNNING:
             return None
         return max(now - self.began, 0.0) * (1 - self.share) / self.share
@@ -75,29 +75,29 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """Hidden: a store does not look into it."""
+        """Hidden, so that a store does not search it."""
         return self.output / ".intertoken-record"
 
     @property
     def lock(self) -> Path:
-        """Locked while a recording goes on."""
+        """Locked while a recording runs."""
         return self.folder / "lock"
 
     @property
     def staging(self) -> Path:
-        """Runs that are not whole yet."""
+        """Incomplete runs."""
         return self.folder / "staging"
 
     @property
     def cancel(self) -> Path:
-        """Holds the number of the job that is to end."""
+        """Holds the number of the job to cancel."""
         return self.folder / "cancel"
 
     def write(self, job: Job) -> None:
-        """Put it where `read` finds it, whole.
+        """Write it where `read` finds it, atomically.
 
         Raises:
-            OSError: it cannot be written; the one before stays.
+            OSError: it cannot be written; the previous one stays.
         """
         new = self.folder / f"job.{os.getpid()}.new"
         try:

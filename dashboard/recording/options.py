@@ -1,4 +1,4 @@
-"""The options of `intertoken run` as it lists them itself, and the arguments that a reader's values make."""
+"""The options of `intertoken run`, as the command lists them, and the arguments for the values of a form."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ MOST: Final[Mapping[str, int]] = {
     "batch": 4_096, "tokens": 100_000, "repeats": 1_000, "warmup": 10_000, "prompt": 131_072, "micro_batch": 65_536,
     "context": 1_048_576, "devices": 16, "gpu_layers": 1_000, "seed": 2**31 - 1,
 }  # fmt: skip
-"""The greatest number that a page may ask for, where the command itself has no bound."""
+"""Largest number a page accepts where the command has no limit of its own."""
 _MOST_OTHERWISE: Final = 1_000_000
 _MOST_NUMBERS: Final = 64
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One thing that an option can be.
+    """One choice of an option.
 
     Attributes:
         name: as on the command line.
-        about: what it is, empty where the name says it.
+        about: description, empty if the name says it.
         lacks: what this machine lacks for it; None for nothing.
     """
 
@@ -49,14 +49,14 @@ class Option:
 
     @property
     def most(self) -> int:
-        """Its greatest number."""
+        """Largest accepted number."""
         return MOST.get(self.name, _MOST_OTHERWISE)
 
     def arguments(self, text: str) -> list[str]:
-        """What stands for this value on the command line; nothing for the default, nor for an empty text.
+        """The command-line arguments for a value; none for the default or an empty text.
 
         Raises:
-            UsageError: it cannot have this value; the message says which it can.
+            UsageError: the value is not valid; the message lists the valid ones.
         """
         text = text.strip()
         if text in ("", self.default):
@@ -116,14 +116,14 @@ def _option(entry: Mapping[str, Any]) -> Option:
 
 
 def arguments_of(options: Sequence[Option], values: Mapping[str, str]) -> list[str]:
-    """The arguments for values by the names of options; what is no option is left out.
+    """The arguments for values by option name; unknown names are ignored.
 
     Raises:
-        UsageError: a value that its option cannot have.
+        UsageError: a value that is not valid for its option.
     """
     return [argument for option in options for argument in option.arguments(values.get(option.name, ""))]
 
 
 def different(options: Sequence[Option], values: Mapping[str, str]) -> dict[str, str]:
-    """Those of the values that are not what their options are by default."""
+    """The values that differ from their options' defaults."""
     return {o.name: values[o.name] for o in options if values.get(o.name, "") not in ("", o.default)}

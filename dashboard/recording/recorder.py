@@ -1,4 +1,4 @@
-"""The server's side of recordings: what can be run, and starting, ending and following one."""
+"""The server's side of recordings: what can be recorded, and how a recording is started, cancelled and followed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tracer.foreground import module_command
 
 RUN: Final = (*module_command("tracer.cli"), "run")
 _PATIENCE: Final = 120.0
-"""Seconds that a listing or a plan may take."""
+"""Timeout of a listing or a plan (s)."""
 _TRIES, _PAUSE = 40, 0.05
 
 
 class Recorder:
-    """Starts `intertoken run`, one at a time for all servers that put runs into the same directory.
+    """Starts `intertoken run`, one at a time among all servers that write to the same directory.
 
     Args:
-        output: gets the runs.
+        output: directory for the runs.
         command: the program and its first arguments.
-        grace: seconds that a run has to end by itself.
+        grace: seconds a run has to end by itself.
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:
@@ -48,19 +48,19 @@ class Recorder:
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def options(self) -> tuple[Option, ...] | None:
-        """What `intertoken run` takes; None while it is being asked.
+        """The options of `intertoken run`; None while the command is being asked.
 
         Raises:
-            UsageError: it does not say.
+            UsageError: the command does not list them.
         """
         future = self._background.ask("choices", "choices", lambda: options_of(self._ask(["--choices"])))
         return future.result() if future.done() else None
 
     def plan(self, arguments: Sequence[str]) -> list[str] | None:
-        """The runs that these arguments make; None while it is not known. Ask again: plans are made one by one.
+        """The runs that these arguments would record; None while unknown: ask again, plans are made one by one.
 
         Raises:
-            UsageError: they would be refused, with the command's own reason.
+            UsageError: the command rejects them; the message is the command's own.
         """
         wanted = tuple(arguments)
         with self._lock:
@@ -70,14 +70,14 @@ class Recorder:
         return future.result() if asked == wanted and future.done() else None
 
     def command_line(self, arguments: Sequence[str]) -> str:
-        """What does the same in a shell."""
+        """The same as a shell command."""
         return shlex.join(["intertoken", "run", *arguments, "-o", str(self.shown)])
 
     def start(self, arguments: Sequence[str]) -> None:
         """Start a recording.
 
         Raises:
-            UsageError: another one goes on, or the directory cannot be written to.
+            UsageError: another one is running, or the directory is not writable.
         """
         self._reap()
         try:
@@ -94,7 +94,7 @@ class Recorder:
             raise UsageError(f"{said}; start the dashboard with --record-to DIR") from None
 
     def _locked(self, lock: int) -> bool:
-        """Get the lock, if no recording goes on; the process of one that has just ended may hold it for a moment."""
+        """Take the lock if no recording is running; the process of a finished one may hold it for a moment."""
         for _ in range(_TRIES):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,8 +107,8 @@ class Recorder:
         return False
 
     def _begin(self, arguments: Sequence[str], lock: int) -> None:
-        """Start the process that watches; it holds the lock from now on."""
-        self.close()  # the one before, which has let go of the lock
+        """Start the watching process, which holds the lock from now on."""
+        self.close()  # the previous one, which has released the lock
         place = self.place
         if place.staging.is_symlink():  # runs go nowhere else
             place.staging.unlink()
@@ -128,10 +128,10 @@ class Recorder:
         )
 
     def cancel(self) -> None:
-        """Let the recording that goes on end, whichever server started it.
+        """Cancel the running recording, whichever server started it.
 
         Raises:
-            UsageError: there is none.
+            UsageError: nothing is being recorded.
         """
         job = self.job()
         if job is None or job.status != RUNNING:
@@ -141,7 +141,7 @@ class Recorder:
         new.replace(self.place.cancel)
 
     def job(self) -> Job | None:
-        """The recording that goes on, or else the last one; None if there was none."""
+        """The running recording, or else the last one; None if there was none."""
         self._reap()
         job = self.place.read()
         if job is not None and job.status == RUNNING and self.place.silent() and not self._is_locked():

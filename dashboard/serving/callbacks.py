@@ -27,7 +27,7 @@ MOST_IN_A_LIST: Final = 20_000
 LONGEST_TEXT: Final = 100_000
 DEEPEST: Final = 24
 LARGEST: Final = 2**53
-"""Beyond it a browser's numbers are not whole."""
+"""Above it a browser's numbers are not exact integers."""
 _MOST_PRESSES: Final = 10**9
 
 _log = logging.getLogger(__name__)
@@ -103,23 +103,23 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Dependency:
-    """An input or a state of a callback: a component's id, with "ALL" where it stands for several, and its property."""
+    """An input or a state of a callback: a component's id, with "ALL" where it matches several, and its property."""
 
     id: str | dict[str, Any]
     property: str
 
     @classmethod
     def of(cls, entry: Mapping[str, str]) -> Dependency:
-        """As Dash keeps it."""
+        """In Dash's own form."""
         key = entry["id"]
         return cls(json.loads(key) if key.startswith("{") else key, entry["property"])
 
     def has(self, entry: Any) -> bool:
-        """Whether an entry of a request is it, or one of several that it stands for."""
+        """Whether an entry of a request matches it."""
         return isinstance(entry, dict) and self._is(entry.get("id")) and entry.get("property") == self.property
 
     def is_named(self, name: str) -> bool:
-        """Whether it is meant by "ID.PROPERTY"."""
+        """Whether "ID.PROPERTY" matches it."""
         key, _, prop = name.rpartition(".")
         if isinstance(self.id, str):
             return prop == self.property and key == self.id
@@ -139,11 +139,11 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Callback:
-    """What a request for a callback holds.
+    """What a request for a callback must hold.
 
     Attributes:
-        outputs: what it fills in, as a request names it.
-        inputs, states: what it is given.
+        outputs: its outputs, as a request names them.
+        inputs, states: its arguments.
     """
 
     outputs: Any
@@ -152,7 +152,7 @@ class Callback:
 
     @classmethod
     def of(cls, output: str, entry: Mapping[str, Any]) -> Callback:
-        """As Dash keeps it in an app's `callback_map`."""
+        """From an entry of an app's `callback_map`."""
         several = output.startswith("..")
         names = [dict(zip(("id", "property"), name.rsplit(".", 1), strict=True))
                  for name in (output[2:-2].split("...") if several else [output])]  # fmt: skip
@@ -181,7 +181,7 @@ class Callback:
 
 
 def check_queries(server: Flask) -> None:
-    """Answer 400, as below, where an address ends in what is no text: Flask cannot read its fields."""
+    """Answer 400, as below, to an address that ends in bytes that are not text, which Flask cannot parse."""
 
     @server.before_request
     def check() -> Response | None:
@@ -193,7 +193,7 @@ def check_queries(server: Flask) -> None:
 
 
 def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
-    """Answer 400 (413, 415) and one short line, on the page and in the log, where a callback is asked for what none is.
+    """Answer 400 (413, 415) and log one line for callback requests that match no callback.
 
     Args:
         server: of the apps.
@@ -223,7 +223,7 @@ def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
 
 
 def _callbacks(app: Dash) -> dict[str, Callback]:
-    """Those that the server answers, by their outputs."""
+    """The callbacks that run on the server, by their outputs."""
     on_server = {output: entry for output, entry in app.callback_map.items() if "callback" in entry}
     found = {output: Callback.of(output, entry) for output, entry in on_server.items()}
     for callback in found.values():
@@ -236,7 +236,7 @@ def _read() -> dict[str, Any]:
     """The request's body, bounded.
 
     Raises:
-        HTTPException: it is no JSON, or there is too much of it.
+        HTTPException: it is not JSON, or too large.
         Refused: it has too many values, or one that is too large.
     """
     request.max_content_length = MOST_BYTES

@@ -22,15 +22,15 @@ _SMALL: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Patience:
-    """What connections may take.
+    """Limits on connections.
 
     Attributes:
-        request: seconds that a request may take to arrive, and one more for every `rate` bytes of it.
+        request: seconds for a request to arrive, and one more for every `rate` bytes of it.
         rate: bytes per second.
-        answer: seconds for which a reader may take nothing of an answer that waits.
+        answer: seconds a client may read nothing of a pending response.
         idle: seconds between two requests.
-        most: connections; one more ends the one that has kept us waiting for the longest.
-        unfinished: bytes of requests that have not arrived whole; more end that one too.
+        most: connections; beyond it the one that has stalled longest is closed.
+        unfinished: bytes of incomplete requests; beyond it that one is closed too.
     """
 
     request: float = 10.0
@@ -51,14 +51,14 @@ def listen(
         app: WSGI.
         host: address to listen on.
         port: 0 for a free one, which is then its `effective_port`.
-        prefix: is taken off the path of each request, if it is there.
-        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto are believed; from others, and
+        prefix: removed from the path of each request that has it.
+        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto are trusted; from others, and
             without one, they are dropped.
-        patience: see there.
+        patience: limits on connections.
 
     Raises:
-        OSError: the address or port cannot be had.
-        ValueError: no such address.
+        OSError: the address or port is not available.
+        ValueError: invalid address.
     """
     patience = patience or Patience()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -115,14 +115,14 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return took
 
     def readable(self) -> bool:
-        """Whether there is something to read for; asked at least once a second, and by us whether to go on."""
+        """Whether to go on reading; asked at least once a second, which is when limits are checked."""
         if self._is_overdue(time.time()):
             self.handle_close()  # at once: whoever takes nothing would never let a last byte go
             return False
         return bool(super().readable())
 
     def handle_close(self) -> None:
-        """End the connection, and give back at once what has come of a request."""
+        """Close the connection and free at once what has arrived of a request."""
         super().handle_close()
         if self.request is not None:
             self.request.close()
@@ -139,7 +139,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return self._stuck is not None and now > self._stuck[1] + patience.answer
 
     def _make_room(self) -> None:
-        """End the one that has kept us waiting for the longest, where there are too many or they hold too much."""
+        """Close the connection that has stalled longest if there are too many or they hold too many bytes."""
         channels = [each for each in self.server.active_channels.values() if not each.will_close]
         waiting = [each for each in channels if not each.requests]
         if len(channels) > self.most and waiting:

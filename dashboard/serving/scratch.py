@@ -16,9 +16,9 @@ _NAME: Final = "intertoken-uploads-"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that only this user can read, gone at the end; first those go whose servers were killed.
+    """A private directory, removed at the end; directories of killed servers are removed first.
 
-    Who uses one holds a lock on it, which goes with the process however that ends.
+    Its user holds a lock on it, which is released with the process however that ends.
     """
     remove_orphans()
     folder, lock = _locked()
@@ -31,7 +31,7 @@ def scratch() -> Iterator[Path]:
 
 
 def remove_orphans() -> None:
-    """Remove directories left by this user's servers that no longer run; links are not followed."""
+    """Remove directories of this user's servers that no longer run; links are not followed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
         if (lock := _lock(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -39,7 +39,7 @@ def remove_orphans() -> None:
 
 
 def _locked() -> tuple[Path, int | None]:
-    """A new directory and the lock on it: none where the file system has no locks, so that nobody takes it either."""
+    """A new directory and the lock on it; no lock where the file system has none, so that nobody else takes it."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         lock = _lock(folder, fcntl.LOCK_EX)
@@ -48,7 +48,7 @@ def _locked() -> tuple[Path, int | None]:
 
 
 def _lock(folder: Path, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
-    """Lock a directory of this user; None if that cannot be, or it is there no more."""
+    """Lock a directory of this user; None if it cannot be locked or no longer exists."""
     try:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

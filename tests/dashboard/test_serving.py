@@ -180,7 +180,9 @@ def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
     serving = Serving(prefix="/lab/tool", hosts=LOOPBACK, token="a token & more")
     with served(write_runs(tmp_path), serving) as direct, proxied(_port(direct), strips, "/lab/tool") as address:
         browser.get(f"{address}graph/?run=tiny-sccc-branches&theme=dark")
-        assert browser.find_element(By.CSS_SELECTOR, "[role=alert]").text.startswith("Enter the token of this dashboard")
+        assert browser.find_element(By.CSS_SELECTOR, "[role=alert]").text.startswith(
+            "Enter the token of this dashboard"
+        )
         assert [fault for fault in faults(browser) if "403" not in fault] == []
         browser.find_element(By.NAME, "token").send_keys("a token & more\n")
         until(browser, lambda: "82 of 102" in browser.find_element(By.ID, "panel").text, "the graph that was asked for")
