@@ -136,7 +136,7 @@ def test_a_link_to_what_is_not_there_says_which(page, address):
         assert said == "The link names no-such-run, which is not among the 10 recordings here."
         assert "no-such-run" in page.current_url
     page.get(f"{address}graph/?run=no-such-run")
-    until(page, lambda: "There is no run 'no-such-run' here" in page.find_element(By.ID, "content").text, "which")
+    until(page, lambda: "There is no run 'no-such-run'" in page.find_element(By.ID, "content").text, "which")
 
 
 def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_soon_and_reads_the_rest_behind(page, tmp_path):
