@@ -104,10 +104,10 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
 
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
-    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
+    outputs = [Output("screen", "data"), Output("named", "data"), Output("failure", "hidden")]
+    _in_browser(app, "viewed", outputs, Input("view", "data"), State("named", "data"))
     _in_browser(app, "watch", Input("revision", "data"), at_once=True)
     _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
-    _in_browser(app, "settled", Output("failure", "hidden"), Input("view", "data"))
     _in_browser(app, "copyFailure", Output("failure-copy", "children"), Input("failure-copy", "n_clicks"))
     others = [_id(other) for other in pages if other is not page]
     if others:
@@ -116,8 +116,6 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
 
 
 def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
-    _in_browser(app, "runsOf", Output("named", "data"), Input("view", "data"), State("named", "data"))
-
     @app.callback(
         Output("missing", "children"), Input("named", "data"), Input("revision", "data"), State("view", "data"),
         prevent_initial_call=True,

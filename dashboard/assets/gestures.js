@@ -106,8 +106,13 @@
     resting = 0;
     if (!target || later.length || !plotted()) return;
     asked = target;
-    const [low, high] = target;
-    const range = { "xaxis.range[0]": low, "xaxis.range[1]": high, at: performance.now() };
+    const { view } = window.dash_clientside.intertoken.latest;
+    if (!view || !("range" in view)) return tell();
+    window.dash_clientside.set_props("view", { data: { ...view, range: asked.map((time) => Math.round(time * 1e9)) } });
+  };
+  // The server changes the link, after the new drawing: what it answers would hold that up.
+  const tell = () => {
+    const range = { "xaxis.range[0]": asked[0], "xaxis.range[1]": asked[1], at: performance.now() };
     window.dash_clientside.set_props("timeline", { relayoutData: range });
   };
 
@@ -131,7 +136,10 @@
     plot.on("plotly_relayout", (what) => Object.keys(what).some((key) => key.startsWith("xaxis")) && (viewed = null));
     const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
-      if (asked && asked === target && low === asked[0] && high === asked[1]) settled();
+      if (asked && asked === target && low === asked[0] && high === asked[1]) {
+        if (window.dash_clientside.intertoken.latest.view?.range) tell();
+        settled();
+      }
       show();
       window.dash_clientside.ahead.drawn(plot, target);
     };

@@ -40,6 +40,11 @@ window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },
 
+  // A new view: theme and width, the runs it names, and no failure shown. One call, as each costs a pass over the page.
+  viewed: (view, named) => {
+    const { screen, runsOf } = window.dash_clientside.intertoken;
+    return [screen(view), runsOf(view, named), true];
+  },
   // Set the theme, and send it with the width of the timeline.
   screen: function (view) {
     window.dash_clientside.intertoken.latest.view = view;
@@ -78,8 +83,7 @@ window.dash_clientside.intertoken = {
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
   },
-  // A failure is shown until the next view; its text can be copied.
-  settled: () => true,
+  // Copy the failure shown, with the address.
   copyFailure: async function () {
     const said = `${document.getElementById("failure-said").textContent}\n${window.location.href}`;
     try {

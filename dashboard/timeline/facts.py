@@ -67,11 +67,13 @@ def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
         return notes
     starts = mine["start"].to_numpy()
     at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
-    for i in np.flatnonzero((starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == _SYNC)):
-        wait = mine.iloc[at[i]]
-        if wait["waited_until"] == MISSING:
-            notes[i] = "waited for nothing: the stream was idle"
-        else:
-            ago = duration(wait["end"] - wait["waited_until"])
-            notes[i] = f"waited for {plain(wait['waited_for'], 60)}, which ended {ago} before it returned"
+    syncs = np.flatnonzero((starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == _SYNC))
+    found = mine.iloc[at[syncs]]
+    columns = [found[c].tolist() for c in ("waited_until", "waited_for", "end")]
+    for i, until, activity, end in zip(syncs.tolist(), *columns, strict=True):
+        notes[i] = (
+            "waited for nothing: the stream was idle"
+            if until == MISSING
+            else f"waited for {plain(activity, 60)}, which ended {duration(end - until)} before it returned"
+        )
     return notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 import numpy as np
@@ -96,34 +96,39 @@ def _exact(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
     length = row.end[index] - row.start[index]
     return pd.DataFrame({
         "x": window.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
-        "text": [f"<b>{_named(row.place)}: {duration(ns)}</b>{_why(row, at)}" for at, ns in _each(index, length)],
+        "text": [f"<b>{_named(row.place)}: {duration(ns)}</b>{why}" for why, ns in _each(row, index, length)],
     })  # fmt: skip
 
 
 def _merged(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
-    width = detail.end - detail.start
+    width, longest = detail.end - detail.start, row.end[detail.longest] - row.start[detail.longest]
     return pd.DataFrame({
         "x": window.seconds(detail.start), "dx": width / 1e9, "ns": detail.busy, "share": detail.busy / width,
         "text": [
             f"<b>{_named(row.place)}: {duration(idle)} of {duration(wide)}</b><br>{count} holes; the longest "
-            f"{duration(int(row.end[at] - row.start[at]))}{_why(row, at)}"
-            for idle, wide, count, at in zip(
-                detail.busy.tolist(), width.tolist(), detail.count.tolist(), detail.longest.tolist(), strict=True
+            f"{duration(longest)}{why}"
+            for idle, wide, count, longest, why in zip(
+                *(each.tolist() for each in (detail.busy, width, detail.count, longest)),
+                _whys(row, detail.longest), strict=True,
             )
         ],
     })  # fmt: skip
 
 
-def _each(index: Ints, length: Ints) -> zip[tuple[int, int]]:
-    return zip(index.tolist(), length.tolist(), strict=True)
+def _each(row: HoleRow, index: Ints, length: Ints) -> zip[tuple[str, int]]:
+    return zip(_whys(row, index), length.tolist(), strict=True)
 
 
 def _named(place: str) -> str:
     return f"idle {PLACES[place]}"
 
 
-def _why(row: HoleRow, at: int) -> str:
-    """The compute that follows a hole, and what it mostly waits for."""
-    part = str(row.holes["part"].iloc[at])
-    behind = markup(str(row.holes["next"].iloc[at]), 60)
-    return f"<br>until {behind}<br>mostly {CAUSES[CAUSE_OF[part]]}: {PART_NAMES[part]}"
+def _whys(row: HoleRow, index: Ints) -> list[str]:
+    """The compute that follows each hole, and what it mostly waits for."""
+    holes = row.holes.iloc[index]
+    return [_why(part, behind) for part, behind in zip(holes["part"].tolist(), holes["next"].tolist(), strict=True)]
+
+
+@lru_cache(maxsize=4096)
+def _why(part: str, behind: str) -> str:
+    return f"<br>until {markup(str(behind), 60)}<br>mostly {CAUSES[CAUSE_OF[part]]}: {PART_NAMES[part]}"
