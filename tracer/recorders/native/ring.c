@@ -15,6 +15,7 @@
 #endif
 
 #include "calls.h"
+#include "cupti.h"
 #include "device.h"
 #include "files.h"
 #include "interpose.h"
@@ -196,6 +197,7 @@ static void forget_parent(void) {
     stamps_fork();
     nvtx_fork();
     sites_fork();
+    cupti_fork();
 }
 
 void ring_announce(void) {
