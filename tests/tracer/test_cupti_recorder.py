@@ -183,7 +183,7 @@ def test_beyond_the_limit_records_are_dropped_and_counted(cupti: StandIn) -> Non
     with tracer.record("cupti", limit=100) as recording:
         cupti.pending = [call(time.time_ns(), n) for n in range(5)]
     assert recording.trace["api"]["correlation"].tolist() == [0, 1, 2]
-    assert recording.trace.notes == ["2 activity records were dropped: CUPTI found no free buffer"]
+    assert recording.trace.notes == ["2 activity records were dropped: there was no buffer or no space for them"]
 
 
 def test_the_pool_grows_and_its_buffers_return_cleared(cupti: StandIn) -> None:
@@ -243,7 +243,7 @@ def test_options_that_make_no_sense(cupti: StandIn) -> None:
 
 def test_under_another_profiler_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so")
-    with pytest.raises(RecordError, match=r"another profiler .*\(libToolsInjection64.so\)"):
+    with pytest.raises(RecordError, match=r"another profiler \(libToolsInjection64.so\)"):
         refuse_other_profilers()
 
 

@@ -123,6 +123,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
             failures.append(f"{_who(ring)} is left out: {problem}")
             continue
         if not len(part):
+            failures += part.notes
             continue
         earlier[ring.process] = max((int(t["correlation"].max()) for t in _correlated(part)), default=0)
         parts.append(part)
@@ -162,11 +163,13 @@ def _ending(ring: Ring, found: Activities) -> list[str]:
     """What the end of the process tells of the recording."""
     if not found.version:
         return []
+    if found.cut_bytes:
+        return ["it was killed while writing: the last buffer is incomplete, and up to the last second is missing"]
     if not ring.counters.get("cupti_ended"):
-        return ["it was killed, or is still running: up to the last second of it is missing"]
+        return ["it was killed, called exec, or is still running: up to the last second of it is missing"]
     if left := ring.counters.get("cupti_buffers_left"):
         return [f"{left} of CUPTI's buffers did not come back: the program itself uses CUPTI (torch.profiler, for "
-                "example), and what it did then is missing here"]  # fmt: skip
+                "example), and what it did then is missing"]  # fmt: skip
     return []
 
 

@@ -141,7 +141,7 @@ def refuse_other_profilers() -> None:
     CUPTI itself does not refuse; it silently loses most records.
     """
     if holder := os.environ.get(PROFILER):
-        raise RecordError(f"another profiler traces CUDA in this process ({Path(holder).name}); record without it")
+        raise RecordError(f"{PROFILER} names another profiler ({Path(holder).name}); record without it")
 
 
 def find() -> str:

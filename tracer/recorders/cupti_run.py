@@ -29,11 +29,11 @@ SKIPPED: Final = """
     cudaGetDevice cudaGetDeviceCount cudaDeviceGetAttribute cudaDeviceGetStreamPriorityRange cudaGetLastError
     cudaPeekAtLastError cudaFuncGetAttributes cudaPointerGetAttributes cudaStreamIsCapturing cudaStreamGetCaptureInfo
     cudaStreamGetPriority cudaStreamGetId cudaOccupancyMaxActiveBlocksPerMultiprocessor
-    __cudaPushCallConfiguration __cudaPopCallConfiguration
+    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags __cudaPushCallConfiguration __cudaPopCallConfiguration
     cuCtxGetCurrent cuCtxGetDevice cuDeviceGet cuDeviceGetAttribute cuDeviceGetCount cuDevicePrimaryCtxGetState
     cuFuncGetAttribute cuKernelGetAttribute cuKernelGetFunction cuGetProcAddress cuPointerGetAttribute
-    cuPointerGetAttributes cuStreamIsCapturing cuStreamGetCaptureInfo cuStreamGetCtx
-    cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuPointerGetAttributes cuStreamIsCapturing cuStreamGetCaptureInfo cuStreamGetCtx cuKernelGetName
+    cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
 """
 """Calls that only query, of which PyTorch makes hundreds per token, and those with which C++ prepares a launch."""
 
@@ -125,10 +125,8 @@ def _spans(trace: Trace, window: Window, begun: int) -> list[Span]:
 
 def _why_nothing(rings: Path, failures: Sequence[str]) -> str:
     """Which programs ran, and why nothing was recorded."""
-    if failures:
-        return "; ".join(failures)
     if has_rings(rings):
-        return "CUPTI delivered no activities: the program did no work on the device, or itself uses CUPTI"
+        return "; ".join([*failures, "no CUDA program did any work that CUPTI reports"])
     return light_program.why_nothing(
         rings, f"made no CUDA call, or set {cupti_library.PROFILER} themselves, or the driver is older than CUDA 11"
     )

@@ -33,7 +33,7 @@ def build(
     parsed = parse(buffers, sizes)
     notes: list[str] = []
     if dropped:
-        notes.append(f"{dropped} activity records were dropped: CUPTI found no free buffer")
+        notes.append(f"{dropped} activity records were dropped: there was no buffer or no space for them")
     for kind, count in parsed.unknown.items():
         notes.append(f"unknown records of kind {kind}: {count} of CUPTI's buffers were read only up to the first one")
     if parsed.unread_bytes:

@@ -183,6 +183,9 @@ int cuptiActivityRegisterCallbacks(Request give, Complete take) { return request
 int cuptiActivitySetAttribute(int attribute, size_t *bytes, void *value) { return 0; }
 int cuptiSetThreadIdType(int type) { return 0; }
 int cuptiFinalize(void) { return 0; }
+int cuptiSubscribe(void **subscriber, void *callback, void *user) { return *subscriber = &used, 0; }
+int cuptiUnsubscribe(void *subscriber) { return 0; }
+int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t id) { return 0; }
 int cuptiGetResultString(int code, const char **text) { return *text = "FAKE", 0; }
 
 int cuptiActivityFlushAll(uint32_t flag) {

@@ -15,10 +15,11 @@
 
 static int (*init)(unsigned), (*launch)(const char *), (*graph)(void *, void *), (*wait_for)(void *);
 static int (*copy)(uint64_t, const void *, size_t, void *), (*current)(void **), (*start)(void), (*stop)(void);
+static void *driver;
 static int tokens;
 
 static void load(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) puts(dlerror()), exit(2);
     init = dlsym(driver, "cuInit"), launch = dlsym(driver, "cuLaunchKernel"), graph = dlsym(driver, "cuGraphLaunch");
     wait_for = dlsym(driver, "cuStreamSynchronize"), copy = dlsym(driver, "cuMemcpyHtoDAsync_v2");
@@ -49,7 +50,7 @@ int main(int argc, char **argv) {
     load();
     if (strcmp(what, "profiles") == 0) { /* as torch.profiler does */
         decode(NULL);
-        ((int (*)(void *, void *))dlsym(RTLD_DEFAULT, "cuptiActivityRegisterCallbacks"))(give, take);
+        ((int (*)(void *, void *))dlsym(driver, "cuptiActivityRegisterCallbacks"))(give, take);
     }
     if (strcmp(what, "window") == 0) decode(NULL), start();
     decode(NULL);

@@ -17,7 +17,7 @@
 #include "interpose.h"
 
 enum { SETTINGS_BYTES = 1 << 13, MOST_CALLS = 2000 };
-enum { FLUSH_NS = 500000000, END_S = 10, FLUSH_COMPLETED = 0, FLUSH_ALL = 1 };
+enum { FLUSH_NS = 500000000, END_S = 5, FLUSH_COMPLETED = 0, FLUSH_ALL = 1 };
 enum { SYSTEM_THREAD_IDS = 1, CLEARED_BUFFERS = 5, BUFFER_PER_THREAD = 9 /* CUpti_ActivityAttribute; since 12.3 */ };
 
 Cupti cupti;
