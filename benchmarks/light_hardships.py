@@ -3,8 +3,8 @@
 A PyTorch program (a CUDA graph and eager kernels per step, in a seeded model) prints a checksum of its results. It runs
 without the recorder, then under it once per hardship: with a library of its own preloaded, under torch.profiler, around
 and inside nsys, with its descriptors closed, with a late fork, in a child that is killed, with too small a ring, with
-shared memory or disk full, with the recorder itself killed. Each row tells the exit codes, whether the checksum is the
-same bit for bit, how many calls were recorded, and what was said.
+shared memory or disk full (which needs root), with the recorder itself killed. Each row tells the exit codes, whether
+the checksum is the same bit for bit, how many calls were recorded, and what was said.
 
 Usage: python benchmarks/light_hardships.py -o FILE [--preload LIBRARY] [--nsys]
 """
@@ -95,24 +95,23 @@ def calls(trace: Path) -> int:
 
 
 @contextmanager
-def filled(folder: Path) -> Iterator[None]:
-    """Fill the file system of a folder but for a megabyte."""
-    room = os.statvfs(folder)
-    ballast = folder / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(room.f_bavail * room.f_frsize - (1 << 20), 1))
+def no_shared_memory() -> Iterator[None]:
+    """Leave 64 KiB of shared memory."""
+    room = os.statvfs("/dev/shm")
+    limit = ["mount", "-o", "remount,size=64k", "/dev/shm"]
+    subprocess.run(limit, check=True)
     try:
         yield
     finally:
-        ballast.unlink()
+        subprocess.run([*limit[:2], f"remount,size={room.f_blocks * room.f_frsize}", limit[3]], check=True)
 
 
 @contextmanager
 def small_disk(work: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
+    """A file system of 32 KiB."""
     mount = work / "small"
     mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "tmpfs", str(mount)], check=True)
     try:
         yield mount
     finally:
@@ -122,12 +121,14 @@ def small_disk(work: Path) -> Iterator[Path]:
 class Hardships:
     """One method per hardship; each returns a row."""
 
-    def __init__(self, work: Path, preload: str, checksum: str) -> None:
+    def __init__(self, work: Path, preload: str, checksum: str, only: list[str]) -> None:
         self.work, self.preload, self.checksum = work, preload, checksum
-        self.rows: list[Row] = []
+        self.only, self.rows = only, list[Row]()
 
     def each(self, name: str, attempt: Callable[[Path], Row]) -> None:
         """Make an attempt and print its row."""
+        if self.only and name not in self.only:
+            return
         target = self.work / re.sub(r"\W", "-", name)
         try:
             row = attempt(target)
@@ -145,6 +146,13 @@ class Hardships:
     def itself_under(self, hardship: str, target: Path) -> Row:
         """Record the program with a hardship of its own."""
         return self.under(target, *itself(hardship))
+
+    def overrun(self, target: Path) -> Row:
+        """Make more calls than the smallest ring holds."""
+        much = itself(steps=4000)
+        _, checksum, _ = run(*much)
+        code, found, said = run(*RECORD, "-o", str(target), "--", *much, INTERTOKEN_LIGHT_RECORDS="4096")
+        return {"code": code, "same": found == checksum, "said": said.strip()}
 
     def killed(self, target: Path) -> Row:
         """Kill the recorder (not the program), then recover the recording."""
@@ -180,6 +188,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--preload", default="")
     parser.add_argument("--nsys", action="store_true")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="these hardships")
     options = parser.parse_args()
     if options.program:
         program(options.program, options.steps)
@@ -188,19 +197,19 @@ def main() -> None:
     if code or not checksum:
         raise SystemExit(f"the program fails without the recorder: {said[-500:]}")
     with tempfile.TemporaryDirectory() as folder:
-        tried = Hardships(Path(folder), options.preload, checksum)
+        tried = Hardships(Path(folder), options.preload, checksum, options.only)
         tried.each("none", lambda target: tried.under(target, *itself()))
         if options.preload:
             tried.each("own preload", lambda target: tried.under(target, *itself(), LD_PRELOAD=options.preload))
         for hardship in ("torch.profiler", "closed descriptors", "late fork", "child"):
             tried.each(hardship, partial(tried.itself_under, hardship))
-        tried.each("ring overrun", lambda target: tried.under(target, *itself(), INTERTOKEN_LIGHT_RECORDS="2048"))
+        tried.each("ring overrun", tried.overrun)
         tried.each(
             "program killed", lambda target: tried.under(target, "timeout", "-s", "KILL", "9", *itself("endless"))
         )
         tried.each("recorder killed", tried.killed)
         tried.each("disk full", tried.full_disk)
-        with filled(Path("/dev/shm")):
+        with no_shared_memory():
             tried.each("shared memory full", lambda target: tried.under(target, *itself()))
         if options.nsys and shutil.which("nsys"):
             profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "-o", f"{folder}/report")
