@@ -75,7 +75,7 @@ def record(
                 save(outcome.trace)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
-                click.echo(f"intertoken: the recording is kept in {rings.parent}: {_advice(rings)}", err=True)
+                click.echo(f"intertoken: the recording is kept: {_advice(rings)}", err=True)
             raise
     if outcome.trace is None:
         if not outcome.code:
