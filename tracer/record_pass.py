@@ -169,7 +169,8 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     from tracer.recorders import nsys
 
     if not nsys.available():
-        raise RecordError(f"{reason}; and nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)")
+        needed = "nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)"
+        raise RecordError(f"{reason}; and {needed}")
     with beside(target) as folder:
         report = folder / nsys.REPORT
         code = nsys.run(command, graph_trace, report, call_sites=True)

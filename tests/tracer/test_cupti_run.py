@@ -65,9 +65,7 @@ def test_the_graph_level_has_a_row_for_each_graph(cuda: Path, tmp_path: Path) ->
     assert trace.metadata["graph_trace"] == "graph"
 
 
-def test_calls_that_are_not_skipped_are_recorded(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_are_not_skipped_are_recorded(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupti_run, "SKIPPED", "cuCtxGetCurrent")
     trace = traced(tmp_path / "out", cuda)
     assert (trace["api"]["name"].astype(str) == "cuCtxGetDevice").sum() == TOKENS
@@ -163,8 +161,11 @@ def test_a_damaged_file_is_said_and_loses_no_other(cuda: Path, damage: str) -> N
         assert trace is not None
         assert len(trace["kernels"]) == 4 * TOKENS
         text = "; ".join([*failures, *trace.notes])
-        wanted = {"kind": "a block of unknown kind 99 at byte 0", "version": "CUPTI API version 140000 is not supported",
-                  "cut": "the last buffer is incomplete"}  # fmt: skip
+        wanted = {
+            "kind": "a block of unknown kind 99 at byte 0",
+            "version": "CUPTI API version 140000 is not supported",
+            "cut": "the last buffer is incomplete",
+        }
         assert wanted[damage] in text
         if damage == "kind":
             (ring,) = [ring for ring in read_rings(rings) if one.name.startswith(ring.path.name)]
@@ -188,9 +189,7 @@ def test_what_cupti_refuses_is_said(
     assert message in result.stderr
 
 
-def test_a_libcupti_that_does_not_load_is_said(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_libcupti_that_does_not_load_is_said(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupti_library, "find", lambda: str(tmp_path / "libcupti.so.9"))
     result = record(tmp_path / "out", "--", cuda / "traced")
     assert result.exit_code == 2
@@ -211,9 +210,7 @@ def test_a_program_without_cuda_is_named(cuda: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_beside_another_profiler_nothing_is_run(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_another_profiler_nothing_is_run(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/libOther.so")
     result = record(tmp_path / "out", "--", "/bin/sh", "-c", f"touch {tmp_path}/ran")
     assert result.exit_code == 2
