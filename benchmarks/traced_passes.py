@@ -1,8 +1,8 @@
 """What the traced passes of `intertoken record` cost, beside nsys, and whether both count the same.
 
-The command runs alone, under the graph and node pass, and under nsys at both levels, `--rounds` times in turn. It prints
-its rate (`--rate`, a regular expression whose first group is steps/s; the median of several matches, without the first).
-Counts are per step, over the middle half of the steps that each recording shows.
+The command runs alone, under the graph and node pass, and under nsys at both levels, `--rounds` times in turn. It
+prints its rate (`--rate`, a regular expression whose first group is steps/s; the median of several matches, without the
+first). Counts are per step, over the middle half of the steps that each recording shows.
 
 Usage: python benchmarks/traced_passes.py -o FILE --rate REGEX [--rounds N] [--ways WAY,...] -- COMMAND...
 """
@@ -59,8 +59,8 @@ def figures(trace: Trace) -> dict[str, Any]:
         report = gap_report(trace, find_steps(trace))
     except TraceError as problem:
         return {**found, "why": str(problem)}
-    gap = report.table["gap"].median() / 1e3
-    return {**found, "per_step": per_step(trace), "period_us": round(report.period_us, 2), "gap_us": round(float(gap), 2)}
+    figures_us = {"period_us": report.period_us, "gap_us": float(report.table["gap"].median()) / 1e3}
+    return {**found, "per_step": per_step(trace), **{name: round(us, 2) for name, us in figures_us.items()}}
 
 
 def main() -> None:
@@ -82,7 +82,8 @@ def main() -> None:
                     shown[way] = {**figures(trace), "took_s": round(took, 1)}
     for way, found in rates.items():
         slower = statistics.median(rates.get("none", found)) / (statistics.median(found) or float("nan")) - 1
-        print(f"{way:11} {found} {slower:+.1%}  {({k: v for k, v in shown.get(way, {}).items() if k != 'per_step'})}")
+        others = {name: value for name, value in shown.get(way, {}).items() if name != "per_step"}
+        print(f"{way:11} {found} {slower:+.1%}  {others}")
     for name in sorted({name for each in shown.values() for name in each.get("per_step", {})}):
         print(f"{name:24}" + "".join(f"{way}={each.get('per_step', {}).get(name, 0)}  " for way, each in shown.items()))
     facts = {

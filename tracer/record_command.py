@@ -40,15 +40,9 @@ def _completed(_ctx: click.Context, _parameter: click.Parameter, incomplete: str
     "graph) or node (CUPTI, every kernel). Each level runs COMMAND once.",
 )  # fmt: skip
 @click.option("--graph-trace", type=click.Choice(["node", "graph"]), help="Same as --passes with that level.")
-@click.option(
-    "--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start recording then."
-)
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to record."
-)
-@click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="Keep only the first N recorded steps."
-)
+@click.option("--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start recording then.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to record.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Keep only the first N recorded steps.")
 @click.option(
     "--profiler-window", is_flag=True,
     help="Record between the program's own calls of cudaProfilerStart and cudaProfilerStop.",

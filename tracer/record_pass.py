@@ -75,7 +75,7 @@ def record(
                 save(outcome.trace)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
-                click.echo(f"intertoken: the recording is kept in {rings.parent}: {_advice(rings)}", err=True)
+                click.echo(f"intertoken: the recording is kept: {_advice(rings)}", err=True)
             raise
     if outcome.trace is None:
         if not outcome.code:
@@ -169,7 +169,8 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     from tracer.recorders import nsys
 
     if not nsys.available():
-        raise RecordError(f"{reason}; and nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)")
+        needed = "nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)"
+        raise RecordError(f"{reason}; and {needed}")
     with beside(target) as folder:
         report = folder / nsys.REPORT
         code = nsys.run(command, graph_trace, report, call_sites=True)

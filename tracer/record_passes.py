@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from tracer import record_pass
+from tracer import formats, record_pass
 from tracer.errors import UsageError
-from tracer.formats import nsys_parquet, write, writer_of
+from tracer.formats import nsys_parquet, writer_of
 from tracer.recorders.cut import first_steps
 from tracer.recorders.light_window import Window
 from tracer.run_parts import is_part_of_run
@@ -56,7 +56,7 @@ class Passes:
             if is_first_of_several:
                 trace.metadata["run"] = run_of(trace)
             is_part = is_part_of_run if is_first_of_several else nsys_parquet.is_part
-            write(trace, target, replace=force, is_part=is_part)
+            formats.write(trace, target, replace=force, is_part=is_part)
 
         return record_pass.record(self.command, level, target, self.window, save, call_sites=self.call_sites)
 
@@ -71,7 +71,8 @@ class Passes:
             TraceError: a pass could not be recorded; earlier passes are kept.
         """
         if levels[0] != "light":
-            raise UsageError(f"--passes {','.join(levels)}: several passes must include light, which corrects the others")
+            chosen = ",".join(levels)
+            raise UsageError(f"--passes {chosen}: several passes must include light, which corrects the others")
         if writer_of(self.target) is not nsys_parquet.write:
             raise UsageError(f"{self.target}: several passes need a directory, not a {self.target.suffix} file")
         code = self.record("light", self.target, is_first_of_several=True)

@@ -65,12 +65,10 @@ def test_the_graph_level_has_a_row_for_each_graph(cuda: Path, tmp_path: Path) ->
     assert trace.metadata["graph_trace"] == "graph"
 
 
-def test_without_the_function_for_it_calls_are_recorded_all_the_same(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cupti_run, "SKIPPED", "cuCtxGetDevice")
+def test_calls_that_are_not_skipped_are_recorded(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupti_run, "SKIPPED", "cuCtxGetCurrent")
     trace = traced(tmp_path / "out", cuda)
-    assert (trace["api"]["name"].astype(str) == "cuCtxGetCurrent").sum() == TOKENS
+    assert (trace["api"]["name"].astype(str) == "cuCtxGetDevice").sum() == TOKENS
 
 
 @pytest.mark.parametrize(("what", "processes"), [("execs", 2), ("forks early", 2), ("forks", 1), ("threads", 1)])
@@ -163,8 +161,11 @@ def test_a_damaged_file_is_said_and_loses_no_other(cuda: Path, damage: str) -> N
         assert trace is not None
         assert len(trace["kernels"]) == 4 * TOKENS
         text = "; ".join([*failures, *trace.notes])
-        wanted = {"kind": "a block of unknown kind 99 at byte 0", "version": "CUPTI API version 140000 is not supported",
-                  "cut": "the last buffer is incomplete"}  # fmt: skip
+        wanted = {
+            "kind": "a block of unknown kind 99 at byte 0",
+            "version": "CUPTI API version 140000 is not supported",
+            "cut": "the last buffer is incomplete",
+        }
         assert wanted[damage] in text
         if damage == "kind":
             (ring,) = [ring for ring in read_rings(rings) if one.name.startswith(ring.path.name)]
@@ -188,9 +189,7 @@ def test_what_cupti_refuses_is_said(
     assert message in result.stderr
 
 
-def test_a_libcupti_that_does_not_load_is_said(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_libcupti_that_does_not_load_is_said(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cupti_library, "find", lambda: str(tmp_path / "libcupti.so.9"))
     result = record(tmp_path / "out", "--", cuda / "traced")
     assert result.exit_code == 2
@@ -211,9 +210,7 @@ def test_a_program_without_cuda_is_named(cuda: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_beside_another_profiler_nothing_is_run(
-    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_another_profiler_nothing_is_run(cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/libOther.so")
     result = record(tmp_path / "out", "--", "/bin/sh", "-c", f"touch {tmp_path}/ran")
     assert result.exit_code == 2
@@ -294,34 +291,50 @@ def test_each_pass_of_several(cuda: Path, built: Build, tmp_path: Path, monkeypa
         assert read(tmp_path / "out" / level).metadata["graph_trace"] == level
 
 
-def test_a_killed_recorder_leaves_what_can_be_recovered(cuda: Path, built: Build, tmp_path: Path) -> None:
-    environment = {**os.environ, "LD_PRELOAD": str(cuda / "libcupti.so.13"), "TMPDIR": str(tmp_path)}
-    command = ["record", "-o", tmp_path / "out", "--passes", "graph", "--", cuda / "traced", "waits", str(TOKENS)]
+def waiting(cuda: Path, target: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    """`intertoken record` of a program that has decoded and waits, of which CUPTI's buffers were taken; its folder."""
+    environment = {**os.environ, "LD_PRELOAD": str(cuda / "libcupti.so.13"), "TMPDIR": str(target.parent)}
+    command = ["record", "-o", target, "--passes", "graph", "--", cuda / "traced", "waits", str(TOKENS)]
     recorder = subprocess.Popen(
-        [sys.executable, "-m", "tracer.cli", *command], env=environment, stdout=subprocess.PIPE, start_new_session=True
-    )
+        [sys.executable, "-m", "tracer.cli", *command], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
     assert recorder.stdout is not None
     assert recorder.stdout.readline() == b"ready\n"
-    (path,) = [p for p in light_folders(tmp_path) if p.is_dir()]
-    deadline = time.monotonic() + 20
-    while not list(path.glob("*.cupti")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(1.2)  # two flushes
+    time.sleep(2)
+    (child,) = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
+    variables = dict(each.partition("=")[::2] for each in Path(f"/proc/{child}/environ").read_text().split("\0"))
+    return recorder, Path(variables["INTERTOKEN_LIGHT"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_program_and_keeps_its_recording(cuda: Path, tmp_path: Path, number: signal.Signals) -> None:
+    recorder, folder = waiting(cuda, tmp_path / "out")
+    recorder.send_signal(number)
+    _, stderr = recorder.communicate(timeout=60)
+    assert recorder.returncode == 128 + number
+    assert f"ended by {number.name}; everything recorded until then is kept" in stderr.decode()
+    assert len(read(tmp_path / "out")["graph_launches"]) == TOKENS
+    assert not folder.exists()
+
+
+def test_a_killed_recorder_leaves_what_can_be_recovered(
+    cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, folder = waiting(cuda, tmp_path / "out")
+    monkeypatch.setattr(light_folder, "_MEMORY", folder.parent)  # wherever most space was
     recorder.kill()
     recorder.wait()
-    recorder.stdout.close()
+    for stream in (recorder.stdout, recorder.stderr):  # which the program goes on holding
+        assert stream is not None
+        stream.close()
     try:
-        result = run("record", "-o", tmp_path / "out", "--recover", path)
+        result = run("record", "-o", tmp_path / "out", "--recover", folder)
         assert result.exit_code == 0, result.stderr
         assert "was killed, called exec, or is still running" in result.stderr
         assert len(read(tmp_path / "out")["graph_launches"]) == TOKENS
     finally:
         os.killpg(recorder.pid, signal.SIGKILL)
-
-
-def light_folders(folder: Path) -> list[Path]:
-    """The recorder's folders, wherever most space was."""
-    return [*folder.glob("intertoken-light-*"), *Path("/dev/shm").glob("intertoken-light-*")]
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])

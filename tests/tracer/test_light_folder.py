@@ -82,7 +82,7 @@ def test_what_cannot_be_written_stays_in_memory(
         result = run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
     assert result.exit_code != 0
     (left,) = light_folder.left_folders()
-    assert f"the recording is kept in memory: `intertoken record -o TRACE --recover {left}`" in result.stderr
+    assert f"the recording is kept: `intertoken record -o TRACE --recover {left}`" in result.stderr
     assert run("record", "-o", tmp_path / "out", "--recover", left).exit_code == 0
     assert len(read(tmp_path / "out")["graph_launches"]) == 2 * TOKENS
 

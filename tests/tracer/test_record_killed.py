@@ -52,7 +52,8 @@ class Recording:
         program = folder.parent / "program.py"
         program.write_text(PROGRAM)
         self.folder = folder
-        command = ("record", "-o", folder / "out", "--passes", "node", "--call-sites", *options, "--", sys.executable, program)
+        options = ("--passes", "node", "--call-sites", *options)
+        command = ("record", "-o", folder / "out", *options, "--", sys.executable, program)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tracer.cli", *command],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -202,7 +203,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(start, small_disk):  # noqa: 
     assert ended.code == 0
     before = {file.name: file.read_bytes() for file in (small_disk / "out").iterdir()}
     room = os.statvfs(small_disk)
-    (small_disk / "filler").write_bytes(bytes(room.f_bavail * room.f_bsize - 3 * room.f_bsize))
+    (small_disk / "filler").write_bytes(bytes(max(room.f_bavail - 3, 0) * room.f_bsize))
     ended = start(small_disk, "--force").do("")
     assert (ended.code, ended.err) == (
         2, [f"intertoken: {small_disk / 'out'}: cannot be written: No space left on device"],

@@ -1,6 +1,5 @@
 """`intertoken record --passes light,graph,node`: one run directory, in which the light pass corrects the others."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.tracer.fake_driver import Build
-from tests.tracer.test_record_command import EXPORT, NSYS
 from tracer import read, run_json
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
@@ -17,27 +15,22 @@ from tracer.cli import main
 TOKENS = 40
 
 
-pytestmark = pytest.mark.usefixtures("recorder", "nsys")
+pytestmark = pytest.mark.usefixtures("cupti")
 
 
-@pytest.fixture
-def nsys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What stands for nsys, on PATH."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "nsys").write_text(NSYS)
-    (folder / "nsys").chmod(0o755)
-    (folder / "export.sqlite").write_bytes(gzip.decompress(EXPORT.read_bytes()))
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+def program(built: Build, cuda: Path, tokens: int) -> str:
+    """A shell command that decodes, with the driver that stands for the real one in each kind of pass."""
+    light = f"LD_LIBRARY_PATH={built.folder} {built.folder}/decode proc '' {tokens} > /dev/null"
+    return f'if [ -z "$CUDA_INJECTION64_PATH" ]; then {light}; else {cuda}/traced "" {tokens}; fi'
 
 
 def record(target: Path, passes: str, *arguments: object) -> Result:
     return CliRunner().invoke(main, [str(a) for a in ("record", "-o", target, "--passes", passes, *arguments)])
 
 
-def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_path: Path) -> None:
+def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, cuda: Path, tmp_path: Path) -> None:
     out, ran = tmp_path / "out", tmp_path / "ran"
-    script = f"echo x >> {ran}; {built.folder}/decode proc '' {TOKENS} > /dev/null"
+    script = f"echo x >> {ran}; {program(built, cuda, TOKENS)}"
     result = record(out, "node,light,graph", "--", "sh", "-c", script)
     assert result.exit_code == 0, result.stderr
     assert ran.read_text() == "x\n" * 3
@@ -45,7 +38,7 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_pa
     assert light.metadata["source"] == "light"
     period = gap_report(light, find_steps(light)).period_us
     for level in ("graph", "node"):
-        assert len(read(out / level)["graph_launches"]) == 64
+        assert len(read(out / level)["kernels"]) == {"graph": 1, "node": 4}[level] * TOKENS
         run = json.loads((out / level / "run.json").read_text())
         assert (run["schema"], run["measured"]["pass"]) == (run_json.SCHEMA, level)
         assert run["measured"]["steps_per_s"]["median"] == pytest.approx(1e6 / period)
@@ -57,16 +50,16 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_pa
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["graph"]
 
 
-def test_a_command_that_fails_is_not_run_again(built: Build, tmp_path: Path) -> None:
-    result = record(tmp_path / "out", "light,node", "--", "sh", "-c", f"{built.folder}/decode proc '' 5; exit 9")
+def test_a_command_that_fails_is_not_run_again(built: Build, cuda: Path, tmp_path: Path) -> None:
+    result = record(tmp_path / "out", "light,node", "--", "sh", "-c", f"{program(built, cuda, 5)}; exit 9")
     assert result.exit_code == 9
     assert "skipped the node pass because the run before it failed" in result.stderr
     assert len(read(tmp_path / "out")["graph_launches"]) == 10
     assert not (tmp_path / "out" / "node").exists()
 
 
-def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, tmp_path: Path) -> None:
-    result = record(tmp_path / "out", "light,node", "--", built.folder / "decode", "proc", "", 1)
+def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, cuda: Path, tmp_path: Path) -> None:
+    result = record(tmp_path / "out", "light,node", "--", "sh", "-c", program(built, cuda, 1))
     assert result.exit_code == 0, result.stderr
     assert json.loads((tmp_path / "out" / "node" / "run.json").read_text())["measured"] == {
         "pass": "node", "traced": False,

@@ -219,8 +219,8 @@ def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
 
 
 def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:
-    thread = "" if row["thread"] == MISSING else f" thread {row['thread']}"
-    return f"process {row['process']}{thread}"
+    thread = "" if row["thread"] == MISSING else f" thread {int(row['thread'])}"
+    return f"process {int(row['process'])}{thread}"
 
 
 def _joined(names: Sequence[str]) -> str:

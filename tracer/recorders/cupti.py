@@ -219,7 +219,8 @@ class CuptiRecorder:
         elif self._trace is not None:
             return self._trace
         cupti = self._process.cupti
-        program, threads = Path(sys.executable).name, {t.native_id: t.name for t in threading.enumerate() if t.native_id}
+        program = Path(sys.executable).name
+        threads = {thread.native_id: thread.name for thread in threading.enumerate() if thread.native_id}
         sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
         trace = build(self._filled, self._process.sizes, sources, self._ranges, self._last, self._dropped)
         trace.metadata |= {

@@ -142,9 +142,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
 
 def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> Trace:
     """The trace of one process, with times since the origin, and correlations after earlier ones."""
-    sources = Sources(
-        origin, ring.process, lambda address: found.texts.get(address, ""), found.call_name, ring.program
-    )
+    sources = Sources(origin, ring.process, lambda address: found.texts.get(address, ""), found.call_name, ring.program)
     sizes = layout.sizes(found.version) if found.version else {}
     notes: list[str] = []
     ranges = nvtx_table(ring, notes)

@@ -94,8 +94,7 @@ def environment(ours: Path, rings: Path, base: Mapping[str, str] = os.environ) -
     Raises:
         RecordError: the library's path cannot be preloaded.
     """
-    given = {cupti_library.PROFILER: str(ours), _BYTES: str(_LIMIT)}
-    return {**light_program.environment(ours, rings, base), **given}
+    return {_BYTES: str(_LIMIT), **light_program.environment(ours, rings, base), cupti_library.PROFILER: str(ours)}
 
 
 def is_folder_of_ours(rings: Path) -> bool:

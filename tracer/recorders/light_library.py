@@ -34,7 +34,7 @@ def library() -> Path:
     try:
         ctypes.CDLL(str(found))
     except OSError as problem:
-        raise RecordError(f"the light recorder's library does not load on this machine: {problem}") from problem
+        raise RecordError(f"the recorder's library does not load on this machine: {problem}") from problem
     return found
 
 
@@ -45,8 +45,8 @@ def _compiled() -> Path:
     compiler = native.compiler()
     if compiler is None:
         raise RecordError(
-            "the light recorder's library is not compiled in this installation, and there is no C compiler (cc, gcc or "
-            "clang on PATH, or CC); install one, or a wheel of intertoken for this machine, or use --passes node"
+            "the recorder's library is not compiled in this installation, and there is no C compiler (cc, gcc or "
+            "clang on PATH, or CC); install one, or a wheel of intertoken for this machine"
         )
     new = made.with_suffix(f".{os.getpid()}")
     try:
@@ -54,7 +54,7 @@ def _compiled() -> Path:
         native.compile_library(new, compiler)
         new.rename(made)
     except native.CompileError as problem:
-        raise RecordError(f"the light recorder's library cannot be compiled: {problem}") from problem
+        raise RecordError(f"the recorder's library cannot be compiled: {problem}") from problem
     except OSError as problem:
         raise RecordError(f"{made.parent}: cannot be written: {problem.strerror or problem}") from problem
     return made

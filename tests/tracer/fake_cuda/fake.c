@@ -16,7 +16,7 @@
 
 enum { MEMCPY = 1, DRIVER = 4, DEVICE = 8, KERNEL = 10, SYNCHRONIZATION = 38, GRAPH_TRACE = 51 };
 enum { COPY = 276, LAUNCH_KERNEL = 307, PROFILER_START = 308, PROFILER_STOP = 309, GRAPH_LAUNCH = 514, SYNC = 126,
-       GET_CURRENT = 304 };
+       GET_DEVICE = 16 };
 static const size_t sizes[64] = {[MEMCPY] = 96, [DRIVER] = 40, [DEVICE] = 184, [KERNEL] = 216, [SYNCHRONIZATION] = 56,
                                  [GRAPH_TRACE] = 56};
 
@@ -107,9 +107,10 @@ int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &us
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuCtxPushCurrent_v2(void *context) { return 0; }
 int cuCtxPopCurrent_v2(void **context) { return 0; }
-int cuCtxGetCurrent(void **context) {
-    CALL(GET_CURRENT, );
-    return *context = 0, 0;
+int cuCtxGetCurrent(void **context) { return *context = 0, 0; }
+int cuCtxGetDevice(int *device) {
+    CALL(GET_DEVICE, );
+    return *device = 0, 0;
 }
 int cuCtxSynchronize(void) { return 0; }
 
@@ -214,8 +215,9 @@ int cuptiGetCallbackName(int domain, uint32_t id, const char **name) {
     static const char *const names[1024] = {
         [COPY] = "cuMemcpyHtoDAsync_v2", [LAUNCH_KERNEL] = "cuLaunchKernel", [PROFILER_START] = "cuProfilerStart",
         [PROFILER_STOP] = "cuProfilerStop", [GRAPH_LAUNCH] = "cuGraphLaunch", [SYNC] = "cuStreamSynchronize",
-        [GET_CURRENT] = "cuCtxGetCurrent"};
+        [GET_DEVICE] = "cuCtxGetDevice"};
     if (id >= 1024) return 1;
+    if (domain == 2 && id == 211) return *name = "cudaLaunchKernel_v7000", 0;
     *name = domain == 1 && names[id] ? names[id] : "INVALID";
     return 0;
 }

@@ -1,1 +1,1 @@
-"""The C sources of the light recorder's preloaded library; `compile.py` builds it."""
+"""The C sources of the recorder's preloaded library; `compile.py` builds it."""

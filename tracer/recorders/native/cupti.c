@@ -29,8 +29,8 @@ static _Atomic int is_ending;
 int cupti_find(void) { return files_read("cupti", settings, sizeof settings) > 0; }
 
 void cupti_fork(void) {
+    if (started_in) cupti_buffers_fork();
     started_in = 0;
-    cupti_buffers_fork();
 }
 
 /* Report a result other than success. */

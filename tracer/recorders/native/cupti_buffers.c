@@ -22,10 +22,12 @@ typedef struct Buffer {
 } Buffer;
 _Static_assert(offsetof(Buffer, records) == offsetof(Buffer, head) + sizeof(CuptiHead), "a block is in one piece");
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: the program's threads ask for buffers */
 static Buffer *unused;
-static uint64_t given;        /* buffers that CUPTI has */
-static uint64_t texts[TEXTS]; /* addresses that were written, hashed */
+static uint64_t given; /* buffers that CUPTI has */
+
+static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; /* of the file, and of what follows */
+static uint64_t texts[TEXTS];                               /* addresses that were written, hashed */
 static unsigned text_count;
 static uint8_t calls[CUPTI_RUNTIME_CALLS + 1][CALLS]; /* whether a call's name was written */
 
@@ -41,7 +43,7 @@ void cupti_buffers_start(void) {
 
 void cupti_buffers_fork(void) {
     const pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
-    lock = open;
+    lock = writing = open;
     given = text_count = 0;
     memset(texts, 0, sizeof texts);
     memset(calls, 0, sizeof calls);
@@ -115,15 +117,17 @@ void cupti_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size
     Buffer *filled = (Buffer *)(buffer - offsetof(Buffer, records));
     uint32_t turn = ring_turn();
     int was_paused = turn & 1 && filled->head.about == turn;
-    pthread_mutex_lock(&lock);
     if (valid && !was_paused) {
+        pthread_mutex_lock(&writing);
         uint64_t records = write_names(buffer, valid);
         filled->head.kind = CUPTI_RECORDS;
         filled->head.bytes = (uint32_t)valid;
         if (!files_add(SUFFIX, (const char *)&filled->head, sizeof filled->head + valid))
             ring_count(COUNT_cupti_dropped, records);
+        pthread_mutex_unlock(&writing);
     }
     memset(buffer, 0, valid); /* as CLEARED_BUFFERS promises */
+    pthread_mutex_lock(&lock);
     filled->next = unused;
     unused = filled;
     given--;
