@@ -181,7 +181,8 @@ class CompiledKernels:
         if self._threads > (most := config.NUMBA_NUM_THREADS):
             raise UsageError(f"{self._threads} threads are too many: choose at most {most}")
         misses, start = sum(kernel.stats.cache_misses.values()), time.perf_counter()
-        kernel.compile(tuple(numba.typeof(argument) for argument in arguments))
+        typeof: Any = numba.typeof
+        kernel.compile(tuple(map(typeof, arguments)))
         if sum(kernel.stats.cache_misses.values()) > misses:
             self._untold[what] = time.perf_counter() - start
         if sum(self._untold.values()) > _LONG_S:
