@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import cycle, islice
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from executor.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
 """Total bytes of all equal matrices."""
-NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.1
+NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.05
 NUMPY = "numpy f32, token by token"
 
 
@@ -160,23 +160,21 @@ def main() -> None:
     parser.add_argument("--pinned", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--commit", default=commit())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="save the result here, anew after each row")
     options = parser.parse_args()
-    shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
-    rows = []
-    for format in options.formats.split(","):
-        for outputs, inputs in shapes:
-            for tokens in map(int, options.tokens.split(",")):
-                rows.append(row(format, (outputs, inputs), tokens, options))
-                show(rows[-1])
-    if options.json:
-        facts = {
-            "benchmark": "host_products", "date": datetime.date.today().isoformat(), "commit": options.commit,
-            "threads": options.threads, "pinned": options.pinned, "rounds": options.rounds,
-            "threading_layer": of_numba.threading_layer(), "rows": rows,
-            "machine": machine() | {"usable_cores": len(os.sched_getaffinity(0)), "numba": numba.__version__},
-        }  # fmt: skip
-        options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    shapes = [(int(o), int(i)) for o, i in (shape.split("x") for shape in options.shapes.split(","))]
+    rows: list[dict[str, Any]] = []
+    for tokens, format, shape in product(map(int, options.tokens.split(",")), options.formats.split(","), shapes):
+        rows.append(row(format, shape, tokens, options))
+        show(rows[-1])
+        if options.json:
+            facts = {
+                "benchmark": "host_products", "date": datetime.date.today().isoformat(), "commit": options.commit,
+                "threads": options.threads, "pinned": options.pinned, "rounds": options.rounds,
+                "threading_layer": of_numba.threading_layer(), "rows": rows,
+                "machine": machine() | {"usable_cores": len(os.sched_getaffinity(0)), "numba": numba.__version__},
+            }  # fmt: skip
+            options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

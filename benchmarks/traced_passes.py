@@ -60,7 +60,12 @@ def figures(trace: Trace) -> dict[str, Any]:
     except TraceError as problem:
         return {**found, "why": str(problem)}
     gap = report.table["gap"].median() / 1e3
-    return {**found, "per_step": per_step(trace), "period_us": round(report.period_us, 2), "gap_us": round(float(gap), 2)}
+    return {
+        **found,
+        "per_step": per_step(trace),
+        "period_us": round(report.period_us, 2),
+        "gap_us": round(float(gap), 2),
+    }
 
 
 def main() -> None:
@@ -82,7 +87,7 @@ def main() -> None:
                     shown[way] = {**figures(trace), "took_s": round(took, 1)}
     for way, found in rates.items():
         slower = statistics.median(rates.get("none", found)) / (statistics.median(found) or float("nan")) - 1
-        print(f"{way:11} {found} {slower:+.1%}  {({k: v for k, v in shown.get(way, {}).items() if k != 'per_step'})}")
+        print(f"{way:11} {found} {slower:+.1%}  { ({k: v for k, v in shown.get(way, {}).items() if k != 'per_step'}) }")
     for name in sorted({name for each in shown.values() for name in each.get("per_step", {})}):
         print(f"{name:24}" + "".join(f"{way}={each.get('per_step', {}).get(name, 0)}  " for way, each in shown.items()))
     facts = {
