@@ -5,13 +5,15 @@ and a speed-up is a repeat over one of the same round: that of `sccc` with the s
 without graphs. All logits are compared with those of the first configuration. With `--prompt`, every repeat starts with
 a prompt, whose rate is taken from its range in the recording.
 
-`shares` says what the time of a token consists of, from the recording of the same repeats: the host's products and
+`us` says what the time of a token consists of, from the recording of the same repeats: the host's products and
 attention alone, the GPU alone (from head to tail of a split), both at once, and while neither computes, calls that
-synchronise, copy or launch, and everything else. A strategy can gain no more than the last four; a plan also pauses
-between the kernels of a split, which count as the GPU's. `aaeg` runs without staging, which it replaces;
-`aga` needs the whole step on one device and takes part only in placement `all`.
+synchronise, copy or launch, and everything else. `saved_us` is what a configuration saves outside of the host's compute
+compared with `sccc` or `eager` in the same repeat, also by state, and `host_saved_us` how much less the host computed:
+the two say what hides a difference where a speed-up holds 1.00. A plan also pauses between the kernels of a split,
+which count as the GPU's. With `--prompt` the same is said of the prompts. `aaeg` runs without staging, which it
+replaces; `aga` needs the whole step on one device and takes part only in placement `all`.
 Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
-       python benchmarks/gpu_hybrid.py --model llama-8b --placements 75,50,25 --tokens 5
+       python benchmarks/gpu_hybrid.py --model llama-8b --weights q8_0 --placements 75,50,25 --tokens 5
        python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu,experts-copy
        python benchmarks/gpu_hybrid.py --prompt 128 --tokens 1 --policies eager,graph
        python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu --batch 8 --halves
@@ -24,7 +26,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,9 @@ from tracer.schema import COMPUTE_TABLES, HOST_COMPUTE
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "aaeg", "aga")
 POLICIES = ("eager", "graph", "rebuild")
+HOST = ("both", "host")
+OUTSIDE = ("gpu", "sync", "copy", "launch", "other")
+STATES = HOST + OUTSIDE
 
 
 def placement(model: str, name: str) -> dict[str, Any]:
@@ -63,7 +68,7 @@ def configurations(options: argparse.Namespace, name: str) -> list[Configuration
     base = Configuration(
         backend=options.backend, model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=3,
         devices=options.devices, concurrency=options.concurrency, prompt=options.prompt, threads=options.threads,
-        pinned=options.pinned, batch=options.batch, **placement(options.model, name),
+        pinned=options.pinned, batch=options.batch, weights=options.weights, **placement(options.model, name),
     )  # fmt: skip
     cut = name != "all" or options.devices > 1
     chosen = [s for s in options.strategies.split(",") if ALL[s].splits or not cut]
@@ -88,24 +93,40 @@ def of(frame: pd.DataFrame) -> Spans:
     return union(frame["start"], frame["end"])
 
 
-def shares(trace: Trace) -> dict[str, float]:
-    """Return the share of each state in the token steps; the states are disjoint and add up to 1."""
+def windows(trace: Trace, text: str) -> list[Spans]:
+    """Return the token steps of each repeat, or the prompts, of which the first belongs to the warm-up."""
+    ranges = trace["nvtx"].sort_values("start")
+    texts = ranges["text"].astype(str)
+    if text == "prefill":
+        return [of(each) for _, each in ranges[texts == text].iloc[1:].groupby("start")]
+    steps = of(ranges[(texts == text) & (ranges["end"] > ranges["start"])])
+    return [intersection(steps, of(each)) for _, each in ranges[texts == "repeat"].groupby("start")]
+
+
+def states(trace: Trace, text: str, count: int) -> dict[str, list[float]]:
+    """Return the microseconds of each state in every repeat, divided by a count; the states are disjoint."""
     ranges, api = trace["nvtx"], trace["api"]
-    left = whole = of(ranges[(ranges["text"].astype(str) == "token") & (ranges["end"] > ranges["start"])])
     letters = letters_of(api["name"])
     host = of(ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()])
     gpu = of(pd.concat([trace[name][["start", "end"]] for name in (*COMPUTE_TABLES, "graph_launches")]))
-    states = {
+    known = {
         "both": intersection(host, gpu), "host": host, "gpu": gpu, "sync": of(api[letters == SYNC]),
         "copy": of(api[among(letters, [COPY, BLOCKING_COPY])]),
         "launch": of(api[among(letters, [LAUNCH, GRAPH_LAUNCH])]),
     }  # fmt: skip
-    found = {}
-    for name, spans in states.items():
-        found[name] = total(*intersection(left, spans))
-        left = without(left, spans)
-    found["other"] = total(*left)
-    return {name: round(ns / max(total(*whole), 1), 4) for name, ns in found.items()}
+    found: dict[str, list[float]] = {name: [] for name in STATES}
+    for left in windows(trace, text):
+        for name, spans in known.items():
+            found[name].append(total(*intersection(left, spans)) / 1e3 / count)
+            left = without(left, spans)
+        found["other"].append(total(*left) / 1e3 / count)
+    return found
+
+
+def saved(base: Mapping[str, list[float]], own: Mapping[str, list[float]], names: Sequence[str]) -> dict[str, Any]:
+    """Return how much less time own repeats spend in these states."""
+    of_repeats = zip(*([b - o for b, o in zip(base[n], own[n], strict=True)] for n in names), strict=True)
+    return interval([sum(each) for each in of_repeats], digits=1)
 
 
 def prompt_seconds(result: Result) -> list[float]:
@@ -115,26 +136,25 @@ def prompt_seconds(result: Result) -> list[float]:
     return ((found["end"] - found["start"]) / 1e9).tolist()[1:]
 
 
-def row(result: Result, results: Mapping[Configuration, Result], difference: float) -> dict[str, Any]:
-    c = result.configuration
+Taken = Mapping[Configuration, tuple[list[float], dict[str, list[float]]]]
+"""Seconds, and microseconds by state, of each repeat."""
+
+
+def figures(c: Configuration, taken: Taken, tokens: int) -> dict[str, Any]:
+    """Return the rate of a configuration and what it saves compared with others."""
     bases = {"over_sccc": replace(c, strategy="sccc", staging=True), "over_eager": replace(c, launch="eager")}
     bases |= {"over_whole": replace(c, halves=False)} if c.halves else {}
-
-    def figures(seconds: Mapping[Configuration, list[float]], tokens: int) -> dict[str, Any]:
-        ratios = {n: [b / s for b, s in zip(seconds[base], seconds[c], strict=True)] for n, base in bases.items()}
-        rates = interval([tokens / s for s in seconds[c]])
-        return {"tokens_per_s": rates} | {n: interval(each, digits=4) for n, each in ratios.items()}
-
-    found = {
-        "strategy": c.strategy, "policy": c.launch, "halves": c.halves, "splits": len(result.prepared.splits),
-        **figures({each: r.seconds for each, r in results.items()}, c.tokens * c.batch),
-        "shares": shares(result.trace), "logits_differ": difference,
-        "graphs": {name: sum(split[name] for split in result.graphs) for name in OUTCOMES},
-    }  # fmt: skip
-    if c.prompt:
-        seconds = {each: prompt_seconds(r) for each, r in results.items()}
-        found["prompt"] = figures(seconds, sum(c.prompts.lengths))
-    return found
+    seconds, us = taken[c]
+    found: dict[str, Any] = {"tokens_per_s": interval([tokens / s for s in seconds])}
+    for name, base in bases.items():
+        of_base, us_of_base = taken[base]
+        found |= {
+            name: interval([b / s for b, s in zip(of_base, seconds, strict=True)], digits=4),
+            f"saved_us_{name}": saved(us_of_base, us, OUTSIDE),
+            f"host_saved_us_{name}": saved(us_of_base, us, HOST),
+            f"saved_by_state_us_{name}": {state: saved(us_of_base, us, [state])["median"] for state in OUTSIDE},
+        }
+    return found | {"us": {state: interval(each, digits=1) for state, each in us.items()}}
 
 
 def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
@@ -142,11 +162,23 @@ def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
     both = execute([*chosen, *few], keep_logits=few)
     results, differences = both[: len(chosen)], logits_differ(both[len(chosen) :])
-    by = {result.configuration: result for result in results}
-    return [
-        {"placement": name, **row(result, by, difference)}
-        for result, difference in zip(results, differences, strict=True)
-    ]
+    steps = {r.configuration: (r.seconds, states(r.trace, "token", options.tokens)) for r in results}
+    prompts = {r.configuration: (prompt_seconds(r), states(r.trace, "prefill", 1)) for r in results if options.prompt}
+    rows = []
+    for result, difference in zip(results, differences, strict=True):
+        c = result.configuration
+        found = {
+            "placement": name, "strategy": c.strategy, "policy": c.launch, "halves": c.halves,
+            "splits": len(result.prepared.splits), **figures(c, steps, c.tokens * c.batch),
+            "logits_differ": difference,
+            "graphs": {outcome: sum(split[outcome] for split in result.graphs) for outcome in OUTCOMES},
+        }  # fmt: skip
+        rows.append(found | ({"prompt": figures(c, prompts, sum(c.prompts.lengths))} if prompts else {}))
+    return rows
+
+
+def said(value: dict[str, Any]) -> str:
+    return f"{value['median']:.0f} [{value['low']:.0f} {value['high']:.0f}]"
 
 
 def show(found: dict[str, Any]) -> None:
@@ -158,7 +190,8 @@ def show(found: dict[str, Any]) -> None:
         f"[{speedup['low']:.3f} {speedup['high']:.3f}]  over eager {found['over_eager']['median']:.3f}  "
         f"differ {found['logits_differ']:.1g}  {graphs}  "
         + (f"over whole {found['over_whole']['median']:.3f}  " if found["halves"] else "")
-        + ", ".join(f"{state} {share:.1%}" for state, share in found["shares"].items()),
+        + f"saves {said(found['saved_us_over_sccc'])} us beside the host's {said(found['host_saved_us_over_sccc'])}: "
+        + ", ".join(f"{state} {us['median']:.0f}" for state, us in found["us"].items()),
         flush=True,
     )
     if "prompt" in found:
@@ -173,6 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--model", default="llama-1.1b")
+    parser.add_argument("--weights", help="format of the weights [default: the model's]")
     parser.add_argument("--placements", default="0,25,50,75,100")
     parser.add_argument("--strategies", default=",".join(STRATEGIES), help="`sccc` (the baseline) and others")
     parser.add_argument("--policies", default=",".join(POLICIES), help="`eager` (the baseline) and others")
@@ -207,7 +241,7 @@ def main() -> None:
         if options.json:
             result = {
                 "model": options.model, "devices": options.devices, "batch": options.batch, "prompt": options.prompt,
-                "tokens": options.tokens,
+                "weights": options.weights, "tokens": options.tokens,
                 "repeats": options.repeats, "threads": options.threads or default_threads(), "pinned": options.pinned,
                 "host_peak_gib": round(peak, 1), "rows": rows,
             }  # fmt: skip

@@ -82,8 +82,8 @@ def show(found: dict[str, Any]) -> None:
     def said(name: str) -> str:
         return f"{found[name]['median']:.2f} [{found[name]['low']:.2f} {found[name]['high']:.2f}]"
 
-    rival = f"  llama.cpp {said('llama_cpp_tokens_per_s')}  over it {said('over_llama_cpp')}"
-    text = rival if "over_llama_cpp" in found else ""
+    rivals = {"llama.cpp": "llama_cpp_tokens_per_s", "over it": "over_llama_cpp"}
+    text = "".join(f"  {what} {said(name)}" for what, name in rivals.items() if name in found)
     print(f"{found['threads']:3} threads {said('tokens_per_s')} tokens/s{text}", flush=True)
 
 

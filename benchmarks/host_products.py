@@ -1,12 +1,13 @@
-"""Products on the host compared with NumPy's and with a plain copy of the same bytes, interleaved in one process.
+"""Products on the host compared with NumPy's, PyTorch's and a plain copy of the same bytes, interleaved in one process.
 
 The rate of a product is the bytes of its weights over its time, for any number of tokens. The rate of the copy, on as
 many threads, counts all bytes read and written. NumPy's products use float32 weights of the same values: one
 matrix-vector product per token, so that as in ours a token's bits do not depend on other tokens, and one product for
-all tokens. Every call uses the next of several equal matrices, too many for any cache, and copies to separate memory.
-In each round every contestant makes several calls, the first of which are not counted, after a pause in which the
-threads of the previous one go to sleep. The figure of a round is the median.
-Usage: python benchmarks/host_products.py [--shapes 2048x2048,5632x2048,2048x5632,32000x2048] [--tokens 1,4,64]
+all tokens. PyTorch's, where it is installed, use the weights' own format, except q8_0, which it lacks. Every call uses
+the next of several equal matrices, too many for any cache, and copies to separate memory. In each round every
+contestant makes several calls, the first of which are not counted, after a pause in which the threads of the previous
+one go to sleep. The figure of a round is the median.
+Usage: python benchmarks/host_products.py [--shapes 2048x2048,8192x2048,2048x8192,32000x2048] [--tokens 1,4,64]
        [--threads N] [--pinned] [--rounds 9] [--json FILE]
 """
 
@@ -20,7 +21,9 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle, islice
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from executor.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
 """Total bytes of all equal matrices."""
-NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.1
+NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.05
 NUMPY = "numpy f32, token by token"
 
 
@@ -68,11 +71,9 @@ def matrices(format: str, shape: tuple[int, int]) -> list[Any]:
     """Return equal matrices in a format."""
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
 
-    def made() -> Any:
-        return Quantised.of(quantised(values), shape) if format == "q8_0" else encoded(values, WEIGHTS[format]).copy()
-
-    first = made()
-    return [first, *(made() for _ in range(MOST_CACHED // first.nbytes + 1))]
+    data = quantised(values) if format == "q8_0" else encoded(values, WEIGHTS[format])
+    copies = [data.copy() for _ in range(MOST_CACHED // data.nbytes + 2)]
+    return [Quantised.of(copy, shape) for copy in copies] if format == "q8_0" else copies
 
 
 def integers(weight: Any) -> Any:
@@ -86,12 +87,25 @@ def contestants(weights: list[Any], tokens: int, threads: int, pinned: bool) -> 
     x = np.random.default_rng(1).standard_normal((tokens, inputs), np.float32)
     out = np.empty((tokens, outputs), np.float32)
     plain = [floats(w).copy() for w in weights[: MOST_CACHED // (4 * outputs * inputs) + 2]]
-    return {
+    return by_torch(weights, x, threads) | {
         "ours": [kernels.bound("mul_mat", out, (w, x)) for w in weights],
         "copy": [partial(copy, np.zeros_like(integers(w)), integers(w), threads) for w in weights],
         NUMPY: [partial(by_token, out, w, x) for w in plain],
         "numpy f32, all at once": [partial(at_once, out, w, x) for w in plain],
     }
+
+
+def by_torch(weights: list[Any], x: Any, threads: int) -> dict[str, list[Callable[[], None]]]:
+    """Return the calls of PyTorch, or none."""
+    if isinstance(weights[0], Quantised) or find_spec("torch") is None:
+        return {}
+    torch: Any = import_module("torch")
+    torch.set_num_threads(threads)
+    tensors = [torch.from_numpy(w) for w in weights]
+    inputs = torch.from_numpy(x).to(tensors[0].dtype)
+    if len(x) == 1:
+        return {"torch": [partial(torch.mv, tensor, inputs[0]) for tensor in tensors]}
+    return {"torch": [partial(torch.nn.functional.linear, inputs, tensor) for tensor in tensors]}
 
 
 def seconds(works: dict[str, list[Callable[[], None]]], rounds: int) -> dict[str, list[float]]:
@@ -120,9 +134,9 @@ def row(format: str, shape: tuple[int, int], tokens: int, options: argparse.Name
         "gb_per_s": interval(rates["ours"]), "copy_gb_per_s": interval(rates["copy"]),
         "over_copy": interval([a / b for a, b in zip(rates["ours"], rates["copy"], strict=True)], digits=3),
         "gflop_per_s": interval([2 * shape[0] * shape[1] * tokens / s / 1e9 for s in taken["ours"]]),
-        "over_numpy": {
+        "over_others": {
             name: interval([b / a for a, b in zip(taken["ours"], taken[name], strict=True)], digits=3)
-            for name in taken if name.startswith("numpy")
+            for name in taken if name not in ("ours", "copy")
         },
     }  # fmt: skip
 
@@ -131,7 +145,7 @@ def show(found: dict[str, Any]) -> None:
     def said(name: str) -> str:
         return f"{found[name]['median']:7.2f} [{found[name]['low']:.2f} {found[name]['high']:.2f}]"
 
-    over = ", ".join(f"{value['median']:.2f} x {name}" for name, value in found["over_numpy"].items())
+    over = ", ".join(f"{value['median']:.2f} x {name}" for name, value in found["over_others"].items())
     what = f"{found['format']:5}{found['outputs']:7} x {found['inputs']:<6}{found['tokens']:4} tokens"
     rates = f"{said('gb_per_s')} GB/s  copy {said('copy_gb_per_s')}  over copy {said('over_copy')}"
     print(f"{what} {rates}  {found['gflop_per_s']['median']:7.1f} GF/s  {over}", flush=True)
@@ -139,30 +153,28 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="2048x2048,5632x2048,2048x5632,32000x2048")
+    parser.add_argument("--shapes", default="2048x2048,8192x2048,2048x8192,32000x2048")
     parser.add_argument("--formats", default=",".join(WEIGHTS))
     parser.add_argument("--tokens", default="1,4,64")
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--pinned", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--commit", default=commit())
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="save the result here, anew after each row")
     options = parser.parse_args()
-    shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
-    rows = []
-    for format in options.formats.split(","):
-        for outputs, inputs in shapes:
-            for tokens in map(int, options.tokens.split(",")):
-                rows.append(row(format, (outputs, inputs), tokens, options))
-                show(rows[-1])
-    if options.json:
-        facts = {
-            "benchmark": "host_products", "date": datetime.date.today().isoformat(), "commit": options.commit,
-            "threads": options.threads, "pinned": options.pinned, "rounds": options.rounds,
-            "threading_layer": of_numba.threading_layer(), "rows": rows,
-            "machine": machine() | {"usable_cores": len(os.sched_getaffinity(0)), "numba": numba.__version__},
-        }  # fmt: skip
-        options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    shapes = [(int(o), int(i)) for o, i in (shape.split("x") for shape in options.shapes.split(","))]
+    rows: list[dict[str, Any]] = []
+    for tokens, format, shape in product(map(int, options.tokens.split(",")), options.formats.split(","), shapes):
+        rows.append(row(format, shape, tokens, options))
+        show(rows[-1])
+        if options.json:
+            facts = {
+                "benchmark": "host_products", "date": datetime.date.today().isoformat(), "commit": options.commit,
+                "threads": options.threads, "pinned": options.pinned, "rounds": options.rounds,
+                "threading_layer": of_numba.threading_layer(), "rows": rows,
+                "machine": machine() | {"usable_cores": len(os.sched_getaffinity(0)), "numba": numba.__version__},
+            }  # fmt: skip
+            options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ imports Numba.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import numba
 import numpy as np
 
+from executor.backends.cpu_rows import exponential
 from executor.backends.cpu_tile import widened
 from executor.backends.weight_formats import Array
 from tracer.compiled import inlined
@@ -46,7 +46,7 @@ def _head(
     total, sums = np.float32(0), np.zeros(len(q), np.float32)
     for cell in range(len(mask)):
         if scores[cell] != _CLOSED:
-            share = np.float32(math.exp(scores[cell] - greatest))
+            share = exponential(scores[cell] - greatest)
             total += share
             values = v[stream, cell, kv_head]
             for i in range(len(q)):

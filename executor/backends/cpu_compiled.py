@@ -1,7 +1,7 @@
 """Chooses which kernels are compiled, and runs them on several threads.
 
-Products with small matrices and attention with few heads stay in NumPy (`cpu_kernels`), so that nothing is compiled for
-a small model.
+Products with small matrices, attention with few heads and ops on short rows stay in NumPy (`cpu_kernels`), so that
+nothing is compiled for a small model.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from executor.backends.cpu_handles import Work
-from executor.backends.weight_formats import Array, Quantised
+from executor.backends.weight_formats import Array, Quantised, bits
 from tracer.errors import UsageError
 
 LEAST_VALUES: Final = 1 << 19
@@ -27,16 +27,26 @@ BLOCK: Final = 32
 """The row length of a compiled product is a multiple of this."""
 LEAST_QUERY: Final = 1024
 """Values of a token's query from which attention is compiled."""
+LEAST_ROW: Final[Mapping[str, int]] = {
+    "rms_norm": 1024, "mul": 1024, "add": 1024, "swiglu": 1024, "moe_expert_reduce": 1024, "rope": 512,
+    "set_rows": 512, "soft_max": 32, "top_k": 32,
+}  # fmt: skip
+"""Values of a token from which an op on its row is compiled."""
 FEW_CORES: Final = 4
 """Up to this many cores all compute. With more, one is left to other threads: the others saturate the bandwidth."""
 
-_WORTH_A_THREAD: Final = 1 << 18
-"""Multiplications of attention per thread; with fewer, another thread does not speed it up."""
+_ATTENTION_WORTH_SHARING: Final = 1 << 16
+"""Multiplications of attention from which all threads take part. Never some of them: an OpenMP team that shrinks ends
+its other threads, and starts them anew for the next product."""
+_ROWS_WORTH_SHARING: Final = 1 << 15
+"""Values of an op on rows from which all threads take part."""
 _SPINS: Final = "100000"
 """Spin count of an idle GNU OpenMP thread, some milliseconds: longer than the device's part of a step. A thread that
 sleeps may wake on the core of another, and each product then waits for both in turn. With a tenth of this count,
 products took 2.3 ms instead of 1.1 on a machine with two cores. The default is three times as long."""
+_LONG_S: Final = 1.0
 _one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers
+_latest: Final = threading.local()  # the number of threads last set in each calling thread
 _TASKS: Final = Path("/proc/self/task")
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -46,7 +56,16 @@ def is_compiled(op: str, src: Sequence[Any]) -> bool:
     if op in ("mul_mat", "mul_mat_id"):
         outputs, inputs = src[0].shape[-2:]
         return bool(outputs * inputs >= LEAST_VALUES and inputs % BLOCK == 0)
+    if op in LEAST_ROW:
+        return _is_row_op(op, src) and bool(np.prod(src[0].shape[1:]) >= LEAST_ROW[op])
     return bool(op == "flash_attn_ext" and np.prod(src[0].shape[1:]) >= LEAST_QUERY)
+
+
+def _is_row_op(op: str, src: Sequence[Any]) -> bool:
+    """Whether the loops of `cpu_rows` take these sources."""
+    if op in ("mul", "add"):
+        return src[0].dtype == np.float32 and src[1].shape in (src[0].shape, src[0].shape[-1:])
+    return bool(src[0].dtype == np.float32 and (op != "set_rows" or src[0].ndim == 2))
 
 
 def default_threads() -> int:
@@ -71,6 +90,7 @@ class CompiledKernels:
     def __init__(self, threads: int | None = None, pinned: bool = False) -> None:
         self._threads, self._pinned = threads or default_threads(), pinned
         self._callers = threading.local()
+        self._untold: dict[str, float] = {}
 
     def bound(self, op: str, out: Array, src: Sequence[Any], **params: Any) -> Work:
         """Compile and bind the kernel of a node that `is_compiled`.
@@ -80,7 +100,19 @@ class CompiledKernels:
         """
         if op == "flash_attn_ext":
             return self._attention(out, *src, **params)
+        if op in LEAST_ROW:
+            return self._rows(op, out, src, params)
         return self._product(out, *src)
+
+    def _rows(self, op: str, out: Array, src: Sequence[Array], params: Mapping[str, Any]) -> Work:
+        from executor.backends.cpu_rows import ARGUMENTS
+
+        loop, arranged = ARGUMENTS[op]
+        arguments = arranged(out, *src, **params)
+        shared = self._threads > 1 and src[0].size >= _ROWS_WORTH_SHARING
+        kernel = loop.shared if shared else loop.alone
+        self._compile(op, kernel, *arguments, self._threads)
+        return partial(self._run, kernel, *arguments) if shared else partial(kernel, *arguments, 1)
 
     def _product(self, out: Array, weight: Array | Quantised, x: Array, ids: Array | None = None) -> Work:
         from executor.backends.cpu_tile import products
@@ -90,7 +122,7 @@ class CompiledKernels:
         if isinstance(flat, Quantised):
             values, scales = flat.integers, flat.scales.view(np.uint16)
         else:
-            values, scales = _bits(flat), np.zeros((1, 0), np.uint16)
+            values, scales = bits(flat), np.zeros((1, 0), np.uint16)
         none = np.zeros((0, inputs), np.float32), np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
         self._warm_up(f"{weight.dtype} products", products, values, scales, *none)
         rows, results = x.reshape(-1, inputs), out.reshape(-1, outputs)
@@ -112,18 +144,20 @@ class CompiledKernels:
         from executor.backends.cpu_attention import attention
 
         streams = np.arange(len(k), dtype=np.int32) if streams is None else streams
-        arrays = out.reshape(q.shape), q, _bits(k), _bits(v)
+        arrays = out.reshape(q.shape), q, bits(k), bits(v)
         factor = np.float32(scale)
         self._warm_up(f"attention over {k.dtype}", attention, *arrays, mask[:, :0], streams[:0], factor)
-        threads = min(self._threads, 1 + q.size * mask.shape[1] // _WORTH_A_THREAD)
-        return partial(self._run, attention, *arrays, mask, streams, factor, threads=threads)
+        shared = q.size * mask.shape[1] >= _ATTENTION_WORTH_SHARING
+        return partial(self._run, attention, *arrays, mask, streams, factor, threads=None if shared else 1)
 
     def _run(self, kernel: Callable[..., None], *arguments: Any, threads: int | None = None) -> None:
         import numba
 
         threads = threads or self._threads
         with _one_at_a_time:
-            numba.set_num_threads(threads)  # applies to the calling thread
+            if threads != getattr(_latest, "threads", None):
+                numba.set_num_threads(threads)  # applies to the calling thread
+                _latest.threads = threads
             if not self._pinned or hasattr(self._callers, "pinned"):
                 kernel(*arguments, threads)
                 return
@@ -133,26 +167,28 @@ class CompiledKernels:
                 self._callers.pinned = pin(_tasks() - before)
 
     def _warm_up(self, what: str, kernel: Any, *arguments: Any) -> None:
-        """Compile for the argument types or load from the cache; report a compilation that took long."""
+        """Compile for the argument types, and start the threads by a call with these arguments."""
+        self._compile(what, kernel, *arguments, self._threads)
+        self._run(kernel, *arguments)
+
+    def _compile(self, what: str, kernel: Any, *arguments: Any) -> None:
+        """Compile for the argument types or load from the cache; report compilations that together took long."""
         import numba
 
-        if "OMP_WAIT_POLICY" not in os.environ:  # read when the first loop is loaded
+        if "OMP_WAIT_POLICY" not in os.environ:  # read when the first parallel loop is loaded
             os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         config: Any = numba.config
         if self._threads > (most := config.NUMBA_NUM_THREADS):
             raise UsageError(f"{self._threads} threads are too many: choose at most {most}")
         misses, start = sum(kernel.stats.cache_misses.values()), time.perf_counter()
-        self._run(kernel, *arguments)
+        typeof: Any = numba.typeof
+        kernel.compile(tuple(map(typeof, arguments)))
         if sum(kernel.stats.cache_misses.values()) > misses:
-            print(
-                f"compiled {what} of the host in {time.perf_counter() - start:.1f} s, once for all runs",
-                file=sys.stderr,
-            )
-
-
-def _bits(values: Array) -> Array:
-    """View float16 as its bits: Numba has no float16 on the host."""
-    return values.view(np.uint16) if values.dtype == np.float16 else values
+            self._untold[what] = time.perf_counter() - start
+        if sum(self._untold.values()) > _LONG_S:
+            told, seconds = ", ".join(self._untold), sum(self._untold.values())
+            print(f"compiled {told} of the host in {seconds:.1f} s, once for all runs", file=sys.stderr)
+            self._untold.clear()
 
 
 def _tasks() -> set[int]:

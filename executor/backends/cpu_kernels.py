@@ -62,14 +62,15 @@ def mul_mat(out: Array, weight: Array | Quantised, x: Array) -> None:
 
 
 @cache
-def _frequencies(base: float, pairs: int) -> Array:
+def frequencies(base: float, pairs: int) -> Array:
+    """Return the angle per position of each pair of `rope`, in float64."""
     return np.asarray(base ** (-np.arange(pairs) / pairs))
 
 
 def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims: int) -> None:
     """Rotate pairs by position * base ** (-pair / pairs); angles in float64."""
     pairs = dims // 2
-    angle = positions[:, None] * _frequencies(base, pairs)
+    angle = positions[:, None] * frequencies(base, pairs)
     cos, sin = np.cos(angle).astype(np.float32)[:, None], np.sin(angle).astype(np.float32)[:, None]
     first, second = (slice(0, dims, 2), slice(1, dims, 2)) if mode == "normal" else (slice(pairs), slice(pairs, dims))
     a, b = x[..., first], x[..., second]

@@ -85,3 +85,8 @@ def address(array: Array | Quantised) -> int:
     """Return the address of the first byte."""
     memory = array.integers if isinstance(array, Quantised) else array
     return int(memory.__array_interface__["data"][0])
+
+
+def bits(values: Array) -> Array:
+    """View float16 as its bits: Numba has no float16 on the host."""
+    return values.view(np.uint16) if values.dtype == np.float16 else values

@@ -12,7 +12,7 @@ import pytest
 
 from executor.backends import cpu_compiled
 from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_compiled import LEAST_QUERY, LEAST_VALUES, default_threads, is_compiled, pin
+from executor.backends.cpu_compiled import LEAST_QUERY, LEAST_ROW, LEAST_VALUES, default_threads, is_compiled, pin
 from executor.backends.cpu_kernels import KERNELS
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
 from executor.configuration import Configuration
@@ -34,6 +34,7 @@ CORES = len(os.sched_getaffinity(0))
 def what_can_be_is_compiled(monkeypatch):
     monkeypatch.setattr(cpu_compiled, "LEAST_VALUES", 1)
     monkeypatch.setattr(cpu_compiled, "LEAST_QUERY", 1)
+    monkeypatch.setattr(cpu_compiled, "LEAST_ROW", dict.fromkeys(LEAST_ROW, 1))
 
 
 def matrix(shape, format, seed=0):
