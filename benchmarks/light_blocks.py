@@ -8,6 +8,7 @@ period of the paused blocks minus the busy time.
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own).
 Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
+           [--call-sites]
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from record_engines import Generate, Step, figures, machine
 
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_library import library
-from tracer.recorders.light_program import FOLDER, environment, read_folder
+from tracer.recorders.light_program import FOLDER, SITES, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s
@@ -164,6 +165,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
     parser.add_argument("--trace", type=Path, help="keep the recording in this folder")
+    parser.add_argument("--call-sites", action="store_true", help="record with call sites")
+    parser.add_argument("--engine-options", type=json.loads, default={}, help="of vLLM, see record_engines.py")
     options = parser.parse_args()
     if os.environ.get("LIGHT_BLOCKS"):
         fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda", "model": {}}
@@ -173,6 +176,7 @@ def main() -> None:
         return
     with folder() as rings:
         given = environment(library(), rings, {**os.environ, "LIGHT_BLOCKS": "1"})
+        given |= {SITES: "1"} if options.call_sites else {}
         done = subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=False)
         if done.returncode:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")
@@ -185,7 +189,8 @@ def main() -> None:
         print(f"idle {idle['p50']:.1f} µs, untraced period - busy {truth:.1f} µs, gap {found['told']['gap_us']['p50']}")
     for note in found["told"].get("notes", []):
         print("note:", note[:300])
-    facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine, **found}
+    facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine,
+             "call_sites": options.call_sites, **found}  # fmt: skip
     options.output.write_text(json.dumps(facts, indent=1, default=float) + "\n", encoding="utf-8")
 
 
