@@ -9,7 +9,7 @@ llama.cpp: `llama-bench` with LCPP_SYNC (needs a build that knows it, `--llama-b
 vllm: asynchronous scheduling, full and piecewise graphs, each engine started once, with recording on and off in turn
 (`light_blocks.py`); any other pair with `--pair`.
 
-Usage: python benchmarks/advice_measure.py -o DIR [--groups NAME,...] [--repeats 5] [--passes light,node]
+Usage: python benchmarks/advice_measure.py -o DIR [--groups NAME,...] [--repeats 5] [--passes light,graph]
            [--llama-bench PATH --model FILE] [--pair NAME EDIT RATE_REGEX BEFORE AFTER]
 """
 
@@ -39,7 +39,6 @@ LOOPS: Final = {
     "late-launch": "host work behind the launch", "many-copies": "input copies merged",
     "late-copies": "input copies behind the launch",
 }  # fmt: skip
-RECORDED_STEPS: Final = 100
 Change = dict[str, Any]
 """group, before, after, edit, rates and results by variant, recordings by pass, range (of the recordings, or None)."""
 
@@ -114,7 +113,7 @@ def loops(options: argparse.Namespace, names: Sequence[str], edits: dict[str, st
     """Loops of advice_loops.py: one process measures them, and one per pass records them."""
     command = [sys.executable, str(HERE / "advice_loops.py"), ",".join(names), *shlex.split(options.loop_options)]
     printed = Program([*command, "--variants", "before,after", "--windows", str(options.repeats)]).run()
-    short = Program([*command, "--steps", str(RECORDED_STEPS), "--windows", "1"])
+    short = Program([*command, "--windows", "1"])
     recordings = recorded(short, options.output / names[0], options.passes)
     changes = []
     for loop in names:
@@ -156,9 +155,12 @@ def vllm(options: argparse.Namespace) -> list[Change]:
     }  # fmt: skip
     rates, recordings = {}, {}
     for name, engine in variants.items():
+        if name not in options.vllm:
+            continue
         figures, trace = options.output / f"vllm-{name}.json", options.output / f"vllm-{name}"
         command = [sys.executable, str(HERE / "light_blocks.py"), "vllm", "-o", str(figures), "--trace", str(trace)]
         command += ["--cases", "b1", "--pairs", str(options.repeats), "--engine-options", json.dumps(engine)]
+        command += ["--call-sites"] if name == "full" else []  # its recording is not used, its cost is told
         Program(command).run()
         (case,) = json.loads(figures.read_text())["cases"].values()
         rates[name], recordings[name] = case["rates"]["paused"], {"light": trace.name}
@@ -167,6 +169,7 @@ def vllm(options: argparse.Namespace) -> list[Change]:
          "rates": {"before": rates[before], "after": rates["full"]}, "results": {"before": [], "after": []},
          "recordings": recordings[before], "range": None}
         for before, edit in (("synchronous", READ_LATER), ("piecewise", "one graph launch"))
+        if before in rates and "full" in rates
     ]  # fmt: skip
 
 
@@ -196,8 +199,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the recordings")
     parser.add_argument("--groups", type=lambda text: text.split(","), help="[default: all, and every --pair]")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--passes", type=lambda text: text.split(","), default=["light", "node"])
+    parser.add_argument("--passes", type=lambda text: text.split(","), default=["light", "graph"])
     parser.add_argument("--loop-options", default="", help="of advice_loops.py, such as '--layers 12 --width 2048'")
+    parser.add_argument("--vllm", type=lambda text: text.split(","), default=["full", "synchronous", "piecewise"])
     parser.add_argument("--llama-bench")
     parser.add_argument("--model", help="of llama-bench")
     parser.add_argument("--pair", nargs=5, action="append", default=[], metavar=("NAME", "EDIT", "RATE", "BEFORE",
