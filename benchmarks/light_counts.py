@@ -40,7 +40,9 @@ def per_step(trace: Trace) -> dict[str, float]:
         found["kernel launches"] = int((letters == LAUNCH).sum())
     else:
         kernels = trace["kernels"]
-        found["graph launches"] = int(trace["graph_launches"]["correlation"].isin(of_calls).sum())
+        of_nodes = kernels.loc[kernels["correlation"].isin(of_calls) & (kernels["graph_node"] >= 0), "correlation"]
+        whole = int(trace["graph_launches"]["correlation"].isin(of_calls).sum())
+        found["graph launches"] = whole or of_nodes.nunique()
         found["kernel launches"] = int((kernels["correlation"].isin(of_calls) & (kernels["graph_node"] < 0)).sum())
     for table, column in (("memcpys", "kind"), ("memsets", None), ("syncs", "type")):
         rows: pd.DataFrame = trace[table]

@@ -1,4 +1,4 @@
-"""Recording of one pass of a command: without a profiler, through CUPTI in its process, or through nsys."""
+"""Recording of one pass of a command, by the preloaded library: of its own, or through CUPTI."""
 
 from __future__ import annotations
 
@@ -40,32 +40,42 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     return arguments if arguments and not arguments[0].startswith("-") else None
 
 
-def record_light(
-    command: Sequence[str], target: Path, window: Window, save: Callable[[Trace], object], *, call_sites: bool = False
-) -> int:
-    """Record the command without a profiler; `save` writes the recording to the target.
+def record(
+    command: Sequence[str], level: str, target: Path, window: Window, save: Callable[[Trace], object], *,
+    call_sites: bool = False,
+) -> int:  # fmt: skip
+    """Record one pass of the command; `save` writes the recording to the target.
 
-    With `call_sites` the stack of each call is kept.
+    Args:
+        command: program and arguments.
+        level: "light", or "graph" or "node" to record through CUPTI.
+        target: for messages.
+        window: what of the run to record.
+        save: writes the recording.
+        call_sites: whether to keep the stack of each call; only a light pass can.
 
     Returns:
         the exit code, as `foreground.run` gives it.
 
     Raises:
-        RecordError: the command cannot be started or recorded, or it succeeded without a call that is recorded.
-        TraceError: the recording cannot be written; it stays in memory.
+        RecordError: the command cannot be started or recorded, or it succeeded and there was nothing to record.
+        TraceError: the recording cannot be written; what was recorded is kept in the folder of the recorder.
     """
-    from tracer.recorders import light_folder, light_program
+    from tracer.recorders import cupti_run, light_folder, light_program
 
     for left in light_folder.left_folders():
         click.echo(f"note: a killed recorder left a recording: {_advice(left)}", err=True)
-    with light_folder.folder() as rings:
+    with light_folder.folder(large=level != "light") as rings:
         try:
-            outcome = light_program.record(command, rings, window, call_sites=call_sites)
+            if level == "light":
+                outcome = light_program.record(command, rings, window, call_sites=call_sites)
+            else:
+                outcome = cupti_run.record(command, level, rings, window)
             if outcome.trace is not None:
                 save(outcome.trace)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
-                click.echo(f"intertoken: the recording is kept in memory: {_advice(rings)}", err=True)
+                click.echo(f"intertoken: the recording is kept in {rings.parent}: {_advice(rings)}", err=True)
             raise
     if outcome.trace is None:
         if not outcome.code:
@@ -94,37 +104,37 @@ def recover(left: Path, target: Path, force: bool) -> None:
         RecordError: the folder holds no recording, or its recorder still runs.
     """
     from tracer.formats import write
-    from tracer.recorders import light_folder, light_program
+    from tracer.recorders import cupti_run, light_folder, light_program
 
     if left.absolute() not in light_folder.left_folders():
         raise RecordError(f"{left}: not the folder of a recorder of yours that has ended")
     with light_folder.taken(left):
-        trace = light_program.read_folder(left)
+        through_cupti = cupti_run.is_folder_of_ours(left)
+        trace = cupti_run.read_folder(left) if through_cupti else light_program.read_folder(left)
         if trace is None:
             raise RecordError(f"{left}: no process made a call that is recorded")
         write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
 
 
-def record_traced(command: Sequence[str], level: str, target: Path, force: bool, *, call_sites: bool = False) -> int:
-    """Record the command under a profiler: CUPTI in its process if possible, else nsys.
-
-    With `call_sites` the stack of each call is kept.
+def record_with_stacks(command: Sequence[str], level: str, target: Path, force: bool) -> int:
+    """Record the graph or node pass of the command with the stack of each call: its Python stacks if it is a Python
+    program of this installation, without its children; otherwise nsys's backtraces.
 
     Returns, Raises:
-        as `record_light`.
+        as `record`.
     """
     program = python_program(command)
     reason = f"{command[0]} is not a Python program of this installation ({sys.executable})"
     if program is not None:
         from tracer.recorders import cupti_program
 
-        outcome, code = cupti_program.record(program, level, target, replace=force, stacks=call_sites)
+        outcome, code = cupti_program.record(program, level, target, replace=force)
         if not outcome.unavailable:
             _print_outcome(outcome, code, target)
             return code
         reason = outcome.unavailable
-    return _through_nsys(command, level, target, force, reason, call_sites)
+    return _through_nsys(command, level, target, force, reason)
 
 
 def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
@@ -146,9 +156,7 @@ def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
     _print_summary(target, outcome.events, outcome.notes)
 
 
-def _through_nsys(
-    command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str, call_sites: bool
-) -> int:
+def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
     """Record the command with nsys, if installed.
 
     Returns:
@@ -161,10 +169,10 @@ def _through_nsys(
     from tracer.recorders import nsys
 
     if not nsys.available():
-        raise RecordError(f"{reason}; and nsys, which can record any command, is not on PATH (install Nsight Systems)")
+        raise RecordError(f"{reason}; and nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)")
     with beside(target) as folder:
         report = folder / nsys.REPORT
-        code = nsys.run(command, graph_trace, report, call_sites=call_sites)
+        code = nsys.run(command, graph_trace, report, call_sites=True)
         if not report.exists() and code >= 0:
             raise RecordError(f"nsys wrote no report (exit code {code})")
         if not report.exists():

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tracer import fake_cuda
 from tests.tracer.fake_driver import Build
-from tracer.recorders import light_folder, light_program
+from tracer.recorders import cupti_library, cupti_run, light_folder, light_program
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,25 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
             Build.compile(half)
             half.rename(shared)
     return Build.at(shared, ours / "rings")
+
+
+@pytest.fixture(scope="session")
+def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver, a CUPTI and a program that uses them, without a GPU."""
+    fake_cuda.build(folder := tmp_path_factory.mktemp("cuda"))
+    return folder
+
+
+@pytest.fixture
+def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`intertoken record` over these, with the library as if it came with a wheel, and memory of its own."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
+    monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
+    monkeypatch.setattr(cupti_run, "library", lambda: built.folder / "light.so")
+    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
+    monkeypatch.setattr(cupti_library, "find", lambda: str(cuda / "libcupti.so.13"))
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

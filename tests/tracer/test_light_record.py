@@ -210,12 +210,6 @@ def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path
         assert not len(ring.records)
 
 
-def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
-    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
-    assert result.exit_code == 2
-    assert "--after, --seconds, --steps and --profiler-window need --passes light, not node" in result.stderr
-
-
 def test_some_steps_of_a_run(built: Build, tmp_path: Path) -> None:
     command = ("--", built.folder / "decode", "proc", "", TOKENS)
     assert run("record", "-o", tmp_path / "all", *command).exit_code == 0

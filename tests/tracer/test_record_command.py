@@ -1,4 +1,4 @@
-"""`intertoken record` where there is neither CUPTI nor nsys, and with a stand-in for nsys."""
+"""`intertoken record --call-sites` where there is neither CUPTI nor nsys, and with a stand-in for nsys."""
 
 import gzip
 import os
@@ -41,10 +41,10 @@ def bare_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_without_cupti_and_nsys_it_says_what_to_install(bare_path: Path, tmp_path: Path) -> None:
+def test_call_sites_of_other_programs_need_nsys(bare_path: Path, tmp_path: Path) -> None:
     if shutil.which("nsys"):
         pytest.skip("nsys is installed here")
-    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", "/bin/true")
+    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--call-sites", "--", "/bin/true")
     assert result.exit_code == 2
     assert "nsys" in result.stderr
     assert "install Nsight Systems" in result.stderr
@@ -58,11 +58,11 @@ def test_it_never_overwrites(tmp_path: Path) -> None:
     assert "already exists" in result.stderr
 
 
-def test_other_programs_go_through_nsys_and_keep_their_exit_code(bare_path: Path, tmp_path: Path) -> None:
+def test_call_sites_of_other_programs_come_from_nsys(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "nsys").write_text(NSYS)
     (bare_path / "nsys").chmod((bare_path / "nsys").stat().st_mode | stat.S_IEXEC)
     (bare_path / "export.sqlite").write_bytes(gzip.decompress(EXPORT.read_bytes()))
-    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", "/bin/sh", "-c", "exit 7")
+    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--call-sites", "--", "/bin/sh", "-c", "exit 7")
     assert result.exit_code == 7
     assert len(read(tmp_path / "out")["graph_launches"]) == 64
 
@@ -70,7 +70,7 @@ def test_other_programs_go_through_nsys_and_keep_their_exit_code(bare_path: Path
 def test_a_nsys_that_is_killed_is_said_and_leaves_nothing(bare_path: Path, tmp_path: Path) -> None:
     (bare_path / "nsys").write_text("#!/bin/sh\nkill -9 $$\n")
     (bare_path / "nsys").chmod(0o755)
-    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", "/bin/true")
+    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--call-sites", "--", "/bin/true")
     assert result.exit_code == 137
     assert result.stderr == f"intertoken: {tmp_path / 'out'}: nothing was recorded: nsys ended by SIGKILL\n"
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]

@@ -1,4 +1,4 @@
-"""`intertoken record` of programs that end badly, over a driver and a CUPTI that are not there.
+"""`intertoken record --call-sites` of Python programs that end badly, over a driver and a CUPTI that are not there.
 
 The program launches five kernels, says that it has, and then does what its first line of input says.
 """
@@ -52,7 +52,7 @@ class Recording:
         program = folder.parent / "program.py"
         program.write_text(PROGRAM)
         self.folder = folder
-        command = ("record", "-o", folder / "out", "--passes", "node", *options, "--", sys.executable, program)
+        command = ("record", "-o", folder / "out", "--passes", "node", "--call-sites", *options, "--", sys.executable, program)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tracer.cli", *command],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

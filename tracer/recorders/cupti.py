@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 import time
 from collections.abc import Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
@@ -18,7 +21,7 @@ from tracer.recorders import cupti_layout as layout
 from tracer.recorders import ranges
 from tracer.recorders.cupti_buffers import Buffers
 from tracer.recorders.cupti_callbacks import CallStacks
-from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find
+from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find, refuse_other_profilers
 from tracer.recorders.cupti_names import CallNames, c_string
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_tables import Sources
@@ -130,7 +133,7 @@ class CuptiRecorder:
             RecordError: another recorder or profiler is recording, or it is too late for graph-level tracing.
         """
         process = self._process
-        process.cupti.refuse_other_profilers()
+        refuse_other_profilers()
         if process.recorder is not None:
             raise RecordError("another CUPTI recorder is recording in this process; stop it first")
         if self.graph_trace == "graph" and not process.graph_level and process.driver.has_context():
@@ -216,7 +219,8 @@ class CuptiRecorder:
         elif self._trace is not None:
             return self._trace
         cupti = self._process.cupti
-        sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library))
+        program, threads = Path(sys.executable).name, {t.native_id: t.name for t in threading.enumerate() if t.native_id}
+        sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
         trace = build(self._filled, self._process.sizes, sources, self._ranges, self._last, self._dropped)
         trace.metadata |= {
             "source": f"cupti {layout.version_name(cupti.version)}",

@@ -17,7 +17,8 @@ from typing import Any, Final
 from tracer.errors import RecordError
 
 INJECTION: Final = "NVTX_INJECTION64_PATH"
-_PROFILER: Final = "CUDA_INJECTION64_PATH"
+PROFILER: Final = "CUDA_INJECTION64_PATH"
+"""The environment variable that names the library which the driver loads into every CUDA program."""
 _TAKEN: Final = frozenset({12, 15, 26, 39})  # max limit reached, not initialized, hardware busy, several subscribers
 _HINTS: Final = {
     33: "the GPU is virtualised and does not allow profiling",
@@ -92,14 +93,6 @@ class Cupti:
         numbers = ctypes.c_uint32(1), subscriber, ctypes.c_int(domain), ctypes.c_uint32(cbid)
         self._check("cuptiEnableCallback", *numbers)
 
-    def refuse_other_profilers(self) -> None:
-        """Raise RecordError under nsys and similar profilers.
-
-        CUPTI itself does not refuse; it silently loses most records.
-        """
-        if holder := os.environ.get(_PROFILER):
-            raise RecordError(f"another profiler traces CUDA in this process ({Path(holder).name}); record without it")
-
     def finalize(self) -> None:
         """Detach from the process; all settings and callbacks are gone."""
         self._check("cuptiFinalize")
@@ -132,9 +125,23 @@ class Cupti:
         text = ctypes.c_char_p()
         self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
         name = text.value.decode() if text.value else f"error {code}"
-        if code in _TAKEN:
-            return f"{function} failed with {name}: another profiler uses CUPTI in this process"
-        return f"{function} failed with {name}" + (f": {_HINTS[code]}" if code in _HINTS else "")
+        return f"{function} failed with {name}{hint(code)}"
+
+
+def hint(code: int) -> str:
+    """What an error code means for the user, to be appended to a message; "" if there is nothing to add."""
+    if code in _TAKEN:
+        return ": another profiler uses CUPTI in this process"
+    return f": {_HINTS[code]}" if code in _HINTS else ""
+
+
+def refuse_other_profilers() -> None:
+    """Raise RecordError under nsys and similar profilers.
+
+    CUPTI itself does not refuse; it silently loses most records.
+    """
+    if holder := os.environ.get(PROFILER):
+        raise RecordError(f"{PROFILER} names another profiler ({Path(holder).name}); record without it")
 
 
 def find() -> str:

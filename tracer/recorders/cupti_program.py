@@ -1,4 +1,4 @@
-"""Recording a Python program through CUPTI, in a process that `intertoken record` starts for it.
+"""Recording a Python program with its Python stacks, through CUPTI, in a process that `intertoken record` starts for it.
 
 The records are in the memory of the program, so its own process writes the recording when the program ends, also by a
 signal that it can handle, and also if `intertoken record` was killed. It reports the outcome in an inherited file.
@@ -44,17 +44,14 @@ class Outcome:
     signal: str = ""
 
 
-def record(
-    program: Sequence[str], graph_trace: str, target: Path, *, replace: bool, stacks: bool = False
-) -> tuple[Outcome, int]:
-    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`, with stacks if wanted.
+def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Outcome, int]:
+    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`.
 
     Returns:
         The outcome of the recording, and the exit code as returned by `foreground.run`.
     """
     with os.fdopen(os.memfd_create("intertoken"), "rb") as report:
-        options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new",
-                   "stacks" if stacks else "plain", str(target))  # fmt: skip
+        options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new", str(target))
         command = (*foreground.module_command(__name__), *options, *program)
         code = foreground.run(command, [report.fileno()])
         report.seek(0)
@@ -64,25 +61,23 @@ def record(
 
 def main(arguments: Sequence[str]) -> None:
     """Record the program that the arguments name."""
-    parent, report, graph_trace, replace, stacks, target, *program = arguments
+    parent, report, graph_trace, replace, target, *program = arguments
     os.set_inheritable(int(report), False)
     foreground.end_with(int(parent))
     outcome = Outcome()
     try:
-        _record(program, graph_trace, Path(target), replace == "replace", stacks == "stacks", outcome)
+        _record(program, graph_trace, Path(target), replace == "replace", outcome)
     finally:
         if os.getpid() == _PROCESS:
             os.write(int(report), json.dumps(asdict(outcome)).encode())
 
 
-def _record(
-    program: Sequence[str], graph_trace: str, target: Path, replace: bool, stacks: bool, outcome: Outcome
-) -> None:
+def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Outcome) -> None:
     from tracer.formats import write
     from tracer.recorders.cupti import CuptiRecorder
 
     try:
-        recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node", stacks=stacks)
+        recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node", stacks=True)
     except RecordError as problem:
         outcome.unavailable = str(problem)
         return

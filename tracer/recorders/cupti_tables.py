@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -42,12 +42,16 @@ class Sources:
         process: this process's id, which device records lack.
         text: address of a C string -> the string.
         call_name: (callback domain, callback id) -> name of the API call.
+        program: the process's name.
+        threads: the names of its threads, by id, as far as known.
     """
 
     origin: int
     process: int
     text: Callable[[int], str]
     call_name: Callable[[int, int], str]
+    program: str = ""
+    threads: Mapping[int, str] = field(default_factory=dict)
 
 
 def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:

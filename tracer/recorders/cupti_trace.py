@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,9 @@ from tracer.trace import Trace
 
 
 def build(
-    buffers: Sequence[bytes], sizes: Mapping[int, int], sources: Sources, own: OwnRanges, last: int, dropped: int = 0
-) -> Trace:
+    buffers: Sequence[bytes], sizes: Mapping[int, int], sources: Sources, own: OwnRanges, last: int, dropped: int = 0,
+    ranges: pd.DataFrame | None = None,
+) -> Trace:  # fmt: skip
     """Build the trace of a recording.
 
     Args:
@@ -29,19 +27,21 @@ def build(
         sources: origin, process and names.
         own: the ranges of `annotate`.
         last: the end of the recording, in CUPTI's clock (ns).
-        dropped: the number of records dropped by CUPTI.
+        dropped: the number of records dropped for lack of buffers.
+        ranges: the nvtx table, if neither CUPTI nor `annotate` recorded the ranges.
     """
     parsed = parse(buffers, sizes)
     notes: list[str] = []
     if dropped:
-        notes.append(f"{dropped} activity records were dropped: CUPTI found no free buffer")
+        notes.append(f"{dropped} activity records were dropped: there was no buffer or no space for them")
     for kind, count in parsed.unknown.items():
         notes.append(f"unknown records of kind {kind}: {count} of CUPTI's buffers were read only up to the first one")
     if parsed.unread_bytes:
         notes.append(f"{parsed.unread_bytes} bytes of CUPTI's buffers could not be read")
     frames = tables(parsed.records, sources, notes)
-    nvtx = nvtx_table(parsed.records, own, sources, last, notes)
-    host = _host([frames["api"]["thread"]] if "api" in frames else [], nvtx["thread"], sources.process)
+    nvtx = nvtx_table(parsed.records, own, sources, last, notes) if ranges is None else ranges
+    calling = frames["api"]["thread"] if "api" in frames else np.empty(0, np.int64)
+    host = _host(calling, nvtx["thread"].to_numpy(np.int64), sources)
     metadata: dict[str, Any] = {
         "clock": {"name": "CLOCK_REALTIME", "origin_ns": sources.origin},
         "start_utc_ns": sources.origin,
@@ -52,10 +52,10 @@ def build(
     return trace
 
 
-def _host(calling: Sequence[NDArray[np.int64]], annotating: pd.Series[int], process: int) -> dict[str, pd.DataFrame]:
-    threads = pd.unique(np.concatenate([*calling, annotating.to_numpy(np.int64)])).tolist()
-    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+def _host(calling: NDArray[np.int64], annotating: NDArray[np.int64], sources: Sources) -> dict[str, pd.DataFrame]:
+    process, threads = sources.process, pd.unique(np.concatenate([calling, annotating])).tolist()
+    names = [sources.threads.get(thread, "") for thread in threads]
     return {
-        "threads": pd.DataFrame({"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}),
-        "processes": pd.DataFrame({"process": [process], "name": [Path(sys.executable).name]}),
+        "threads": pd.DataFrame({"process": process, "thread": threads, "name": names}),
+        "processes": pd.DataFrame({"process": [process], "name": [sources.program]}),
     }

@@ -19,6 +19,9 @@ from typing import Final
 from tracer.output import lock_folder, take_folder
 from tracer.recorders.light_ring import facts_of
 
+SETTINGS: Final = "cupti"
+"""The file in a folder that makes the library record through CUPTI (`cupti_run`)."""
+
 _PREFIX: Final = "intertoken-light-"
 _MEMORY: Final = Path("/dev/shm")
 _EVERY_S: Final = 1.0
@@ -27,9 +30,15 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
-    """Create a folder for rings. It is removed when the block succeeds; if the block fails, the rings are kept."""
+def folder(*, large: bool = False) -> Iterator[Path]:
+    """Create a folder for rings. It is removed when the block succeeds; if the block fails, the rings are kept.
+
+    Args:
+        large: whether to create it where there is most space, rather than in memory.
+    """
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    if large:
+        base = max(base, Path(tempfile.gettempdir()), key=_free_bytes)
     made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
     with _removed_on_success(made, lock_folder(made)):
         yield made
@@ -80,11 +89,12 @@ def left_folders() -> list[Path]:
 
 
 def running_rings() -> list[Path]:
-    """The rings of this user's processes that are running under a recorder."""
+    """The rings of this user's processes that are running under a light recorder."""
     found = []
     for path in (path for base in _bases() for path in base.glob(f"{_PREFIX}*/*.ring")):
         with suppress(OSError):
-            if path.stat().st_uid == os.geteuid() and not _has_ended(path):
+            is_light = not (path.parent / SETTINGS).exists()
+            if is_light and path.stat().st_uid == os.geteuid() and not _has_ended(path):
                 found.append(path)
     return sorted(found)
 
@@ -124,6 +134,11 @@ def trim(path: Path) -> None:
             if part == _BLOCK[: len(part)]:
                 where = ctypes.c_int64(at), ctypes.c_int64(len(part))
                 libc.fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, *where)
+
+
+def _free_bytes(base: Path) -> int:
+    space = os.statvfs(base)
+    return space.f_bavail * space.f_frsize
 
 
 def _bases() -> set[Path]:

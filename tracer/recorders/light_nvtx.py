@@ -18,8 +18,14 @@ _TYPES: Final = {
 _NO_TEXT: Final = ""
 
 
-def nvtx_table(ring: Ring, notes: list[str]) -> pd.DataFrame:
-    """Build the nvtx table. `notes` receives the numbers of ranges still open at the end and of ranges without text."""
+def nvtx_table(ring: Ring, notes: list[str], last: int = 0) -> pd.DataFrame:
+    """Build the nvtx table.
+
+    Args:
+        ring: of the process.
+        notes: receives the numbers of ranges still open at the end and of ranges without text.
+        last: the end of what else was recorded of the process, in ns of CLOCK_MONOTONIC.
+    """
     events, names = ring.ranges, np.array(ring.calls or [""])
     if ring.texts is None or not len(events):
         return pd.DataFrame()
@@ -29,7 +35,7 @@ def nvtx_table(ring: Ring, notes: list[str]) -> pd.DataFrame:
     marks = np.flatnonzero(what == "nvtx_mark")
     rows = np.concatenate([opened, started, marks])
     ends = np.concatenate([closed, ended, marks])
-    last = max(int(part["end"].max()) for part in (ring.records, events) if len(part))
+    last = max([last, *(int(part["end"].max()) for part in (ring.records, events) if len(part))])
     is_open = ends == MISSING
     kinds = np.repeat(["push/pop", "start/end", "mark"], [len(opened), len(started), len(marks)])
     chosen = events[rows]

@@ -21,6 +21,7 @@ FOLDER: Final = "INTERTOKEN_LIGHT"
 NVTX: Final = "NVTX_INJECTION64_PATH"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
 _MOST_NAMES: Final = 6
+_NO_CALL: Final = "made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def record(command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     unread: list[str] = []
     trace = read_folder(rings, unread)
-    return Outcome(trace, code, "" if trace else "; ".join([_why_nothing(rings), *unread]))
+    return Outcome(trace, code, "" if trace else "; ".join([why_nothing(rings), *unread]))
 
 
 def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
@@ -68,7 +69,7 @@ def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
     if not found:
         return None
     trace = light_trace(found)
-    trace.notes += missing + _without_room(rings)
+    trace.notes += missing + without_room(rings)
     return trace
 
 
@@ -88,8 +89,8 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
     return {NVTX: str(preloaded), **base, **given}
 
 
-def _why_nothing(rings: Path) -> str:
-    """Which programs ran, and why nothing was recorded."""
+def why_nothing(rings: Path, omitted: str = _NO_CALL) -> str:
+    """Which programs ran, and why nothing was recorded; `omitted` says what none of them did."""
     if not (rings / "programs").exists():
         return (
             "the library was not preloaded into any program: the command is statically linked, runs with other "
@@ -97,13 +98,13 @@ def _why_nothing(rings: Path) -> str:
         )
     if has_rings(rings):
         return "no call of the CUDA driver that launches, copies or waits was made while the window was open"
-    if without := _without_room(rings):
+    if without := without_room(rings):
         return "; ".join(without)
     names = list(dict.fromkeys(line.partition(" ")[2] for line in _programs(rings)))
-    return f"{_some(names)} ran, and made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
+    return f"{_some(names)} ran, and {omitted}"
 
 
-def _without_room(rings: Path) -> list[str]:
+def without_room(rings: Path) -> list[str]:
     """A note on the processes without enough space for a ring, if any."""
     marked = [line.partition("! ") for line in _programs(rings) if "!" in line.partition(" ")[0]]
     whose = [f"process {process} ({name})" for process, _, name in marked]

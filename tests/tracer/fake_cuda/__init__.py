@@ -2,17 +2,19 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.tracer.fake_driver import compiler_or_skip
 
-SOURCE = Path(__file__).parent / "fake.c"
+SOURCES = Path(__file__).parent
 
 
-def build(folder: Path) -> dict[str, str]:
-    """Compile it into a folder; the environment in which programs find it."""
-    compiler = compiler_or_skip()
+def build(folder: Path, flags: Sequence[str] = ()) -> dict[str, str]:
+    """Compile it into a folder, with the program `traced`; the environment in which programs find it."""
+    compiler = [compiler_or_skip(), "-O1", "-w", "-pthread", *flags]
     library = folder / "libcupti.so.13"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-w", "-o", library, SOURCE], check=True)
+    subprocess.run([*compiler, "-shared", "-fPIC", "-o", library, SOURCES / "fake.c", "-ldl"], check=True)
+    subprocess.run([*compiler, "-o", folder / "traced", SOURCES / "traced.c", "-ldl"], check=True)
     (folder / "libcuda.so.1").symlink_to(library.name)  # one file, so that both are one library
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "LD_PRELOAD": str(library)}

@@ -1,25 +1,42 @@
 /* Stands for libcuda and libcupti at once: what a program launches comes out as activity records of CUPTI 13.0.1.
  *
- * Only what our recorder calls, and cuLaunchKernel. Sizes and offsets are those of tracer/recorders/cupti_layout.py.
+ * Only what our recorders call, and a few calls for programs: a kernel by its name, a graph of three kernels, a copy and
+ * a sync. Sizes and offsets are those of tracer/recorders/cupti_layout.py. FAKE_* in the environment makes things fail:
+ * FAKE_REFUSES, a kind of activity; FAKE_VERSION is another version of CUPTI; FAKE_HUNG never returns from a flush.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 #include <sys/syscall.h>
 
-enum { DRIVER = 4, KERNEL = 10, DRIVER_SIZE = 40, KERNEL_SIZE = 216, LAUNCH_KERNEL = 307 };
+enum { MEMCPY = 1, DRIVER = 4, DEVICE = 8, KERNEL = 10, SYNCHRONIZATION = 38, GRAPH_TRACE = 51 };
+enum { COPY = 276, LAUNCH_KERNEL = 307, PROFILER_START = 308, PROFILER_STOP = 309, GRAPH_LAUNCH = 514, SYNC = 126,
+       GET_CURRENT = 304 };
+static const size_t sizes[64] = {[MEMCPY] = 96, [DRIVER] = 40, [DEVICE] = 184, [KERNEL] = 216, [SYNCHRONIZATION] = 56,
+                                 [GRAPH_TRACE] = 56};
 
 typedef void (*Request)(uint8_t **buffer, size_t *size, size_t *most);
 typedef void (*Complete)(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid);
 
 static Request request;
 static Complete complete;
-static char enabled[256];
+static char enabled[256], skipped[1024];
 static uint8_t *buffer;
 static size_t size, valid, dropped;
 static uint32_t correlation;
 static char used;
+static pthread_mutex_t lock;
+__attribute__((constructor)) static void begin(void) {
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &recursive);
+}
 
 static uint64_t now(void) {
     struct timespec t;
@@ -33,9 +50,9 @@ static void give_back(void) {
     size = valid = 0;
 }
 
-static uint8_t *record(uint32_t kind, size_t bytes) {
-    size_t most;
-    if (!enabled[kind]) return 0;
+static uint8_t *record(uint32_t kind) {
+    size_t most, bytes = sizes[kind];
+    if (!enabled[kind] || !request) return 0;
     if (buffer && valid + bytes > size) give_back();
     if (!buffer) request(&buffer, &size, &most);
     if (!buffer) return dropped++, (uint8_t *)0;
@@ -47,50 +64,158 @@ static uint8_t *record(uint32_t kind, size_t bytes) {
 
 #define PUT(at, offset, type, value) (*(type *)((at) + (offset)) = (type)(value))
 
+static void called(uint32_t id, uint64_t start) {
+    uint8_t *at = skipped[id] ? 0 : record(DRIVER);
+    if (!at) return;
+    PUT(at, 4, uint32_t, id), PUT(at, 8, uint64_t, start), PUT(at, 16, uint64_t, now());
+    PUT(at, 24, uint32_t, getpid()), PUT(at, 28, uint32_t, syscall(SYS_gettid)), PUT(at, 32, uint32_t, correlation);
+}
+
+static void kernel(const char *name, uint64_t start, uint32_t node) {
+    uint8_t *at = record(KERNEL);
+    if (!at) return;
+    PUT(at, 16, uint64_t, start), PUT(at, 24, uint64_t, start + 1000), PUT(at, 44, uint32_t, 1);
+    PUT(at, 48, uint32_t, 7), PUT(at, 92, uint32_t, correlation), PUT(at, 104, const char *, name);
+    if (node) PUT(at, 144, uint64_t, node), PUT(at, 156, uint32_t, 3);
+}
+
+#define CALL(id, ...)                                                                                                 \
+    do {                                                                                                              \
+        uint64_t start = now();                                                                                       \
+        pthread_mutex_lock(&lock);                                                                                    \
+        correlation++;                                                                                                \
+        called(id, start);                                                                                            \
+        __VA_ARGS__;                                                                                                  \
+        pthread_mutex_unlock(&lock);                                                                                  \
+    } while (0)
+
 /* libcuda */
-int cuInit(unsigned flags) { return used = 1, 0; }
+int cuInit(unsigned flags) {
+    const char *path = getenv("CUDA_INJECTION64_PATH");
+    void *injected = path && !used ? dlopen(path, RTLD_NOW) : 0;
+    int (*initialize)(void) = injected ? dlsym(injected, "InitializeInjection") : 0;
+    if (initialize && initialize() != 1) return 999;
+    if (!used) {
+        uint8_t *at = record(DEVICE);
+        if (at) PUT(at, 112, uint32_t, 0), PUT(at, 136, const char *, "Fake GPU");
+    }
+    return used = 1, 0;
+}
 int cuDeviceGetCount(int *count) { return *count = 1, 0; }
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = used, 0; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = &used, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuCtxPushCurrent_v2(void *context) { return 0; }
 int cuCtxPopCurrent_v2(void **context) { return 0; }
-int cuCtxGetCurrent(void **context) { return *context = 0, 0; }
+int cuCtxGetCurrent(void **context) {
+    CALL(GET_CURRENT, );
+    return *context = 0, 0;
+}
 int cuCtxSynchronize(void) { return 0; }
 
 int cuLaunchKernel(const char *name) {
-    uint64_t start = now(), end = now() + 1;
-    uint8_t *at = record(DRIVER, DRIVER_SIZE);
-    correlation++;
-    if (at) {
-        PUT(at, 4, uint32_t, LAUNCH_KERNEL), PUT(at, 8, uint64_t, start), PUT(at, 16, uint64_t, end);
-        PUT(at, 24, uint32_t, getpid()), PUT(at, 28, uint32_t, syscall(SYS_gettid)), PUT(at, 32, uint32_t, correlation);
-    }
-    if ((at = record(KERNEL, KERNEL_SIZE))) {
-        PUT(at, 16, uint64_t, end), PUT(at, 24, uint64_t, end + 1000), PUT(at, 44, uint32_t, 1), PUT(at, 48, uint32_t, 7);
-        PUT(at, 92, uint32_t, correlation), PUT(at, 104, const char *, strdup(name));
-    }
+    CALL(LAUNCH_KERNEL, kernel(strdup(name), now(), 0));
+    return 0;
+}
+
+/* A graph of three kernels, which take 1 us each. */
+int cuGraphLaunch(void *graph, void *stream) {
+    static const char *const names[] = {"norm", "gemv", "add"};
+    CALL(GRAPH_LAUNCH, {
+        uint8_t *at = record(GRAPH_TRACE);
+        uint64_t from = now();
+        if (at) {
+            PUT(at, 4, uint32_t, correlation), PUT(at, 8, uint64_t, from), PUT(at, 16, uint64_t, from + 3000);
+            PUT(at, 28, uint32_t, 3), PUT(at, 32, uint32_t, 1), PUT(at, 36, uint32_t, 7);
+        }
+        for (int i = 0; i < 3 && !at; i++) kernel(names[i], from + 1000 * i, i + 1);
+    });
+    return 0;
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stream) {
+    CALL(COPY, {
+        uint8_t *at = record(MEMCPY);
+        if (at) {
+            PUT(at, 4, uint8_t, 1), PUT(at, 5, uint8_t, 1), PUT(at, 6, uint8_t, 3), PUT(at, 8, uint64_t, bytes);
+            PUT(at, 16, uint64_t, now()), PUT(at, 24, uint64_t, now() + 500), PUT(at, 36, uint32_t, 1);
+            PUT(at, 40, uint32_t, 7), PUT(at, 44, uint32_t, correlation);
+        }
+    });
+    return 0;
+}
+
+int cuStreamSynchronize(void *stream) {
+    uint64_t since = now();
+    usleep(20);
+    CALL(SYNC, {
+        uint8_t *at = record(SYNCHRONIZATION);
+        if (at) {
+            PUT(at, 4, uint32_t, 3), PUT(at, 8, uint64_t, since), PUT(at, 16, uint64_t, now());
+            PUT(at, 24, uint32_t, correlation), PUT(at, 28, uint32_t, 1), PUT(at, 32, uint32_t, 7);
+        }
+    });
+    return 0;
+}
+
+int cuProfilerStart(void) {
+    CALL(PROFILER_START, );
+    return 0;
+}
+int cuProfilerStop(void) {
+    CALL(PROFILER_STOP, );
     return 0;
 }
 
 /* libcupti */
-int cuptiGetVersion(uint32_t *version) { return *version = 130001, 0; }
-int cuptiActivityEnable(int kind) { return enabled[kind] = 1, 0; }
+int cuptiGetVersion(uint32_t *version) {
+    return *version = getenv("FAKE_VERSION") ? atoi(getenv("FAKE_VERSION")) : 130001, 0;
+}
+int cuptiActivityEnable(int kind) {
+    if (getenv("FAKE_REFUSES") && kind == atoi(getenv("FAKE_REFUSES"))) return 35;
+    return enabled[kind] = 1, 0;
+}
 int cuptiActivityEnableAndDump(int kind) { return enabled[kind] = 1, 0; }
 int cuptiActivityDisable(int kind) { return enabled[kind] = 0, 0; }
+int cuptiActivityEnableDriverApi(uint32_t id, uint8_t enable) { return skipped[id] = !enable, 0; }
+int cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t enable) { return 0; }
 int cuptiActivityRegisterCallbacks(Request give, Complete take) { return request = give, complete = take, 0; }
-int cuptiActivityFlushAll(uint32_t flag) { return give_back(), 0; }
 int cuptiActivitySetAttribute(int attribute, size_t *bytes, void *value) { return 0; }
 int cuptiSetThreadIdType(int type) { return 0; }
 int cuptiFinalize(void) { return 0; }
+int cuptiSubscribe(void **subscriber, void *callback, void *user) { return *subscriber = &used, 0; }
+int cuptiUnsubscribe(void *subscriber) { return 0; }
+int cuptiEnableCallback(uint32_t enable, void *subscriber, int domain, uint32_t id) { return 0; }
 int cuptiGetResultString(int code, const char **text) { return *text = "FAKE", 0; }
 
+int cuptiActivityFlushAll(uint32_t flag) {
+    while (getenv("FAKE_HUNG")) pause();
+    pthread_mutex_lock(&lock);
+    give_back();
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record) {
+    uint8_t *next = *record ? (uint8_t *)*record + sizes[*(uint32_t *)*record] : buffer;
+    if (next >= buffer + valid) return 14;
+    return *record = next, 0;
+}
+
 int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *count) {
+    pthread_mutex_lock(&lock);
     *count = dropped;
-    return dropped = 0, 0;
+    dropped = 0;
+    pthread_mutex_unlock(&lock);
+    return 0;
 }
 
 int cuptiGetCallbackName(int domain, uint32_t id, const char **name) {
-    *name = id == LAUNCH_KERNEL ? "cuLaunchKernel" : "INVALID";
+    static const char *const names[1024] = {
+        [COPY] = "cuMemcpyHtoDAsync_v2", [LAUNCH_KERNEL] = "cuLaunchKernel", [PROFILER_START] = "cuProfilerStart",
+        [PROFILER_STOP] = "cuProfilerStop", [GRAPH_LAUNCH] = "cuGraphLaunch", [SYNC] = "cuStreamSynchronize",
+        [GET_CURRENT] = "cuCtxGetCurrent"};
+    if (id >= 1024) return 1;
+    *name = domain == 1 && names[id] ? names[id] : "INVALID";
     return 0;
 }

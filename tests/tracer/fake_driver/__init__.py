@@ -46,10 +46,16 @@ class Build:
         return cls(folder, rings)
 
     @staticmethod
+    def library(target: Path, flags: Sequence[str] = ()) -> Path:
+        """Compile the library alone."""
+        compile_library(target, compiler_or_skip(), flags)
+        return target
+
+    @staticmethod
     def compile(folder: Path, flags: Sequence[str] = ()) -> None:
         """Compile all of it; flags are for the compiler."""
         compiler = compiler_or_skip()
-        compile_library(folder / "light.so", compiler, flags)
+        Build.library(folder / "light.so", flags)
 
         def cc(*arguments: str | Path) -> None:
             subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)

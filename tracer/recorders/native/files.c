@@ -97,15 +97,40 @@ void files_drop(void) {
     close(folder);
 }
 
-void files_add(const char *suffix, const char *text, size_t length) {
+/* A part that did not fit is removed again. */
+static int write_whole(int file, const char *bytes, size_t length) {
+    struct stat before;
+    if (fstat(file, &before)) return 0;
+    ssize_t written = write(file, bytes, length);
+    if (written == (ssize_t)length) return 1;
+    if (written > 0 && ftruncate(file, before.st_size)) errno = 0;
+    return 0;
+}
+
+int files_add(const char *suffix, const char *bytes, size_t length) {
     char name[sizeof ring_name + 16];
     int folder = open_folder();
-    if (folder < 0) return;
+    if (folder < 0) return 0;
     snprintf(name, sizeof name, "%s%s", ring_name, suffix);
     int file = openat(folder, name, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file >= 0 && has_room(folder, length) && write(file, text, length) < 0) errno = 0;
+    int is_written = file >= 0 && has_room(folder, length) && write_whole(file, bytes, length);
     if (file >= 0) close(file);
     close(folder);
+    return is_written;
+}
+
+size_t files_read(const char *name, char *text, size_t size) {
+    struct stat found;
+    int folder = open_folder();
+    if (folder < 0) return 0;
+    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int is_mine = file >= 0 && !fstat(file, &found) && S_ISREG(found.st_mode) && found.st_uid == geteuid();
+    ssize_t length = is_mine ? read(file, text, size - 1) : 0;
+    if (file >= 0) close(file);
+    close(folder);
+    if (length < 0) length = 0;
+    text[length] = 0;
+    return (size_t)length;
 }
 
 void files_say(const char *mark, const char *program) {

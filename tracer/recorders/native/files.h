@@ -18,8 +18,11 @@ void *files_map(uint64_t at, uint64_t bytes);
 /* Remove the file again. */
 void files_drop(void);
 
-/* Append text to the file beside the ring with this suffix. */
-void files_add(const char *suffix, const char *text, size_t length);
+/* Append bytes to the file beside the ring with this suffix, all or none; returns whether there was space. */
+int files_add(const char *suffix, const char *bytes, size_t length);
+
+/* Read a text file of the recorder, up to a size; returns its length, 0 if there is none. */
+size_t files_read(const char *name, char *text, size_t size);
 
 /* Append a line to the list: this process, a mark, and its name. */
 void files_say(const char *mark, const char *program);

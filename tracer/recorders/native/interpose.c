@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cupti.h"
+
 typedef struct {
     const char *name, *symbol;
     int since, own;
@@ -27,6 +29,7 @@ typedef Result (*GetProcAddressV2)(const char *, void **, int, uint64_t, int *);
 __attribute__((visibility("hidden"))) Dlsym intertoken_dlsym;
 __attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
 static int wanted;
+int interpose_is_on;
 
 /* For code that may run before a sanitizer's runtime is initialised, which itself looks up symbols. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
@@ -61,9 +64,12 @@ __attribute__((constructor)) static void start(void) {
     find_linker();
     wanted = getenv("INTERTOKEN_LIGHT") != NULL;
     if (wanted) ring_announce();
+    interpose_is_on = wanted && !cupti_find();
 }
 
 int interpose_wanted(void) { return wanted; }
+
+void *interpose_next(const char *name) { return intertoken_dlsym(RTLD_NEXT, name); }
 
 void *interpose_driver(const char *name) {
     void *found = intertoken_dlsym(RTLD_NEXT, name);
@@ -126,7 +132,7 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
         intertoken_dlsym(RTLD_NEXT, name); /* sets dlerror */
         return NOTHING;
     }
-    if (!wanted || !real) return NULL;
+    if (!interpose_is_on || !real) return NULL;
     return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
 }
 
@@ -183,7 +189,7 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
 
 /* Uses the first version of the interface, which all drivers since 11.3 have. */
 static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
-    if (!wanted || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
+    if (!interpose_is_on || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");

@@ -15,6 +15,7 @@
 #endif
 
 #include "calls.h"
+#include "cupti.h"
 #include "device.h"
 #include "files.h"
 #include "interpose.h"
@@ -114,6 +115,21 @@ static void write_pair(Pair *pair) {
     atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
 }
 
+/* The same moment by two clocks, as close as possible. */
+static void write_start(Header *header) {
+    int64_t closest = INT64_MAX;
+    for (int tries = 0; tries < 4; tries++) {
+        struct timespec real;
+        int64_t before = ring_monotonic();
+        clock_gettime(CLOCK_REALTIME, &real);
+        int64_t apart = ring_monotonic() - before;
+        if (apart >= closest) continue;
+        closest = apart;
+        header->start_monotonic = before + apart / 2;
+        header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
+    }
+}
+
 /* The process's name, or the title that it set, from the kernel. */
 static void read_title(char title[COMM]) {
     int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
@@ -124,11 +140,9 @@ static void read_title(char title[COMM]) {
 }
 
 static void begin_header(Header *header, uint64_t records) {
-    struct timespec real;
     struct stat namespace;
     const char *paused = getenv(PAUSED);
     char title[COMM] = "";
-    clock_gettime(CLOCK_REALTIME, &real);
     header->version = RING_VERSION;
     header->header_bytes = HEADER_BYTES;
     header->pid = (uint32_t)getpid();
@@ -146,8 +160,7 @@ static void begin_header(Header *header, uint64_t records) {
     header->stamps_at = stamps_at(records);
     header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
     if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
-    header->start_monotonic = ring_monotonic();
-    header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
+    write_start(header);
     read_title(title);
     if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
     else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
@@ -196,6 +209,7 @@ static void forget_parent(void) {
     stamps_fork();
     nvtx_fork();
     sites_fork();
+    cupti_fork();
 }
 
 void ring_announce(void) {

@@ -1,0 +1,220 @@
+"""The light recorder where it is hard: every program must end as it would without it, and nothing be lost unsaid.
+
+A PyTorch program (a CUDA graph and eager kernels per step, in a seeded model) prints a checksum of its results. It runs
+without the recorder, then under it once per hardship: with a library of its own preloaded, under torch.profiler, around
+and inside nsys, with its descriptors closed, with a late fork, in a child that is killed, with too small a ring, with
+shared memory or disk full, with the recorder itself killed. Each row tells the exit codes, whether the checksum is the
+same bit for bit, how many calls were recorded, and what was said.
+
+Usage: python benchmarks/light_hardships.py -o FILE [--preload LIBRARY] [--nsys]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from record_engines import machine
+
+LIMIT: Final = 120  # s per run
+RECORD: Final = (sys.executable, "-m", "intertoken", "record", "--force")
+Row = dict[str, Any]
+
+
+def program(hardship: str, steps: int) -> None:
+    """The program that is recorded."""
+    if hardship == "closed descriptors":
+        os.closerange(3, 4096)
+    import torch
+
+    torch.manual_seed(0)
+    weights = [torch.randn(256, 256, device="cuda") * 0.06 for _ in range(8)]
+    state = torch.randn(4, 256, device="cuda")
+
+    def forward() -> None:
+        hidden = state
+        for weight in weights:
+            hidden = torch.tanh(hidden @ weight)
+        state.copy_(hidden)
+
+    forward()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        forward()
+    if hardship == "late fork" and not os.fork():
+        os._exit(0)
+    if hardship == "child":
+        child = subprocess.Popen([sys.executable, __file__, "--program", "endless"], stdout=subprocess.DEVNULL)
+        time.sleep(12)
+        child.kill()
+        child.wait()
+    digest = hashlib.sha256()
+    with torch.profiler.profile() if hardship == "torch.profiler" else open(os.devnull):
+        step = 0
+        while step < steps or hardship == "endless":
+            graph.replay()
+            state.mul_(1.01).add_(0.001)
+            digest.update(state.cpu().numpy().tobytes())
+            step += 1
+    print(f"checksum {digest.hexdigest()[:16]}", flush=True)
+
+
+def run(*command: str, **variables: str) -> tuple[int, str, str]:
+    """Run a command; return exit code, checksum and what was written to stderr."""
+    done = subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    found = re.findall(r"checksum (\w+)", done.stdout)
+    return done.returncode, found[-1] if found else "", done.stderr
+
+
+def itself(hardship: str = "none", steps: int = 400) -> tuple[str, ...]:
+    return sys.executable, __file__, "--program", hardship, "--steps", str(steps)
+
+
+def calls(trace: Path) -> int:
+    """The number of calls in a recording; 0 if there is none."""
+    from tracer.formats import read
+
+    return len(read(trace)["api"]) if trace.exists() else 0
+
+
+@contextmanager
+def filled(folder: Path) -> Iterator[None]:
+    """Fill the file system of a folder but for a megabyte."""
+    room = os.statvfs(folder)
+    ballast = folder / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(room.f_bavail * room.f_frsize - (1 << 20), 1))
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+@contextmanager
+def small_disk(work: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    mount = work / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)], check=True)
+    try:
+        yield mount
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+class Hardships:
+    """One method per hardship; each returns a row."""
+
+    def __init__(self, work: Path, preload: str, checksum: str) -> None:
+        self.work, self.preload, self.checksum = work, preload, checksum
+        self.rows: list[Row] = []
+
+    def each(self, name: str, attempt: Callable[[Path], Row]) -> None:
+        """Make an attempt and print its row."""
+        target = self.work / re.sub(r"\W", "-", name)
+        try:
+            row = attempt(target)
+        except Exception as problem:  # the others are tried all the same, and the row says it
+            row = {"failed": f"{type(problem).__name__}: {problem}"[:300]}
+        row = {"hardship": name, "calls": calls(target), **row}
+        self.rows.append(row)
+        print({key: (value[:160] if isinstance(value, str) else value) for key, value in row.items()}, flush=True)
+
+    def under(self, target: Path, *command: str, **variables: str) -> Row:
+        """Record a command."""
+        code, checksum, said = run(*RECORD, "-o", str(target), "--", *command, **variables)
+        return {"code": code, "same": checksum == self.checksum, "said": said.strip()}
+
+    def itself_under(self, hardship: str, target: Path) -> Row:
+        """Record the program with a hardship of its own."""
+        return self.under(target, *itself(hardship))
+
+    def killed(self, target: Path) -> Row:
+        """Kill the recorder (not the program), then recover the recording."""
+        started = subprocess.Popen(
+            [*RECORD, "-o", str(target), "--", *itself(steps=60000)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(10)
+        started.send_signal(signal.SIGKILL)
+        started.wait()
+        time.sleep(8)  # the program goes on
+        left = sorted(Path("/dev/shm").glob("intertoken-light-*"))
+        code, _, said = run(sys.executable, "-m", "intertoken", "record", "-o", str(target), "--recover", str(left[-1]))
+        subprocess.run(["pkill", "-f", "light_hardships.py --program"], check=False)
+        return {"code": code, "said": said.strip(), "left": len(left)}
+
+    def full_disk(self, target: Path) -> Row:
+        """The recording does not fit on its disk, and is recovered onto another."""
+        with small_disk(self.work) as disk:
+            row = self.under(disk / "recording", *itself())
+            found = re.search(r"--recover (/\S+?)[`,]", row["said"])
+            assert found, row
+            code, _, said = run(sys.executable, "-m", "intertoken", "record", "-o", str(target), "--recover", found[1])
+        return {**row, "recovered": code, "said then": said.strip()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--program")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--preload", default="")
+    parser.add_argument("--nsys", action="store_true")
+    options = parser.parse_args()
+    if options.program:
+        program(options.program, options.steps)
+        return
+    code, checksum, said = run(*itself())
+    if code or not checksum:
+        raise SystemExit(f"the program fails without the recorder: {said[-500:]}")
+    with tempfile.TemporaryDirectory() as folder:
+        tried = Hardships(Path(folder), options.preload, checksum)
+        tried.each("none", lambda target: tried.under(target, *itself()))
+        if options.preload:
+            tried.each("own preload", lambda target: tried.under(target, *itself(), LD_PRELOAD=options.preload))
+        for hardship in ("torch.profiler", "closed descriptors", "late fork", "child"):
+            tried.each(hardship, partial(tried.itself_under, hardship))
+        tried.each("ring overrun", lambda target: tried.under(target, *itself(), INTERTOKEN_LIGHT_RECORDS="2048"))
+        tried.each(
+            "program killed", lambda target: tried.under(target, "timeout", "-s", "KILL", "9", *itself("endless"))
+        )
+        tried.each("recorder killed", tried.killed)
+        tried.each("disk full", tried.full_disk)
+        with filled(Path("/dev/shm")):
+            tried.each("shared memory full", lambda target: tried.under(target, *itself()))
+        if options.nsys and shutil.which("nsys"):
+            profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "-o", f"{folder}/report")
+            tried.each("nsys inside", lambda target: tried.under(target, *profile, *itself()))
+            tried.each("nsys around", lambda target: {
+                "code": run(*profile, "--force-overwrite=true", *RECORD, "-o", str(target), "--", *itself())[0],
+            })  # fmt: skip
+    facts = {
+        "benchmark": "light_hardships", "date": datetime.date.today().isoformat(), **machine(), "checksum": checksum,
+        "rows": tried.rows,
+    }  # fmt: skip
+    if options.output:
+        options.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Reads what the library wrote in each process that was recorded through CUPTI (`native/cupti.c`), into one trace."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import union_categoricals
+
+from tracer.errors import FormatError, RecordError
+from tracer.recorders import cupti_layout as layout
+from tracer.recorders.cupti_library import hint
+from tracer.recorders.cupti_nvtx import OwnRanges
+from tracer.recorders.cupti_tables import Sources
+from tracer.recorders.cupti_trace import build
+from tracer.recorders.light_nvtx import nvtx_table
+from tracer.recorders.light_ring import Ring
+from tracer.trace import Trace
+
+_HEAD: Final = struct.Struct("<IIQ")
+_VERSION, _RECORDS, _TEXT, _CALL, _FAILED = range(1, 6)  # CuptiBlock in native/cupti.h
+_TIMES: Final = ("start", "end")
+_NO_RANGES: Final = pd.DataFrame({"thread": np.empty(0, np.int64)})
+
+
+@dataclass
+class Activities:
+    """The file of one process.
+
+    Attributes:
+        version: of CUPTI's interface, as `cuptiGetVersion` returns it; 0 if libcupti was not loaded.
+        buffers: the filled buffers.
+        texts: address in the process -> text.
+        calls: (callback domain, callback id) -> name of the API call.
+        failures: what failed, in words.
+        cut_bytes: the bytes of an incomplete block at the end, of a process that was killed while writing.
+    """
+
+    version: int = 0
+    buffers: list[bytes] = field(default_factory=list)
+    texts: dict[int, str] = field(default_factory=dict)
+    calls: dict[tuple[int, int], str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    cut_bytes: int = 0
+
+    def call_name(self, domain: int, cbid: int) -> str:
+        """The name of an API call."""
+        return self.calls.get((domain, cbid), f"{'cuda' if domain == 2 else 'cu'} call {cbid}")
+
+
+def read_activities(ring: Path) -> Activities:
+    """Read the file beside a ring; empty if there is none.
+
+    Raises:
+        FormatError: it cannot be read, or is damaged.
+    """
+    path = next((p for p in (ring, ring.parent.parent / ring.name) if _beside(p).is_file()), None)
+    if path is None:
+        return Activities()
+    try:
+        content = memoryview(_beside(path).read_bytes())
+    except OSError as problem:
+        raise FormatError(f"{_beside(path)}: cannot be read: {problem.strerror or problem}") from problem
+    found, at = Activities(), 0
+    while at + _HEAD.size <= len(content):
+        kind, size, about = _HEAD.unpack_from(content, at)
+        if not _VERSION <= kind <= _FAILED:
+            raise FormatError(f"{_beside(path)}: damaged: a block of unknown kind {kind} at byte {at}")
+        if at + _HEAD.size + size > len(content):
+            break
+        at += _HEAD.size
+        _take(found, kind, about, bytes(content[at : at + size]))
+        at += size
+    found.cut_bytes = len(content) - at
+    return found
+
+
+def _take(found: Activities, kind: int, about: int, block: bytes) -> None:
+    if kind == _VERSION:
+        found.version = about
+    elif kind == _RECORDS:
+        found.buffers.append(block)
+    elif kind == _TEXT:
+        found.texts[about] = block.decode(errors="replace")
+    elif kind == _CALL:
+        found.calls[about >> 32, about & 0xFFFFFFFF] = block.decode(errors="replace")
+    else:
+        found.failures.append(block.decode(errors="replace") + hint(about))
+
+
+def _beside(ring: Path) -> Path:
+    return ring.with_name(f"{ring.name}.cupti")
+
+
+def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], failures: list[str]) -> Trace | None:
+    """Build one trace from the files of all processes, which share a clock. Times count from the first event.
+
+    Args:
+        rings: of the processes; they hold the NVTX ranges.
+        graph_trace: "node" or "graph".
+        kinds: the kinds of activity that were recorded.
+        failures: receives why processes could not be recorded, also if there is no trace.
+
+    Returns:
+        None if nothing was recorded.
+    """
+    parts: list[Trace] = []
+    versions: list[int] = []
+    earlier: Counter[int] = Counter()  # the last correlation of a process before it called exec
+    origin = min((ring.start_utc_ns for ring in rings), default=0)
+    for ring in rings:
+        try:
+            activities = read_activities(ring.path)
+            failures += [f"{_who(ring)}: {failure}" for failure in activities.failures]
+            part = _of_process(ring, activities, origin, earlier[ring.process])
+        except (FormatError, RecordError) as problem:
+            failures.append(f"{_who(ring)} is left out: {problem}")
+            continue
+        if not len(part):
+            failures += part.notes
+            continue
+        earlier[ring.process] = max((int(t["correlation"].max()) for t in _correlated(part)), default=0)
+        parts.append(part)
+        versions.append(activities.version)
+    if not parts:
+        return None
+    trace = _joined(parts, origin)
+    trace.metadata |= {
+        "source": f"cupti {layout.version_name(versions[0])}",
+        "graph_trace": graph_trace,
+        "kinds": list(kinds),
+    }
+    trace.notes += failures
+    return trace
+
+
+def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> Trace:
+    """The trace of one process, with times since the origin, and correlations after earlier ones."""
+    sources = Sources(
+        origin, ring.process, lambda address: found.texts.get(address, ""), found.call_name, ring.program
+    )
+    sizes = layout.sizes(found.version) if found.version else {}
+    notes: list[str] = []
+    ranges = nvtx_table(ring, notes)
+    if len(ranges):
+        shift = ring.start_utc_ns - ring.start_ns - origin
+        ranges = ranges.assign(**{name: ranges[name] + shift for name in _TIMES})
+    dropped = ring.counters.get("cupti_dropped", 0)
+    trace = build(found.buffers, sizes, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
+    for frame in _correlated(trace):
+        frame["correlation"] += earlier
+    trace.notes = [f"{_who(ring)}: {note}" for note in trace.notes + _ending(ring, found)] + notes
+    return trace
+
+
+def _ending(ring: Ring, found: Activities) -> list[str]:
+    """What the end of the process tells of the recording."""
+    if not found.version:
+        return []
+    if found.cut_bytes:
+        return ["it was killed while writing: the last buffer is incomplete, and up to the last second is missing"]
+    if not ring.counters.get("cupti_ended"):
+        return ["it was killed, called exec, or is still running: up to the last second of it is missing"]
+    if left := ring.counters.get("cupti_buffers_left"):
+        return [f"{left} of CUPTI's buffers did not come back: the program itself uses CUPTI (torch.profiler, for "
+                "example), and what it did then is missing"]  # fmt: skip
+    return []
+
+
+def _joined(parts: Sequence[Trace], origin: int) -> Trace:
+    """One trace of the processes' traces, with times since its first event."""
+    timed = [table for part in parts for table in part.tables.values() if "start" in table and len(table)]
+    first = min(int(table["start"].min()) for table in timed)
+    tables = {name: _concatenated([part[name] for part in parts if len(part[name])]) for name in parts[0].tables}
+    for frame in tables.values():
+        for name in _TIMES:
+            if name in frame:
+                frame[name] = frame[name] - first
+    tables["devices"] = _distinct(tables["devices"], ["device"])
+    tables["threads"] = _distinct(tables["threads"], ["process", "thread"])  # twice if a process called exec
+    tables["processes"] = _distinct(tables["processes"], ["process"])
+    overhead: dict[str, Counter[str]] = {}
+    for part in parts:
+        for kind, spent in part.metadata["overhead"].items():
+            overhead.setdefault(kind, Counter()).update(spent)
+    start = origin + first
+    metadata: dict[str, Any] = {
+        "clock": {"name": "CLOCK_REALTIME", "origin_ns": start},
+        "start_utc_ns": start,
+        "overhead": {kind: dict(spent) for kind, spent in overhead.items()},
+    }
+    trace = Trace.from_columns(metadata, **{name: frame for name, frame in tables.items() if len(frame)})
+    trace.notes += [note for part in parts for note in part.notes]
+    return trace
+
+
+def _concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of several frames with the same columns; names stay categorical."""
+    if not frames:
+        return pd.DataFrame()
+    return pd.DataFrame({
+        name: union_categoricals([frame[name] for frame in frames])
+        if isinstance(frames[0][name].dtype, pd.CategoricalDtype)
+        else np.concatenate([frame[name].to_numpy() for frame in frames])
+        for name in frames[0]
+    })  # fmt: skip
+
+
+def _distinct(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
+    return frame.drop_duplicates(key, keep="last") if len(frame) else frame
+
+
+def _correlated(trace: Trace) -> list[pd.DataFrame]:
+    return [frame for frame in trace.tables.values() if "correlation" in frame and len(frame)]
+
+
+def _who(ring: Ring) -> str:
+    return f"process {ring.process} ({ring.program})"
