@@ -1,146 +1,41 @@
-"""Checks advice: applies the change that `intertoken advise` predicts, and compares predicted and measured gain.
+"""Checks advice: what `intertoken advise` predicts of changes, beside what they gained (`advice_measure.py`).
 
-Each program is recorded as `intertoken record --passes` does, and advised from every pass, with the rate of its runs
-without a recorder. Programs of a group run alternately without a recorder, `--repeats` times each; the gain is the
-ratio of their medians with its 95 % bootstrap interval. A program that prints `result TEXT` must print the same before
-and after the change.
+The gain is the ratio of the medians of the rates with its 95 % bootstrap interval; advice is given from every pass that
+was recorded, with the rate without a recorder. A program that prints its result must print the same before and after
+the change.
 
-loops: seven loops of `advice_loops.py` (PyTorch, transformers); llama.cpp: `llama-bench` with LCPP_SYNC (needs a build
-that knows it, `--llama-bench`, and `--model FILE.gguf`); vllm: asynchronous scheduling, full and piecewise graphs
-(`record_engines.py`); any other pair with `--pair`.
-
-Usage: python benchmarks/advice_check.py -o DIR [--groups NAME,...] [--repeats 5] [--passes light,graph] [--json FILE]
-           [--llama-bench PATH --model FILE] [--pair NAME EDIT RATE_REGEX BEFORE AFTER]            needs a GPU
+Usage: python benchmarks/advice_check.py DIR... [--json FILE]        no GPU needed
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import re
-import shlex
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from gpu_machine import commit
 
-HERE: Final = Path(__file__).absolute().parent
-LIMIT_S: Final = 400  # per run
-READ_LATER: Final = "device sampling, results read a step later"
-LOOP_EDITS: Final = {
-    "needless-sync": "without syncs", "pageable-copies": "aaag", "host-sampling": "ggg", "eager": "one graph launch",
-    "dynamic-cache": "one graph launch", "late-launch": "host work behind the launch",
-    "many-copies": "input copies merged",
-}  # fmt: skip
+ROOT: Final = Path(__file__).absolute().parents[1]
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Program:
-    """A command that prints its rate (steps/s; of several the first is a warm-up), and maybe its result."""
-
-    command: Sequence[str]
-    rate: str
-    environment: dict[str, str] = field(default_factory=dict)
-
-    def run(self, before: Sequence[str] = ()) -> tuple[float, str | None]:
-        """Run it, behind `before`; return steps/s and the printed result.
-
-        Raises:
-            RuntimeError: it fails, or prints no rate.
-        """
-        command = [*before, *self.command]
-        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, **self.environment}
-        try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            raise RuntimeError(f"{shlex.join(command)}: {problem}") from None
-        rates = [float(found) for found in re.findall(self.rate, done.stdout)]
-        if done.returncode or not rates:
-            raise RuntimeError(f"{shlex.join(command)}: exit code {done.returncode}: {done.stderr[-800:]}")
-        result = re.search(r"^result (.*)$", done.stdout, re.MULTILINE)
-        return statistics.median(rates[1:] or rates), result and result.group(1)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Programs that run alternately, and what is advised: (program before, edit, program after)."""
-
-    name: str
-    programs: dict[str, Program]
-    changes: tuple[tuple[str, str, str], ...]
-
-
-def groups(options: argparse.Namespace) -> Iterator[Group]:
-    """The groups that can run here."""
-    python = sys.executable
-    for loop, edit in LOOP_EDITS.items():
-        command = [python, str(HERE / "advice_loops.py"), loop, *shlex.split(options.loop_options)]
-        programs = {"before": command, "after": [*command, "--changed"]}
-        made = {name: Program(each, r"steps/s ([\d.]+)") for name, each in programs.items()}
-        yield Group(loop, made, (("before", edit, "after"),))
-    if options.llama_bench and options.model:
-        command = [options.llama_bench, "-m", options.model, "-p", "0", "-n", "256", "-r", "5", "-ngl", "99"]
-        rate = r'"avg_ts": ([\d.]+)'
-        strategies = {name: Program([*command, "-o", "json"], rate, {"LCPP_SYNC": name})
-                      for name in ("sccc", "saaas", "aaag")}  # fmt: skip
-        changes = (("sccc", "saaas", "saaas"), ("sccc", "aaag", "aaag"), ("saaas", "aaag", "aaag"))
-        yield Group("llama.cpp", strategies, changes)
-    yield vllm(options.output)
-    for name, edit, rate, before, after in options.pair:
-        made = {"before": Program(shlex.split(before), rate), "after": Program(shlex.split(after), rate)}
-        yield Group(name, made, (("before", edit, "after"),))
-
-
-def vllm(output: Path) -> Group:
-    """One process, so that a profiler within it sees the work; asynchronous scheduling and the kind of graphs vary."""
-
-    def program(asynchronous: bool, graphs: str) -> Program:
-        engine = {"async_scheduling": asynchronous, "cudagraph_mode": graphs}
-        command = [sys.executable, str(HERE / "record_engines.py"), "vllm", "-o", str(output / "vllm"), "--name",
-                   "run", "--cases", "b1", "--repeats", "5", "--steps", "256", "--engine-options",
-                   json.dumps(engine)]  # fmt: skip
-        environment = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        return Program(command, r"decode steps/s ([\d.]+)", environment)
-
-    programs = {
-        "full": program(True, "FULL_AND_PIECEWISE"),
-        "synchronous": program(False, "FULL_AND_PIECEWISE"),
-        "piecewise": program(True, "PIECEWISE"),
-    }
-    return Group(
-        "vllm",
-        programs,
-        (
-            ("synchronous", READ_LATER, "full"),
-            ("piecewise", "one graph launch", "full"),
-        ),
-    )
-
-
-def advised(program: Program, folder: Path, passes: str, rate: float) -> dict[str, dict[str, Any]]:
-    """Record a program; return for each pass what `intertoken advise --json` prints, or {"problem": ...}."""
-    intertoken = [sys.executable, "-m", "intertoken"]
-    found: dict[str, dict[str, Any]] = {}
-    try:
-        program.run([*intertoken, "record", "-o", str(folder), "--passes", passes, "--force", "--"])
-    except RuntimeError as problem:
-        print(f"  {problem}", file=sys.stderr)
-    for level in passes.split(","):
-        trace = folder if level == passes.split(",")[0] else folder / level
-        command = [*intertoken, "advise", str(trace), "--untraced-tokens-per-s", f"{rate:g}", "--json"]
-        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
-        found[level] = json.loads(done.stdout) if done.returncode == 0 else {"problem": done.stderr.strip()[-300:]}
-    return found
+def advised(trace: Path, within: str | None, rate: float) -> dict[str, Any]:
+    """What `intertoken advise --json` prints of a recording, or {"problem": ...}."""
+    command = [sys.executable, "-m", "intertoken", "advise", str(trace), "--untraced-tokens-per-s", f"{rate:g}"]
+    command += ["--json", *(["--range", within] if within else [])]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    if done.returncode:
+        return {"problem": done.stderr.strip()[-300:]}
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
 
 
 def predicted(facts: dict[str, Any], edit: str) -> Row:
@@ -175,27 +70,18 @@ def judged(row: Row) -> Row:
     return row
 
 
-def checked(group: Group, options: argparse.Namespace) -> list[Row]:
-    """Measure the programs of a group alternately, record those that advice is for, and compare."""
-    rates: dict[str, list[float]] = {name: [] for name in group.programs}
-    results: dict[str, set[str | None]] = {name: set() for name in group.programs}
-    for repeat in range(options.repeats):
-        for name in list(group.programs)[:: -1 if repeat % 2 else 1]:
-            rate, result = group.programs[name].run()
-            rates[name].append(rate)
-            results[name].add(result)
-    rows = []
-    for before in dict.fromkeys(before for before, _, _ in group.changes):
-        folder = options.output / f"{group.name}-{before}"
-        facts = advised(group.programs[before], folder, options.passes, statistics.median(rates[before]))
-        for _, edit, after in (change for change in group.changes if change[0] == before):
-            equal = None if None in results[before] | results[after] else results[before] == results[after]
-            for level, advice in facts.items():
-                row = {"group": group.name, "before": before, "after": after, "edit": edit, "pass": level,
-                       "measured": ratio(rates[after], rates[before]), "results_equal": equal,
-                       "rates": {"before": rates[before], "after": rates[after]}}  # fmt: skip
-                rows.append(judged(row | predicted(advice, edit)))
-    return rows
+def checked(folder: Path) -> Iterator[Row]:
+    """The rows of what was measured in a folder."""
+    for change in json.loads((folder / "measured.json").read_text(encoding="utf-8"))["changes"]:
+        rates, results = change["rates"], change["results"]
+        known = all(results.values())
+        row = {name: change[name] for name in ("group", "before", "after", "edit", "rates")} | {
+            "measured": ratio(rates["after"], rates["before"]),
+            "results_equal": len({*results["before"], *results["after"]}) == 1 if known else None,
+        }  # fmt: skip
+        for level, path in change["recordings"].items():
+            facts = advised(folder / path, change["range"], statistics.median(rates["before"]))
+            yield judged({**row, "pass": level} | predicted(facts, change["edit"]))
 
 
 def summary(rows: list[Row]) -> Row:
@@ -232,37 +118,21 @@ def line(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder of the recordings")
-    parser.add_argument("--groups", type=lambda text: text.split(","), help="[default: all, and every --pair]")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--passes", default="light,graph")
-    parser.add_argument("--loop-options", default="", help="of advice_loops.py, such as '--layers 12 --width 2048'")
-    parser.add_argument("--llama-bench")
-    parser.add_argument("--model", help="of llama-bench")
-    parser.add_argument("--pair", nargs=5, action="append", default=[], metavar=("NAME", "EDIT", "RATE", "BEFORE",
-                        "AFTER"), help="two commands, a regular expression of their rate, and the edit")  # fmt: skip
+    parser.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of advice_measure.py")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    options.output.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    failed: dict[str, str] = {}
-    for group in groups(options):
-        if options.groups and group.name not in options.groups:
-            continue
-        try:
-            rows += checked(group, options)
-        except RuntimeError as problem:
-            failed[group.name] = str(problem)
-            print(f"{group.name}: {problem}", file=sys.stderr)
-            continue
-        for row in rows:
-            if row["group"] == group.name:
-                print(line(row), flush=True)
-    found = summary(rows) | {"failed": failed}
+    for folder in options.folders:
+        for row in checked(folder):
+            print(line(row), flush=True)
+            rows.append(row)
+    found = summary(rows)
     print(json.dumps(found, indent=1))
     if options.json:
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        content = {"benchmark": "advice_check", "date": date, "summary": found, "rows": rows}
+        machines = [json.loads((folder / "measured.json").read_text(encoding="utf-8")) for folder in options.folders]
+        measured = [{name: each.get(name) for name in ("date", "gpu", "driver", "commit")} for each in machines]
+        content = {"benchmark": "advice_check", "measured": measured, "predicted_at": commit(), "summary": found,
+                   "rows": rows}  # fmt: skip
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

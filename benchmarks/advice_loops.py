@@ -1,6 +1,7 @@
-"""Decode loops in PyTorch with one flaw each, and the same loops without it; `advice_check.py` records and runs them.
+"""Decode loops in PyTorch with one flaw each, and the same loops without it; `advice_measure.py` records and runs them.
 
-Prints the steps/s of several windows and a digest of the tokens, which the change must not alter.
+Prints the steps/s of several windows, in which both variants of a loop alternate, and a digest of the tokens, which the
+change must not alter. All windows of a loop but those that warm up lie in an NVTX range of its name.
 
 needless-sync   two syncs per step that nothing needs       changed: without them
 pageable-copies inputs are copied from pageable memory      changed: pinned memory, asynchronous copies
@@ -8,8 +9,10 @@ host-sampling   the host takes the argmax of the logits     changed: the device 
 eager           kernels are launched one by one             changed: one CUDA graph per step
 late-launch     the host's own work comes before the launch  changed: behind it, while the device computes
 many-copies     six small asynchronous copies before it     changed: one copy of all inputs
+late-copies     the same, of inputs that are known before   changed: behind the launch of the step before
 dynamic-cache   transformers: `generate`, dynamic cache     changed: static cache, compiled into CUDA graphs
-Usage: python benchmarks/advice_loops.py LOOP [--changed] [--layers N] [--width N] [--steps N] [--windows N]
+Usage: python benchmarks/advice_loops.py LOOP,... [--variants before,after] [--layers N] [--width N] [--steps N]
+           [--windows N]
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from typing import Any, Final
 
 import torch
 
+from tracer import annotate
+
 VOCABULARY: Final = 32000
 INPUTS: Final = 6
 WORDS: Final = 400
 """Tokens that are formatted in each step of late-launch, which takes the host some 50 µs."""
+WARM_UPS: Final = 3
 Loop = Callable[[int], list[int]]
 """Decodes so many steps; returns their tokens."""
 
@@ -241,6 +247,35 @@ def many_copies(options: argparse.Namespace) -> Loop:
     return decode
 
 
+def late_copies(options: argparse.Namespace) -> Loop:
+    """Copy what was known a step before when the token has been read, or behind the launch of the step before.
+
+    The stream orders those copies behind the graph, and the fetch of its token waits for them.
+    """
+    decoder = Decoder(options)
+    decoder.capture()
+    host = decoder.pinned(INPUTS, 64, dtype=torch.bfloat16)
+
+    def give(step: int) -> None:
+        host.fill_(step % 7)
+        for given, row in zip(decoder.given, host, strict=True):
+            given.copy_(row, non_blocking=True)
+
+    def decode(steps: int) -> list[int]:
+        tokens = []
+        give(0)
+        for step in range(steps):
+            if step and not options.changed:
+                give(step)
+            decoder.launch()
+            if options.changed:
+                give(step + 1)
+            tokens.append(int(decoder.token.item()))
+        return tokens
+
+    return decode
+
+
 def dynamic_cache(options: argparse.Namespace) -> Loop:
     """`generate` with a dynamic cache, which no CUDA graph can hold."""
     from transformers import AutoModelForCausalLM, CompileConfig, LlamaConfig
@@ -251,7 +286,7 @@ def dynamic_cache(options: argparse.Namespace) -> Loop:
             LlamaConfig(hidden_size=options.width, intermediate_size=11 * options.width // 4,
                         num_hidden_layers=options.layers, num_attention_heads=options.width // 64,
                         num_key_value_heads=max(options.width // 512, 1), vocab_size=VOCABULARY),
-            dtype=torch.bfloat16,
+            dtype=torch.float32,  # so that kernels of another kind choose the same tokens
         ).eval()  # fmt: skip
     model.generation_config.update(eos_token_id=None, pad_token_id=0, do_sample=False)
     prompt = torch.arange(10, 26, device=options.device)[None]
@@ -268,29 +303,42 @@ def dynamic_cache(options: argparse.Namespace) -> Loop:
 
 LOOPS: Final = {
     "needless-sync": needless_sync, "pageable-copies": pageable_copies, "host-sampling": host_sampling, "eager": eager,
-    "late-launch": late_launch, "many-copies": many_copies, "dynamic-cache": dynamic_cache,
+    "late-launch": late_launch, "many-copies": many_copies, "late-copies": late_copies, "dynamic-cache": dynamic_cache,
 }  # fmt: skip
+
+
+def run(loop: str, options: argparse.Namespace) -> None:
+    """Warm up, and run the variants of a loop in turn."""
+    decodes = {variant: LOOPS[loop](argparse.Namespace(**vars(options), changed=variant == "after"))
+               for variant in options.variants}  # fmt: skip
+    digests = {variant: hashlib.sha256() for variant in decodes}
+    for decode in decodes.values():
+        for _ in range(WARM_UPS):
+            decode(options.steps)
+    with annotate(loop):
+        for window in range(options.windows):
+            for variant in list(decodes)[:: -1 if window % 2 else 1]:
+                start = time.perf_counter()
+                tokens = decodes[variant](options.steps)
+                print(f"{loop} {variant} steps/s {options.steps / (time.perf_counter() - start):.2f}", flush=True)
+                digests[variant].update(repr(tokens).encode())
+    for variant, digest in digests.items():
+        print(f"{loop} {variant} result {digest.hexdigest()[:16]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("loop", choices=LOOPS)
-    parser.add_argument("--changed", action="store_true")
+    parser.add_argument("loops", type=lambda text: text.split(","))
+    parser.add_argument("--variants", type=lambda text: text.split(","), default=["before"])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--windows", type=int, default=6, help="the first of them is a warm-up")
+    parser.add_argument("--windows", type=int, default=5)
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
-    digest = hashlib.sha256()
     with torch.no_grad():
-        decode = LOOPS[options.loop](options)
-        for _ in range(options.windows):
-            start = time.perf_counter()
-            tokens = decode(options.steps)
-            print(f"steps/s {options.steps / (time.perf_counter() - start):.2f}", flush=True)
-            digest.update(repr(tokens).encode())
-    print(f"result {digest.hexdigest()[:16]}")
+        for loop in options.loops:
+            run(loop, options)
 
 
 if __name__ == "__main__":

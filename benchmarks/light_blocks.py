@@ -8,6 +8,7 @@ period of the paused blocks minus the busy time.
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own).
 Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
+           [--call-sites]
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import record_engines
 from light_recorder import interval
 from record_engines import Generate, Step, figures, machine
 
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_library import library
-from tracer.recorders.light_program import FOLDER, environment, read_folder
+from tracer.recorders.light_program import FOLDER, SITES, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
+from tracer.trace import Trace
 
 LIMIT = 540  # s
 READ = 400  # steps of the last block, which is read
+PAUSE_NS = 50_000_000  # at least; no step takes as long
 
 
 def switch(*, on: bool) -> None:
@@ -127,8 +131,19 @@ ENGINES = {
 }  # fmt: skip
 
 
+def last_block(trace: Trace) -> Trace:
+    """Return what follows the last pause of a recording."""
+    start = np.sort(trace["api"]["start"].to_numpy())
+    pauses = np.flatnonzero(np.diff(start) > PAUSE_NS)
+    since = start[pauses[-1] + 1] if len(pauses) else start[0]
+    tables = {
+        name: table[table["start"] >= since] if "start" in table else table for name, table in trace.tables.items()
+    }
+    return Trace({name: table.reset_index(drop=True) for name, table in tables.items()}, trace.metadata, trace.notes)
+
+
 def told(rings: Path, trace_to: Path | None) -> dict[str, Any]:
-    """Return the figures of the recording, µs, for the last block, which follows the last pause."""
+    """Return the figures of the recording, µs, and write its last block, which follows the last pause."""
     from tracer.analysis.gaps import gap_report
     from tracer.analysis.tokens import find_steps
     from tracer.formats import write
@@ -137,7 +152,7 @@ def told(rings: Path, trace_to: Path | None) -> dict[str, Any]:
     if trace is None:
         return {}
     if trace_to:
-        write(trace, trace_to)
+        write(last_block(trace), trace_to)
     report = gap_report(trace, find_steps(trace))
     idle = report.idle
     return {
@@ -163,7 +178,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--trace", type=Path, help="keep the recording in this folder")
+    parser.add_argument("--trace", type=Path, help="keep the last block of the recording in this folder")
+    parser.add_argument("--call-sites", action="store_true", help="record with call sites")
+    parser.add_argument("--engine-options", type=json.loads, default={}, help="of vLLM, see record_engines.py")
     options = parser.parse_args()
     if os.environ.get("LIGHT_BLOCKS"):
         fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda", "model": {}}
@@ -173,6 +190,7 @@ def main() -> None:
         return
     with folder() as rings:
         given = environment(library(), rings, {**os.environ, "LIGHT_BLOCKS": "1"})
+        given |= {SITES: "1"} if options.call_sites else {}
         done = subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=False)
         if done.returncode:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")
@@ -185,7 +203,8 @@ def main() -> None:
         print(f"idle {idle['p50']:.1f} µs, untraced period - busy {truth:.1f} µs, gap {found['told']['gap_us']['p50']}")
     for note in found["told"].get("notes", []):
         print("note:", note[:300])
-    facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine, **found}
+    facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine,
+             "call_sites": options.call_sites, **found}  # fmt: skip
     options.output.write_text(json.dumps(facts, indent=1, default=float) + "\n", encoding="utf-8")
 
 

@@ -31,8 +31,9 @@ from tracer import read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import H200, Learned, Pair, learned
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.graph_json import GRAPH_FILE, read_graph

@@ -1,4 +1,4 @@
-"""The benchmark that checks advice: what it makes of predictions and rates, and one whole round over fake programs."""
+"""The benchmarks that check advice: what they make of predictions and rates, and one whole round over fake programs."""
 
 import importlib.util
 import json
@@ -9,10 +9,22 @@ import pytest
 
 from tests.tracer.fake_driver import Build
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "advice_check.py"
-SPEC = importlib.util.spec_from_file_location("advice_check", SCRIPT)
-advice_check = sys.modules["advice_check"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(advice_check)
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def loaded(name):
+    """A benchmark as a module, which finds the others beside it."""
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return module
+
+
+advice_check, advice_measure = loaded("advice_check"), loaded("advice_measure")
 
 
 def row(estimate, low, high, measured):
@@ -58,8 +70,9 @@ def test_programs_are_run_recorded_and_compared(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     pair = ("fake", "without syncs", r"steps/s (\d+)", f"{program} events 100", f"{program} none 150")
-    advice_check.main(["-o", str(tmp_path / "out"), "--groups", "fake", "--repeats", "2", "--passes", "light",
-                       "--json", str(tmp_path / "a.json"), "--pair", *pair])  # fmt: skip
+    advice_measure.main(["-o", str(tmp_path / "out"), "--groups", "fake", "--repeats", "2", "--passes", "light",
+                         "--pair", *pair])  # fmt: skip
+    advice_check.main([str(tmp_path / "out"), "--json", str(tmp_path / "a.json")])
     (found,) = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert found["measured"]["median"] == pytest.approx(1.5)
     assert found["results_equal"] is True

@@ -28,6 +28,7 @@ def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
         "unused": [asdict(setting) for setting in found.unused],
         "eager_launches": [asdict(one) for one in found.eager],
         "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
+        "withheld": [{"edit": edit, "why": why} for edit, why in found.withheld.items()],
     }
 
 
@@ -110,6 +111,11 @@ def rest(facts: dict[str, Any]) -> list[str]:
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]
+    reasons = dict.fromkeys(one["why"] for one in facts["withheld"])
+    lines += [
+        f"this recording cannot tell: {', '.join(one['edit'] for one in facts['withheld'] if one['why'] == why)}; {why}"
+        for why in reasons
+    ]
     shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
     without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
     if shown:

@@ -4,6 +4,7 @@
     ├── TraceError            a recording cannot be read, written or analysed
     │   ├── FormatError       not a trace, a damaged trace, or an unknown format
     │   ├── EmptyTraceError   readable, but without the data that the analysis needs
+    │   ├── CannotTellError   a prediction that the recording cannot carry
     │   └── RecordError       recording is impossible here: no driver, CUPTI or nsys, or another profiler is active
     ├── UsageError            an invalid option or argument
     │   └── IncomparableError runs that do not do the same work on the same device
@@ -34,6 +35,10 @@ class FormatError(TraceError):
 
 class EmptyTraceError(TraceError):
     """A trace is readable but lacks the data that the analysis needs (kernels, token steps, ...)."""
+
+
+class CannotTellError(TraceError):
+    """A recording cannot carry a prediction; says why, and what to record."""
 
 
 class RecordError(TraceError):

@@ -16,6 +16,7 @@ from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
+from tracer.schema import PYTHON_FUNCTION
 
 OTHER = THREAD + 1
 
@@ -145,6 +146,45 @@ def test_another_thread_at_work_may_hold_a_lock() -> None:
     assert parts(script) == {
         "host_lock": 240, "other_thread": 100, "host_allocation": 10, "launch_call": 50, "host_code": 600,
     }  # fmt: skip
+
+
+def python(script: Script, text: str, start: int, end: int, thread: int = THREAD) -> None:
+    script.range(text, start, end, thread=thread, domain=PYTHON_FUNCTION)
+
+
+LOCK = "<built-in method acquire of _thread.lock object at 0x7f>"
+
+
+def test_an_open_python_function_of_another_thread_is_no_work() -> None:
+    """It waits for a queue, and for longer than the window."""
+    script = idle()
+    python(script, "queue.py(154): get", 0, 5000, OTHER)
+    python(script, LOCK, 10, 4990, OTHER)
+    python(script, "engine.py(7): step", 0, 2100)
+    assert parts(script) == {"launch_call": 50, "host_code": 950}
+
+
+def test_a_thread_that_enters_python_functions_has_the_lock_of_the_interpreter() -> None:
+    """Of what the other thread does, 60 ns lie between two steps of this one, and 100 in a wait."""
+    script = idle()
+    python(script, "engine.py(7): step", 0, 2100)
+    for start in (1200, 1500):  # own steps
+        python(script, "engine.py(9): plan", start, start + 10)
+    python(script, "output.py(3): send", 900, 2500, OTHER)
+    python(script, "output.py(4): encode", 1300, 1330, OTHER)
+    python(script, LOCK, 1330, 1430, OTHER)
+    python(script, "output.py(5): write", 1430, 1460, OTHER)
+    assert parts(script) == {"host_lock": 60, "launch_call": 50, "host_code": 890}
+
+
+def test_a_thread_waits_inside_the_functions_that_wait() -> None:
+    script = idle()
+    python(script, "engine.py(7): step", 0, 2100)
+    python(script, "queue.py(154): get", 1190, 1310)
+    python(script, LOCK, 1200, 1300)
+    python(script, "output.py(4): encode", 1210, 1280, OTHER)
+    python(script, "output.py(4): encode", 1282, 1290, OTHER)
+    assert parts(script) == {"host_wait": 100, "launch_call": 50, "host_code": 850}
 
 
 def test_host_compute_is_seen_by_the_ranges_of_splits() -> None:

@@ -18,10 +18,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
-    GRAPH_LAUNCH_NS,
-    GRAPH_NODE_NS,
     Edit,
-    OneGraph,
     ScaleHost,
     ScaleKernels,
     Strategy,
@@ -30,6 +27,7 @@ from tracer.analysis.whatif.edits import (
 )
 from tracer.analysis.whatif.margin import FEWER_CALLS
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
+from tracer.analysis.whatif.one_graph import GRAPH_LAUNCH_NS, GRAPH_NODE_NS, OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
 from tracer.schema import HOST_COMPUTE

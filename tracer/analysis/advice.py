@@ -17,14 +17,15 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.needed import needed_syncs
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.engines.engine import Engine, Setting
-from tracer.errors import TraceError, UnsafePlanError, UsageError
+from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.trace import Trace
 
 _MOST_SYNCS: Final = 24
@@ -121,6 +122,7 @@ class Advised:
         kept: edits by gain, the largest first.
         unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
         refused: label -> why data flow forbids the edit.
+        withheld: label -> why this recording cannot tell what the edit brings.
         before: the figures of the recording, without the profiler where a rate is known.
         state: as in `Base`; `base.TRACED` where nothing is predicted because no rate is known.
         bound: speedup if the device never idled; None if unknown.
@@ -132,6 +134,7 @@ class Advised:
     kept: tuple[Advice, ...]
     unsure: dict[str, Prediction]
     refused: dict[str, str]
+    withheld: dict[str, str]
     before: Figures
     state: str
     bound: float | None
@@ -162,6 +165,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     kept: list[Advice] = []
     unsure: dict[str, Prediction] = {}
     refused: dict[str, str] = {}
+    withheld: dict[str, str] = {}
     engine, found_syncs = engine_of(trace), sync_report(trace, steps)
     unused = unused_settings(engine, found_syncs) if steps.decodes else ()
     strategy = found_syncs.strategy if steps.decode_alone else None
@@ -172,6 +176,8 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
             found = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
             refused[label] = str(problem)
+        except CannotTellError as problem:
+            withheld[label] = str(problem)
         except (UsageError, TraceError):
             continue  # this recording does not allow the edit
         else:
@@ -185,7 +191,8 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     known = {setting for advice in kept for setting in advice.settings}
     unused = tuple(setting for setting in unused if setting not in known)
     eager = tuple(_eager(base, steps))
-    return Advised(tuple(kept), unsure, refused, base.before, base.state, _bound(base.before), engine, unused, eager)
+    bound = _bound(base.before)
+    return Advised(tuple(kept), unsure, refused, withheld, base.before, base.state, bound, engine, unused, eager)
 
 
 def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Candidate]:

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis import python_turns
 from tracer.analysis.calls import (
     BLOCKING_COPY,
     COPY,
@@ -33,7 +34,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_awaited, targets
 from tracer.collectives import collectives
 from tracer.intervals import intersection, touching, union
-from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS, PYTHON_FUNCTION
+from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 CAUSES: Final = {
@@ -65,6 +66,7 @@ PARTS: Final = {
         "host_allocation": "allocation and free calls",
         "host_api": "other CUDA calls",
         "host_compute": "host compute",
+        "host_wait": "waiting for a lock, queue or message",
         "host_lock": "another thread at work: perhaps a lock (GIL)",
         "host_code": "plain host code",
     },
@@ -79,8 +81,9 @@ PARTS: Final = {
 A sync, or a loop that queries whether work has completed, waits until the last activity of its target (see `waits`)
 that ends inside it. A copy without a device record counts as running for the whole call. In `launch_queued` the device,
 not the host, takes the time. `host_compute` is in the NVTX ranges `split N: host` of this project's executor.
-`host_lock`: the thread makes no call while another thread of its process is inside an NVTX range of its own; that it
-waits for that thread is a guess.
+`host_wait`: inside a Python function that waits. `host_lock`: the thread makes no call while another thread of its
+process is inside an NVTX range of its own, or, where Python functions are recorded, while another one has the
+interpreter's lock (`python_turns`); that it waits for that thread is a guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
@@ -89,7 +92,7 @@ CAUSE_OF: Final = {part: cause for cause, parts in PARTS.items() for part in par
 """Part's column -> its cause's column."""
 
 _HOST_COMPUTE: Final = r"split \d+: host$"
-_NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", PYTHON_FUNCTION}
+_NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op"}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -195,7 +198,12 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
     yield "host_compute", _spans(near.ranges[mine & of_host_compute(near.ranges)])
     yield "other_process", _others(near, windows)
     yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
+    thread = windows["thread"].iloc[0]
+    functions = python_turns.functions_of(trace, process)
+    yield "host_wait", python_turns.waits(functions[functions["thread"] == thread])
     yield "host_lock", _spans(near.ranges[~mine & (near.ranges["process"] == process).to_numpy()])
+    for spans in python_turns.turns_of_others(functions, thread).values():
+        yield "host_lock", spans
 
 
 def _others(near: Near, windows: pd.DataFrame) -> Spans:

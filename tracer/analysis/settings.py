@@ -6,8 +6,9 @@ import numpy as np
 
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.syncs import SyncReport
-from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy
+from tracer.analysis.whatif.edits import Edit, Strategy
 from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.engines import engines

@@ -21,7 +21,8 @@ from dashboard.view import View, with_fields
 from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
 from tracer.analysis.step_stacks import HostStep, by_function
-from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.streams import Concurrent
 
 ADDRESS: Final = "advice/"

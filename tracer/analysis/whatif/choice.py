@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracer.analysis.whatif.edits import Edit, OneGraph, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
 from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import IntoGraph
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.errors import UsageError
 
 

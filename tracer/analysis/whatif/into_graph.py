@@ -16,7 +16,8 @@ from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.edits import GRAPH_NODE_NS, GRAPH_ORDER_NS, Unmeasured
+from tracer.analysis.whatif.edits import Unmeasured
+from tracer.analysis.whatif.one_graph import GRAPH_NODE_NS, GRAPH_ORDER_NS
 from tracer.errors import EmptyTraceError, UnsafePlanError
 from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 

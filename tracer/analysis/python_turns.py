@@ -1,0 +1,64 @@
+"""What Python functions of the threads of a process tell about waiting: for locks and queues, and for the GIL.
+
+A thread that enters or leaves a Python function holds the global interpreter lock (GIL). So while one thread does that
+and another one enters and leaves none, the first has the lock, unless it waits itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import among, rows_named
+from tracer.intervals import touching, union
+from tracer.schema import PYTHON_FUNCTION
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+Spans = tuple[Ints, Ints]
+
+WAITS: Final = re.compile(
+    r"^<(built-in (method|function)|method) '?(acquire|sleep|select|poll|kevent|recv\w*|accept|wait)\b"
+)
+"""Python functions that wait for another thread or process: the innermost ones, which are built in."""
+
+
+def waits(functions: pd.DataFrame) -> Spans:
+    """When a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
+    chosen = functions[rows_named(functions["text"], WAITS.search)]
+    return union(chosen["start"], chosen["end"])
+
+
+def functions_of(trace: Trace, process: int) -> pd.DataFrame:
+    """The Python functions of a process."""
+    nvtx = trace["nvtx"]
+    return nvtx[among(nvtx["process"].to_numpy(), [process]) & (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()]
+
+
+def turns_of_others(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+    """When another thread has the GIL and this one makes no step: thread -> spans, ns.
+
+    Args:
+        functions: of one process.
+        thread: the one that may wait.
+    """
+    mine = functions["thread"] == thread
+    own = _edges(functions[mine])
+    found = {}
+    for other, theirs in functions[~mine].groupby("thread", sort=True):
+        edges = _edges(theirs)
+        low, high = edges[:-1], edges[1:]
+        before = np.searchsorted(own, low, side="left")
+        steps = np.searchsorted(own, high, side="right") - before
+        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(theirs))
+        if chosen.any():
+            found[int(str(other))] = (low[chosen], high[chosen])
+    return found
+
+
+def _edges(functions: pd.DataFrame) -> Ints:
+    return np.unique(np.concatenate([functions["start"].to_numpy(np.int64), functions["end"].to_numpy(np.int64)]))
