@@ -1,4 +1,4 @@
-// Wheel, touch, drag, keys and buttons move the timeline at once: the drawing is shifted and stretched without a
+// Wheel, touch, drag, keys and buttons move the timeline at once: what is drawn is shifted and stretched without a
 // request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps.
 // Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
@@ -24,80 +24,17 @@
     resting = window.setTimeout(refine, REST);
   };
 
-  // The axis of a passing range, as the server will draw it.
-  const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
-  const ticks = ([from, to], most) => {
-    let step = 10 ** Math.max(Math.floor(Math.log10(((to - from) * 1e9) / most)), 0);
-    step *= [1, 2, 5, 10].find((times) => ((to - from) * 1e9) / (step * times) <= most);
-    const [unit, name] = UNITS.find(([unit]) => step >= unit), found = [];
-    for (let at = Math.ceil((from * 1e9) / step) * step; at <= to * 1e9; at += step) {
-      found.push([at / 1e9, at ? `${(at / unit).toLocaleString("en-US")} ${name}`.replace("-", "−") : "0"]);
-    }
-    return found;
-  };
-  const passers = new Map(); // of that axis each line and text, by what it is and what it says: most stay from frame to frame
-  const passing = (plot, [from, to]) => {
-    const { xaxis } = plot._fullLayout, found = ticks([from, to], Math.max(Math.floor(xaxis._length / 120), 4)), kept = new Set();
-    const place = (time) => ((time - from) / (to - from)) * xaxis._length;
-    for (const kind of ["path.xgrid", "path.xtick", ".xtick > text"]) {
-      const like = plot.querySelector(`${kind}:not(.passing)`), x = (like?.__data__ ?? like?.parentNode.__data__)?.x;
-      const row = like?.closest(".xaxislayer-above, .gridlayer > *");
-      if (x === undefined || !row) continue;
-      for (const [time, text] of found) {
-        const name = `${kind} ${text}`, known = passers.get(name), node = known?.isConnected ? known : like.cloneNode(true);
-        kept.add(name);
-        if (node !== known) {
-          if (like.tagName === "text") node.textContent = text;
-          node.classList.add("passing");
-          row.append(node);
-          passers.set(name, node);
-        }
-        node.style.translate = `${place(time) - xaxis.l2p(x)}px 0`;
-      }
-    }
-    pass(kept);
-  };
-  const pass = (kept) => {
-    for (const [name, node] of passers) if (!kept.has(name)) (node.remove(), passers.delete(name));
-  };
-
-  // Show the target by transforming what was drawn for another range.
+  // Show the target by what was drawn for another range.
   const show = () => {
     frame = 0;
     const plot = plotted();
     if (!plot) return;
-    const { xaxis, _plots } = plot._fullLayout, { plot: marks, clipRect } = _plots.xy;
-    const [low, high] = xaxis.range, [from, to] = target || [low, high];
-    window.dash_clientside.minimap.frame([from, to]);
-    const stretch = (high - low) / (to - from), shift = ((low - from) / (to - from)) * xaxis._length;
-    const still = !target || (Math.abs(shift) < 1e-6 && Math.abs(stretch - 1) < 1e-9);
-    const to_px = (x) => ((x - from) / (to - from)) * xaxis._length - xaxis.l2p(x);
-    plot.classList.toggle("moving", !still);
-    plot.classList.toggle("crowded", !still && stretch < 0.7);
-    // set on the texts: on the plot, every bar's style would be recomputed in each frame
-    plot.querySelectorAll(".plot .scatterlayer").forEach(({ style }) => style.setProperty("--unstretch", still ? "" : 1 / stretch));
-    marks.node().style.scale = still ? "" : `${stretch} 1`;
-    marks.node().style.translate = still ? "" : `${shift + xaxis._offset * (1 - stretch)}px 0`;
-    clipRect.node().style.transform = still ? "" : `translate(${-shift / stretch}px, 0) scale(${1 / stretch}, 1)`;
-    const place = (node, x) => {
-      const by = still ? 0 : to_px(x), at = xaxis.l2p(x) + by;
-      node.style.translate = by ? `${by}px 0` : "";
-      node.style.visibility = still || (at >= 0 && at <= xaxis._length) ? "" : "hidden";
-    };
-    if (still) pass(new Set());
-    else passing(plot, [from, to]);
-    plot.querySelectorAll("path.xzl").forEach((node) => place(node, 0));
-    const { annotations, shapes } = plot._fullLayout;
-    annotations.forEach((each, index) => {
-      if (each.xref === "x") plot.querySelectorAll(`.annotation[data-index="${index}"]`).forEach((node) => place(node, each.x));
-    });
-    shapes.forEach((each, index) => {
-      if (each.xref !== "x") return;
-      for (const node of plot.querySelectorAll(`.shapelayer [data-index="${index}"]`)) {
-        node.style.scale = still ? "" : `${stretch} 1`;
-        node.style.translate = still ? "" : `${shift + xaxis._offset * (1 - stretch)}px 0`;
-      }
-    });
+    const { xaxis } = plot._fullLayout, [low, high] = xaxis.range, [from, to] = target || [low, high];
+    const { moving, minimap } = window.dash_clientside;
+    minimap.frame([from, to]);
+    const shift = ((low - from) / (to - from)) * xaxis._length, stretch = (high - low) / (to - from);
+    if (!target || (Math.abs(shift) < 1e-6 && Math.abs(stretch - 1) < 1e-9)) moving.hide(plot);
+    else moving.show(plot, [from, to]);
   };
   const soon = () => (frame = frame || window.requestAnimationFrame(show));
 
@@ -140,6 +77,7 @@
         if (window.dash_clientside.intertoken.latest.view?.range) tell();
         settled();
       }
+      window.dash_clientside.moving.drawn(plot);
       show();
       window.dash_clientside.ahead.drawn(plot, target);
     };

@@ -39,8 +39,8 @@ def section(*below: Any) -> html.Section:
             html.Div(
                 [
                     html.H2("Summary", className="unseen"),
-                    html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
                     html.Div(id="compare-words", role="status"),
+                    html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
                 ],
                 className="said",
             ),
