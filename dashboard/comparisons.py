@@ -50,7 +50,7 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] =
 
     Args:
         runs: the base and the others.
-        recording_of: makes, or knows, what `measured` does.
+        recording_of: run -> the result of `measured`, possibly from a cache.
     """
     sides: dict[str, compare.Run] = {}
     problems: dict[str, str] = {}

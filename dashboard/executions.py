@@ -57,13 +57,13 @@ def executions_of(trace: Trace | None, steps: pd.DataFrame | None, graph: RunGra
     kernels = trace["kernels"]
     kernels = kernels[(kernels["start"] >= steps["start"].min())]
     if not len(kernels):
-        return Executions(nothing, "This recording has no kernels; a pass at node level has them.")
+        return Executions(nothing, "This recording has no kernels; only a pass at node level does.")
     node = _by_name(kernels["name"], graph)
     if (node == MISSING).all():
         numbers = np.unique(kernels["graph_node"][kernels["graph_node"] != MISSING])
         if len(numbers) != len(graph.launches):
             counts = f"{len(numbers)} graph nodes with kernels, and the plan {len(graph.launches)}"
-            return Executions(nothing, f"This recording cannot tell which kernel is which node: it has {counts}.")
+            return Executions(nothing, f"The kernels of this recording cannot be matched to nodes: it has {counts}.")
         node = _by_number(kernels["graph_node"].to_numpy(), numbers, graph.launches)
     table = kernels[["start", "end", "stream"]].assign(node=node)[node != MISSING]
     return Executions(table.sort_values("start", kind="stable", ignore_index=True))

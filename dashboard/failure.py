@@ -36,8 +36,8 @@ def place() -> html.Div:
 def say(problem: Exception) -> None:
     """Tell the page that asked, whose components stay as they were; the log gets the traceback.
 
-    For `Dash(on_error=)`. What our own errors say is meant for readers; of others they are told a number only, under
-    which the log has them.
+    For `Dash(on_error=)`. Our own errors are shown; of others only a number is shown, under which the log has the
+    details.
     """
     number = _logged(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -2,7 +2,7 @@
 
 On the graph page colours are streams instead.
 
-Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart; that of communication is
+Hues are Okabe and Ito's (2008), which remain distinct with any common colour blindness; that of communication is
 Tol's wine ("Colour schemes", 2021), darker than all of them.
 """
 

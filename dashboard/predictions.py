@@ -1,4 +1,4 @@
-"""Slow questions of the pages about a run: slack, predicted gains, advice, call sites, predicted timelines.
+"""Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
 
 Questions hold weak references to runs, so that a run whose recording is gone is not kept alive by its answers.
 """

@@ -58,11 +58,11 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
 def done(memory: int, share: Any, work: Callable[..., None], path: Path, *arguments: Any) -> str:
     """Handle a task; nothing, or a one-line error."""
 
-    def told(done: float) -> None:
+    def report_share(done: float) -> None:
         share.value = done
 
     try:
-        with progress.listening(told):
+        with progress.listening(report_share):
             work(path, *arguments)
     except TraceError as problem:
         return str(problem)

@@ -91,7 +91,7 @@ class Readers:
 
     def start(self) -> None:
         """Start a process in advance."""
-        self._give_back(self._taken())
+        self._give_back(self._take_process())
 
     def close(self) -> None:
         """End the processes, whatever they do, and remove their files."""
@@ -109,7 +109,7 @@ class Readers:
             TraceError: the recording cannot be read, or reading it ended the reader or took too much.
         """
         with self._free:
-            process = self._taken()
+            process = self._take_process()
             try:
                 problem = process.do(path, work, arguments, self.limits.seconds_for(path))
             except BaseException:
@@ -122,7 +122,7 @@ class Readers:
         if problem is not None:
             raise TraceError(problem)
 
-    def _taken(self) -> _Process:
+    def _take_process(self) -> _Process:
         with self._lock:
             if self._closed:
                 raise TraceError("the readers have ended")

@@ -94,7 +94,7 @@ class Run:
         path: where the recording is, readable or not; None before it was looked at.
         within: the NVTX range that the run is, None for the whole recording.
         predicted: whether it is the prediction of a what-if.
-        given_rate: the engine's own steps per second that a reader gave, None for what run.json tells.
+        given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
         rate_problem: why that rate is ignored.
         without_rate: the run without the rate; None if none was given.
     """
@@ -144,7 +144,7 @@ class Run:
         return () if self.given_rate is None else (Rate(self.key, self.given_rate),)
 
     @property
-    def rate_said(self) -> str:
+    def rate_note(self) -> str:
         """The effect of the given rate in one line, "" if none was given."""
         if self.given_rate is None or self.steps is None:
             return ""
@@ -253,7 +253,7 @@ class Run:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
+        """What runs that differ only in their strategy have in common; an unknown condition counts as equal."""
         of, tool = self.summary, self.summary.source.partition(" ")[0]
         known = not self._has_rate, not of.traced
         return (*map(of.conditions.get, SAME), of.model, of.graph_trace, tool, self.phases, *known)

@@ -71,13 +71,13 @@ def _show(profile: Profile, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tracer.report import said
+    from tracer.report import styled
 
     table = Table("figure", "value", "from", box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[1].justify = "right"
     for name, value in profile.figures.items():
         shown = f"{value:g}" if isinstance(value, float) else str(value)
-        table.add_row(name, said(shown), said(profile.source(name) or ""))
+        table.add_row(name, styled(shown), styled(profile.source(name) or ""))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(f"profile {profile.name!r} in {output}", highlight=False, markup=False)

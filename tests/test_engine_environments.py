@@ -62,19 +62,24 @@ def index(tmp_path_factory):
     return folder
 
 
+def write_metadata(site, versions, engine):
+    """As if these distributions were installed: their names and versions, and the requirements of the engine's own."""
+    name, _ = engine.stem.rsplit("-", 1)
+    own = [line for line in engine.read_text("utf-8").splitlines() if not line.startswith("#")]
+    for each, at in versions.items():
+        meta = site / f"{each.replace('-', '_')}-{at}.dist-info"
+        meta.mkdir()
+        (meta / "METADATA").write_text(HEAD.format(each, at) + (requires(own) if each == name else ""), "utf-8")
+
+
 def environment(folder, engine):
     """An environment in which pip finds an engine; what of each distribution is there, by name."""
-    name, version = engine.stem.rsplit("-", 1)
     venv.create(folder, symlinks=True)
     (site,) = folder.glob("lib/python3*/site-packages")
     lines = (ROOT / "tests/engine_pins/installed" / engine.name).read_text("utf-8").splitlines()
     there = dict(line.split("==") for line in lines if not line.startswith("#"))
-    own = [line for line in engine.read_text("utf-8").splitlines() if not line.startswith("#")]
-    for each, at in there.items():
-        meta = site / f"{each.replace('-', '_')}-{at}.dist-info"
-        meta.mkdir()
-        (meta / "METADATA").write_text(HEAD.format(each, at) + (requires(own) if each == name else ""), "utf-8")
-    return {canonicalize_name(each): at for each, at in there.items()}, f"{name}=={version}"
+    write_metadata(site, there, engine)
+    return {canonicalize_name(each): at for each, at in there.items()}, "==".join(engine.stem.rsplit("-", 1))
 
 
 def install(folder, engine, index, own):

@@ -104,7 +104,7 @@ def _show_markdown(facts: dict[str, Any]) -> None:
 
 
 def _withheld(facts: dict[str, Any]) -> bool:
-    """Whether nothing was predicted; prints why."""
+    """Print why nothing was predicted, if that is so, and return whether it is."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 

@@ -109,7 +109,7 @@ class Analysis:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about the recording and its steps."""
+        """Notes on the recording and its steps."""
         return [*self.trace.notes, *self.steps.notes]
 
     def __getitem__(self, name: str) -> Any:

@@ -196,4 +196,4 @@ def _show(rows: list[dict[str, Any]], remarks: list[str]) -> None:
     shown = {key: word for key, word in headings.items() if key == "mark" or any(row[key] for row in rows)}
     console.print(report.table_of(rows, shown))
     for remark in remarks:
-        console.print(report.said(remark))
+        console.print(report.styled(remark))

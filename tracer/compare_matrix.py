@@ -40,7 +40,7 @@ _LABELS: Final = {
     **_CAUSES,
     BUSY: "GPU busy, µs per token",
     **{count_row(kind): f"{kind.capitalize()} per token" for kind in COUNTS},
-    DISTORTION: "Distortion of the recording",
+    DISTORTION: "Tracing overhead of the recording, ×",
     **{
         needed_row(unit): f"{unit.capitalize()} per run to show it" for unit in ("steps", "repeats", "recordings")
     },

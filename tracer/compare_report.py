@@ -134,15 +134,15 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
 def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
     """Print the cautions, then the sentences, the runs side by side, and the kernels that changed."""
     for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
-        report.show(report.said(f"warning: {caution}", "yellow"))
+        report.show(report.styled(f"warning: {caution}", "yellow"))
     for found in comparisons:
-        report.show(report.said(sentence(found), _COLOURS.get(found.verdict, "")))
+        report.show(report.styled(sentence(found), _COLOURS.get(found.verdict, "")))
     report.show(Text(), _side_by_side(base, comparisons), Text())
     for found in comparisons:
         kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
         if len(kernels):
             report.show(_kernel_table(kernels))
-    report.show(report.said(_about(base, comparisons), "dim"))
+    report.show(report.styled(_about(base, comparisons), "dim"))
 
 
 def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
@@ -161,7 +161,7 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")
     for fact in facts:
-        table.add_column(report.said(fact["name"]), justify="right", overflow="fold")
+        table.add_column(report.styled(fact["name"]), justify="right", overflow="fold")
 
     between = "\n" if len(comparisons) > _BESIDE else "  "
 

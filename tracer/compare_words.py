@@ -107,7 +107,7 @@ def _rate(found: Comparison) -> list[Phrase]:
     traced = _distortion(found.base, found.other) if found.basis == "traced" else []
     return [
         Phrase(f"{found.rate} {percent(found.speedup)}", RATES[found.rate]),
-        Phrase(f", {RATE_BASIS[found.basis]}"),
+        Phrase(", as traced" if traced else f", {RATE_BASIS[found.basis]}"),
         *traced,
     ]
 
@@ -184,7 +184,7 @@ def _counted(kind: str, change: float) -> str:
 
 
 def _measured(found: Comparison) -> Iterator[Phrase]:
-    """Whether the gaps are measured, estimated or inflated, with the distortion of traced passes."""
+    """Whether the gaps are measured, estimated or inflated, with the tracing overhead of traced passes."""
     base, other = _kind(found.base), _kind(found.other)
     if base == other:
         yield Phrase(base)
@@ -208,7 +208,7 @@ def _kind(run: Run) -> str:
 def _distortion(*runs: Run) -> list[Phrase]:
     traced = [run.recordings[0].distortion for run in runs if run.recordings[0].traced]
     known = " and ".join(dict.fromkeys("unknown" if d is None else f"{d:.2f}" for d in traced))
-    return [Phrase(", "), Phrase(f"distortion {known}", DISTORTION)] if traced else []
+    return [Phrase(", "), Phrase(f"tracing overhead × {known}", DISTORTION)] if traced else []
 
 
 def _mean_gap(found: Comparison) -> float:

@@ -47,12 +47,12 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     Nothing is overwritten without --force, and OUT appears complete or not at all. Data that the format
     cannot hold is listed.
     """
-    from tracer.formats import beside, check_writable, read, write
+    from tracer.formats import check_writable, other_entries, read, write
 
     check_writable(target, replace=force, advice=OR_FORCE)
     with report.reading(source):
         trace = read(source, python_functions=python_functions)
-    others = ", ".join(path.name for path in beside(source))
+    others = ", ".join(path.name for path in other_entries(source))
     with report.working(f"writing {target}"):
         notes = write(trace, target, replace=force)
     notes += [f"not converted: {others}, next to the recording"] if others else []
@@ -61,4 +61,4 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
 
 def _show(facts: dict[str, Any]) -> None:
     """Print `intertoken convert`."""
-    report.new_console().print(report.said(f"{facts['target']}: {facts['events']:,} events"))
+    report.new_console().print(report.styled(f"{facts['target']}: {facts['events']:,} events"))

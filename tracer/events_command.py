@@ -51,5 +51,5 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
 def _show(facts: dict[str, Any]) -> None:
     """Print `intertoken events`."""
     console = report.new_console()
-    console.print(report.said(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
+    console.print(report.styled(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
     console.print(report.grid(facts["columns"]))

@@ -51,7 +51,7 @@ def show_info(facts: dict[str, Any]) -> None:
         )
     )
     if facts["steps"] is None:
-        console.print(report.said(f"no figures: {facts['problem']}"))
+        console.print(report.styled(f"no figures: {facts['problem']}"))
         return
     of = report.followers(facts["strategy"]).removeprefix("input ")
     share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""

@@ -110,7 +110,7 @@ def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         if _exists(path) and not replace:
             raise TraceError(f"{path}: already exists; choose another name")
-        with beside(path) as folder:
+        with hidden_folder(path) as folder:
             partial = folder / path.name
             yield partial
             _put(partial, path, folder, replace=replace)
@@ -129,7 +129,7 @@ def _short(path: Path) -> str:
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def hidden_folder(path: Path) -> Iterator[Path]:
     """A hidden folder next to a path, removed when the block ends or a signal ends the process.
 
     Raises:

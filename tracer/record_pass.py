@@ -13,7 +13,7 @@ import click
 
 from tracer.errors import RecordError, TraceError
 from tracer.foreground import how_it_ended
-from tracer.output import beside, clear_away
+from tracer.output import clear_away, hidden_folder
 from tracer.text import spelled
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     if not nsys.available():
         needed = "nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)"
         raise RecordError(f"{reason}; and {needed}")
-    with beside(target) as folder:
+    with hidden_folder(target) as folder:
         report = folder / nsys.REPORT
         code = nsys.run(command, graph_trace, report, call_sites=True)
         if not report.exists() and code >= 0:

@@ -54,7 +54,7 @@ def reading(path: Path) -> AbstractContextManager[None]:
     return working(f"reading {path}")
 
 
-def said(text: str, style: str = "") -> Text:
+def styled(text: str, style: str = "") -> Text:
     """Text for the terminal, without control characters from names in a recording."""
     return Text(spelled(text), style)
 
@@ -79,7 +79,7 @@ def grid(rows: dict[str, str]) -> Table:
     grid.add_column(style="dim")
     grid.add_column()
     for label, value in rows.items():
-        grid.add_row(label, said(value))
+        grid.add_row(label, styled(value))
     return grid
 
 
@@ -95,7 +95,7 @@ def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
         numeric = bool(rows) and isinstance(rows[0].get(key), int | float)
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(said(_cell(row.get(key))) for key in columns))
+        table.add_row(*(styled(_cell(row.get(key))) for key in columns))
     return table
 
 
@@ -138,4 +138,4 @@ def distortion_words(value: float | None) -> str:
 def warn(console: Console, warning: str | None) -> None:
     """Print a warning, if there is one."""
     if warning:
-        console.print(said(f"warning: {warning}", "yellow"))
+        console.print(styled(f"warning: {warning}", "yellow"))

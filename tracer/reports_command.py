@@ -78,5 +78,5 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
     for problem in found.problems.head(_MOST_LINES).to_dict("records"):
         unread = "unread: " if pd.isna(problem["steps"]) else ""
         words = f"{unread}{problem['report']}: {printable(str(problem['problem']), 200)}"
-        report.show(report.said(words, "yellow"))
+        report.show(report.styled(words, "yellow"))
     report.show(Text(f"{reports} reports, {len(table)} rows; medians over reports and devices", "dim"))

@@ -110,7 +110,9 @@ class Table:
 
 @cache
 def _empty(table: Table) -> pd.DataFrame:
-    return pd.DataFrame({c.name: c.empty() for c in table.columns})
+    frame = pd.DataFrame({c.name: c.empty() for c in table.columns})
+    frame.columns = frame.columns.astype(object)  # as `trace.conform` does
+    return frame
 
 
 _SPAN = (Column("start", nsys="start", doc="ns"), Column("end", nsys="end", doc="ns"))

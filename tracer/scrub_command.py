@@ -120,11 +120,11 @@ def _is_directory(target: Path) -> bool:
 
 def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, list[str]]:
     """Read what is to be scrubbed; also return the names of the files next to it that are left out."""
-    from tracer.formats import beside, format_of, is_trace, read
+    from tracer.formats import format_of, is_trace, other_entries, read
     from tracer.run_parts import PASSES
 
     asked = python_functions and "python_functions" in format_of(source).options  # other formats have no such option
-    run, others = Run(read(source, python_functions=asked), {}), beside(source)
+    run, others = Run(read(source, python_functions=asked), {}), other_entries(source)
     if in_full and others:
         run.passes = {path.name: read(path) for path in others if path.name in PASSES and is_trace(path)}
         run.graph = read_graph(source / GRAPH_FILE) if (source / GRAPH_FILE).is_file() else None
@@ -150,7 +150,7 @@ def _show(facts: dict[str, Any]) -> None:
     console = report.new_console()
     if facts["removed"]:
         console.print(report.table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
-    console.print(report.said(f"{facts['target']}: {facts['events']:,} events"))
+    console.print(report.styled(f"{facts['target']}: {facts['events']:,} events"))
 
 
 def _show_kept(facts: dict[str, Any]) -> None:
@@ -160,4 +160,4 @@ def _show_kept(facts: dict[str, Any]) -> None:
         console.print("names of kernels, NVTX ranges, threads and models are hashed")
     else:
         kept = ", ".join(f"{field['where']} ({field['count']:,})" for field in facts["kept"]) or "none"
-        console.print(report.said(f"names kept (review them, or hash them with --names): {kept}"), soft_wrap=True)
+        console.print(report.styled(f"names kept (review them, or hash them with --names): {kept}"), soft_wrap=True)

@@ -58,7 +58,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
 def _show(facts: dict[str, Any]) -> None:
     """Print `intertoken tokens`."""
     console = report.new_console()
-    console.print(report.said(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    console.print(report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
     rows = [
         {
             "step": row["step"],

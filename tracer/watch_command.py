@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tracer.commands import no_nan
 from tracer.errors import UsageError
-from tracer.report import said
+from tracer.report import styled
 
 if TYPE_CHECKING:
     from tracer.live import Live
@@ -81,11 +81,11 @@ def table_of(rows: list[Live]) -> Table:
     for row in rows:
         pairs = [f"{value:,.1f}" for pair in (row.idle_us, row.gap_us) for value in pair or ()]
         if row.device is None:
-            table.add_row(str(row.process), said(row.program), "", said(f"{row.calls:,} calls; {row.why}"))
+            table.add_row(str(row.process), styled(row.program), "", styled(f"{row.calls:,} calls; {row.why}"))
             continue
         rate = "" if row.steps_per_s is None else f"{row.steps_per_s:,.1f}"
         idle = pairs if row.idle_us else ["", "", *pairs]
         table.add_row(
-            str(row.process), said(row.program), str(row.device), rate, *idle, f"{row.syncs:g}", f"{row.launches:g}"
+            str(row.process), styled(row.program), str(row.device), rate, *idle, f"{row.syncs:g}", f"{row.launches:g}"
         )
     return table

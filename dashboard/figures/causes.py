@@ -60,7 +60,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
                 untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
                 notes.append(f"untraced {untraced}")
         if summary.distortion is not None and summary.distortion != 1.0:
-            notes.append(f"distortion {summary.distortion:.2f}")
+            notes.append(f"tracing overhead × {summary.distortion:.2f}")
         found.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
     return found
 
@@ -101,7 +101,7 @@ def places_of(runs: Sequence[Run]) -> list[Causes]:
     ]  # fmt: skip
 
 
-def said_of(causes: Sequence[Causes]) -> str:
+def causes_text(causes: Sequence[Causes]) -> str:
     """A description of the bars."""
     return "; ".join(f"{each.name}: {duration(each.total_us * 1e3)} ({each.note})" for each in causes)
 

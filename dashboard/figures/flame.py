@@ -110,7 +110,7 @@ def flame_height(steps: Sequence[HostStep]) -> int:
     return 60 + _ROW * (int(depth) + 1)
 
 
-def said_of_flame(steps: Sequence[HostStep]) -> str:
+def flame_text(steps: Sequence[HostStep]) -> str:
     """A description of the figure."""
     return "; ".join(f"{step.name} {step.step}: {duration(step.length_ns)}" for step in steps)
 

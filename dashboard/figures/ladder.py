@@ -102,7 +102,8 @@ def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figur
                  "color": look.ink, "thickness": 1.4, "width": 5},
         marker={"size": 11, "color": COLOURS["kernel"],
                 "symbol": ["circle-open" if rung.traced else "circle" for rung in rungs]},
-        customdata=[rung.key for rung in rungs], hovertext=[said_of(rung, markup) for rung in rungs], hoverinfo="text",
+        customdata=[rung.key for rung in rungs], hoverinfo="text",
+        hovertext=[rung_text(rung, markup) for rung in rungs],
         showlegend=False,
     )  # fmt: skip
     figure = go.Figure(points)
@@ -130,7 +131,7 @@ def ladder_height(ladder: Ladder) -> int:
     return len(ladder.rungs) * _BAND + _MARGIN["t"] + _MARGIN["b"]
 
 
-def said_of(rung: Rung, shown: Any = plain) -> str:
+def rung_text(rung: Rung, shown: Any = plain) -> str:
     """A description of a rung."""
     spread = f" ({rung.spread[0]:,.1f} to {rung.spread[1]:,.1f} in its repeats)" if rung.spread else ""
     how = ", as traced" if rung.traced else ""

@@ -35,7 +35,7 @@ class Supervisor:
 
     Args:
         place: where it is.
-        job: not begun yet.
+        job: a job that has not started.
         grace: seconds from SIGTERM to SIGKILL.
     """
 

@@ -43,7 +43,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A run at a glance: its rate and its gap as to be quoted, each with its qualification."""
+    """A run at a glance: its rate and its gap in a form that can be quoted, each with its qualification."""
 
     name: str
     strategy: str
@@ -73,7 +73,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "Speed": [
             _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
-            _figures("Steps/s", "without a profiler, as run.json or a reader tells", runs,
+            _figures("Steps/s", "without a profiler, from run.json or the user", runs,
                      lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
             _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
@@ -184,7 +184,9 @@ def _figures(
     """A row of numbers, compared with the base's if both runs did the same work; `recorded` ones only if neither is
     affected by a profiler."""
     base = runs[0]
-    compare = [run is not base and same_work(run, base) and (_alike(run, base) or not recorded) for run in runs]
+    compare = [
+        run is not base and same_work(run, base) and (_both_undisturbed(run, base) or not recorded) for run in runs
+    ]
     of_base = [value(base) if comparable else None for comparable in compare]
     return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
 
@@ -279,7 +281,7 @@ def _class(run: Run) -> str:
     return f"{run.summary.strategy or ''}{f' ({share:.0%})' if share is not None else ''}"
 
 
-def _alike(run: Run, base: Run) -> bool:
+def _both_undisturbed(run: Run, base: Run) -> bool:
     """Whether neither was slowed by a profiler."""
     return not (run.inflated or base.inflated)
 

@@ -97,7 +97,7 @@ def _answer(against: Against) -> str:
 
 def _rates(runs: Sequence[Run]) -> list[str]:
     """The given rates, which are not in the recordings."""
-    return [f"{plain(run.name, LONGEST_NAME)}: {run.rate_said}." for run in runs if run.rate_said]
+    return [f"{plain(run.name, LONGEST_NAME)}: {run.rate_note}." for run in runs if run.rate_note]
 
 
 def _of_one(run: Run) -> list[str]:

@@ -76,7 +76,7 @@ def add_downloads(server: Flask, store: RunStore) -> None:
             abort(404)
         media_type, make = FORMS[suffix]
         try:
-            made = TABLES[name].make(store.runs(_asked().rates) if name == "runs" else _chosen(store))
+            made = TABLES[name].make(store.runs(_requested_view().rates) if name == "runs" else _chosen(store))
         except TraceError as problem:
             abort(_unreadable(problem))
         answer = Response(make(made), mimetype=media_type)
@@ -85,7 +85,7 @@ def add_downloads(server: Flask, store: RunStore) -> None:
 
     @server.get("/download/report.html")
     def report() -> Response:
-        runs, token = _chosen(store), _asked().token
+        runs, token = _chosen(store), _requested_view().token
         answer = Response(report_page(runs, token), mimetype="text/html")
         answer.headers.set("Content-Disposition", "attachment", filename="intertoken-report.html")
         return answer
@@ -129,14 +129,14 @@ def _unreadable(problem: TraceError) -> Response:
     return Response(f"{plain(str(problem))}\n", 422, mimetype="text/plain")
 
 
-def _asked() -> View:
+def _requested_view() -> View:
     return View.parse(request.query_string.decode())
 
 
 def _chosen(store: RunStore) -> list[Run]:
     """The runs named by the address; aborts the request if there are none or too many."""
     keys = request.args.getlist("run")
-    runs = store.chosen(map(store.key_of, keys), _asked().rates) if len(keys) <= MOST_RUNS else []
+    runs = store.chosen(map(store.key_of, keys), _requested_view().rates) if len(keys) <= MOST_RUNS else []
     if not runs:
         abort(Response(f"Name one to {MOST_RUNS} existing runs: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

@@ -16,7 +16,7 @@ _CHUNK: Final = 1 << 20
 
 
 def check_gzip(path: Path, limit: int) -> None:
-    """Raise FormatError if a gzip file holds more than `limit` bytes; its reader tells of damage. Keeps nothing."""
+    """Raise FormatError if a gzip file holds more than `limit` bytes; its reader reports damage. Keeps nothing."""
     size = 0
     with path.open("rb") as file:
         unpacker = zlib.decompressobj(wbits=31)

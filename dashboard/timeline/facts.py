@@ -1,4 +1,4 @@
-"""What a recording tells of an event, as lines of text, the same in a hover and in the panel.
+"""The facts about an event as lines of text, the same in a hover and in the panel.
 
 Only what the recording has is included. Names are shortened but not escaped.
 """

@@ -49,7 +49,7 @@ class Finder:
         return np.bincount(self._what, minlength=len(KINDS))
 
     def _positions(self, find: str) -> Positions:
-        """The events that a search as it was typed means, by start."""
+        """The events that match a search as typed, by start."""
         query = query_of(find)
         hit = np.zeros(len(self._start), bool)
         for column, names in zip(self._names, self._folded, strict=True):

@@ -17,7 +17,7 @@ _COLUMNS: Final = [
 
 
 def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
-    """Of each kernel its words; "" where the recording does not tell.
+    """A description of each kernel; "" if the recording has none.
 
     Args:
         kernels: as `schema.TABLES` has them.

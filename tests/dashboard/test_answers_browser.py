@@ -179,7 +179,7 @@ def test_a_downloaded_table_holds_no_formula_and_its_numbers_as_shown(page, addr
     page.until(lambda: "…" not in page.text("syncs"), "all answers")
     row = """
     const api = dash_ag_grid.getApi("syncs");
-    const row = { ...api.getDisplayedRowAtIndex(0).data, name: "=1+1", gap_said: "−4.88" };
+    const row = { ...api.getDisplayedRowAtIndex(0).data, name: "=1+1", gap_text: "−4.88" };
     api.applyTransaction({ update: [row] });
     const made = URL.createObjectURL;
     URL.createObjectURL = (file) => { file.text().then((text) => (window.saved = text)); return made(file); };

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.bookmarks import SUFFIX, file_of, keep, kept, may_keep
-from dashboard.pages.overview.acts import asked
+from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.bookmarks import listed, written
 from dashboard.store import RunStore
 from dashboard.view import FURTHEST, MOST_BOOKMARKS, Bookmark, View
@@ -44,17 +44,19 @@ def test_what_is_no_bookmark_in_a_link_is_left_out(text):
 
 
 def test_what_is_in_view_is_bookmarked_and_found_again_at_any_token(runs):
-    view = asked(View(runs=("a", "b"), token=2, range=(-PERIOD, 0)), {"what": "bookmark", "note": " slow "}, runs)
+    view = after_request(
+        View(runs=("a", "b"), token=2, range=(-PERIOD, 0)), {"what": "bookmark", "note": " slow "}, runs
+    )
     assert view.bookmarks == (Bookmark("a", 2 * PERIOD - GAP, 3 * PERIOD - GAP, "slow"),)
-    assert asked(view, {"what": "bookmark", "note": "slow"}, runs) == view
+    assert after_request(view, {"what": "bookmark", "note": "slow"}, runs) == view
     wish = {"of": list(view.bookmarks[0])}
     later = View(runs=("a",), token=4)
-    assert asked(later, {"what": "go to bookmark", **wish}, runs).range == (-3 * PERIOD, -2 * PERIOD)
-    assert asked(later, {"what": "go to bookmark", "of": ["gone", 0, 1, ""]}, runs) == later
-    assert asked(view, {"what": "unmark", **wish}, runs).bookmarks == ()
+    assert after_request(later, {"what": "go to bookmark", **wish}, runs).range == (-3 * PERIOD, -2 * PERIOD)
+    assert after_request(later, {"what": "go to bookmark", "of": ["gone", 0, 1, ""]}, runs) == later
+    assert after_request(view, {"what": "unmark", **wish}, runs).bookmarks == ()
     full = View(bookmarks=tuple(Bookmark("a", 0, at + 1) for at in range(MOST_BOOKMARKS)))
-    assert asked(full, {"what": "bookmark", "note": ""}, runs) == full
-    assert asked(View(), {"what": "bookmark"}, []) == View()
+    assert after_request(full, {"what": "bookmark", "note": ""}, runs) == full
+    assert after_request(View(), {"what": "bookmark"}, []) == View()
 
 
 def test_bookmarks_are_kept_beside_the_recording_which_stays_one(runs, tmp_path):

@@ -108,7 +108,7 @@ def test_the_figures_are_those_of_the_command(name):
     assert [line[key] for key in ("p50", "p90", "Mean")] == [
         microseconds(facts["gap_us"][key]) for key in ("p50", "p90", "mean")
     ]
-    assert line["Distortion"] == f"{facts['distortion']:.2f}"
+    assert line["Tracing overhead, ×"] == f"{facts['distortion']:.2f}"
     assert run.gaps.warning == facts["warning"]
     if facts["untraced_gap_us"]:
         assert microseconds(facts["untraced_gap_us"]["p50"]) in line["p50 without tracing"]

@@ -17,7 +17,8 @@ const [at, many, by, done] = arguments, plot = document.querySelector('#timeline
 const drag = plot.querySelector('.nsewdrag'), box = drag.getBoundingClientRect();
 const left = box.left + at * box.width, y = box.top + 20;
 const seen = () => {  // the colour at a point of the canvas
-  const canvas = document.querySelector('.moving-marks'), {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const canvas = document.querySelector('.moving-marks'), pen = canvas.getContext('2d');
+  const {data} = pen.getImageData(0, 0, canvas.width, canvas.height);
   const here = canvas.getBoundingClientRect(), ratio = canvas.width / here.width;
   return (x, y) => {
     const pixel = Math.round((y - here.top) * ratio) * canvas.width + Math.round((x - here.left) * ratio);
@@ -182,7 +183,8 @@ def test_fingers_drag_and_pinch(page):
 
 
 WATCH = """
-const {ahead} = window.dash_clientside, {show} = ahead, pen = CanvasRenderingContext2D.prototype, {fillText, clearRect} = pen;
+const {ahead} = window.dash_clientside, {show} = ahead;
+const pen = CanvasRenderingContext2D.prototype, {fillText, clearRect} = pen;
 ahead.show = (fetched) => { window.ahead = Boolean(fetched); show(fetched); };
 pen.fillText = function (text, ...more) { window.said.push(text); return fillText.call(this, text, ...more); };
 pen.clearRect = function (x, ...more) { if (x === 0) window.said = []; return clearRect.call(this, x, ...more); };

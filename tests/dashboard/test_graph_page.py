@@ -18,7 +18,7 @@ from dashboard.pages.graph.callbacks import problem_of, shown_part
 from dashboard.pages.graph.panel import panel, timeline_link
 from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
-from dashboard.pages.overview.chosen import said_of
+from dashboard.pages.overview.chosen import event_texts
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
 from dashboard.store import RunStore
@@ -207,10 +207,10 @@ def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_lead
     row = next(at for at, row in enumerate(run.rows) if row.stream == 1)
     names = run.rows[row].events["full"].astype("str").tolist()
     position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
-    said = said_of(replace(view, event=Spot(run.key, row, position)), [run])
+    said = event_texts(replace(view, event=Spot(run.key, row, position)), [run])
     assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(said)
     for nothing in (None, Spot("b", row, 0), Spot(run.key, 99, 0), Spot(run.key, row, 10**9)):
-        assert said_of(replace(view, event=nothing), [run]) == []
+        assert event_texts(replace(view, event=nothing), [run]) == []
 
 
 def test_a_link_reproduces_the_view_and_events_change_it():

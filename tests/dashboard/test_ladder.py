@@ -2,8 +2,8 @@
 
 import pytest
 
-from dashboard.figures.ladder import ladder_figure, ladder_height, ladders_of, said_of
-from dashboard.pages.overview.ladder import ladder_for, said_in_a_line, with_clicked
+from dashboard.figures.ladder import ladder_figure, ladder_height, ladders_of, rung_text
+from dashboard.pages.overview.ladder import ladder_for, ladder_line, with_clicked
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.view import View
@@ -24,8 +24,8 @@ def test_the_fastest_is_on_top_with_the_spread_of_its_repeats():
     (ladder,) = ladders_of([run("sccc", 1228.0, (1222.0, 1231.0)), run("ggg", 1328.0), run("saaas", 1265.0)])
     assert [rung.strategy for rung in ladder.rungs] == ["ggg", "saaas", "sccc"]
     assert ladder.title == "H200 · m · sequential"
-    assert said_of(ladder.rungs[2]) == "sccc: 1,228.0 tokens/s (1,222.0 to 1,231.0 in its repeats) · sccc"
-    assert said_in_a_line(ladder) == "Ladder of strategies, tokens/s: ggg 1,328 › saaas 1,265 › sccc 1,228"
+    assert rung_text(ladder.rungs[2]) == "sccc: 1,228.0 tokens/s (1,222.0 to 1,231.0 in its repeats) · sccc"
+    assert ladder_line(ladder) == "Ladder of strategies, tokens/s: ggg 1,328 › saaas 1,265 › sccc 1,228"
     figure = ladder_figure(ladder, ["saaas"], "light")
     points = figure.data[0]
     assert (points.x, points.customdata) == ((1328, 1265, 1228), ("ggg", "saaas", "sccc"))
@@ -50,8 +50,8 @@ def test_rates_of_traced_recordings_stand_apart_and_hollow():
     assert (len(untraced.rungs), len(traced.rungs)) == (2, 2)
     assert traced.title.endswith("rates as recorded")
     assert ladder_figure(traced, [], "dark").data[0].marker.symbol == ("circle-open",) * 2
-    assert "as traced" in said_of(traced.rungs[0])
-    assert "a 7 ▲" in said_in_a_line(traced)
+    assert "as traced" in rung_text(traced.rungs[0])
+    assert "a 7 ▲" in ladder_line(traced)
 
 
 def test_which_ladder_is_shown():
@@ -64,7 +64,7 @@ def test_which_ladder_is_shown():
     assert ladder_for([one, two], ["saaas"], two.key) is two
     assert ladder_for([one, two], ["saaas"], "gone") is one
     assert ladder_for([], [], None) is None
-    assert "intertoken run --sync" in said_in_a_line(None)
+    assert "intertoken run --sync" in ladder_line(None)
 
 
 def test_a_click_adds_the_run_and_six_are_enough():
@@ -81,7 +81,7 @@ def test_hostile_names_are_text():
     (ladder,) = ladders_of([run(name, 1.0) for name in names])
     assert all("<img" not in text for text in ladder_figure(ladder, [], "light").layout.yaxis.ticktext)
     assert all("<img" not in text for text in ladder_figure(ladder, [], "light").data[0].hovertext)
-    assert "n" * 100 not in said_in_a_line(ladder)
+    assert "n" * 100 not in ladder_line(ladder)
 
 
 def test_our_own_ladder_on_the_h200():

@@ -202,7 +202,7 @@ def test_the_page_says_it(told: Told) -> None:
     line = figures_of(told.run)
     for heading, value in {"p50": "gap_p50_us", "p90": "gap_p90_us", "Mean": "gap_mean_us"}.items():
         assert says(line[heading], info[value]), heading
-    assert says(line["Distortion"], info["distortion"])
+    assert says(line["Tracing overhead, ×"], info["distortion"])
     if info["traced"] and info["untraced_gap_us"] is not None:
         assert says(line["p50 without tracing"].removeprefix("about "), info["untraced_gap_us"])
     parts = made_of([told.run])
@@ -220,7 +220,7 @@ def test_the_report_says_it(told: Told) -> None:
         ("Speed", "Tokens/s"): info["tokens_per_s"],
         ("Speed", "Tokens/s as recorded"): info["traced_tokens_per_s"],
         ("Speed", "Steps/s as recorded"): info["steps_per_s"],
-        ("Speed", "Distortion"): info["distortion"],
+        ("Speed", "Tracing overhead, ×"): info["distortion"],
         (idle, "median"): info["idle_us"]["p50"],
         (idle, "median, untraced"): info["untraced_idle_us"],
         **{(idle, f"{name}, mean"): info["idle_us"][place] for place, name in PLACES.items()},

@@ -188,14 +188,14 @@ def test_a_cell_holds_a_text_or_a_number(client, value):
 def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
     view = View(runs=(VLLM, "light")).rated(VLLM, 5.0).rated("light", 700.0)
     rows, bare = _rows(client, view.query()), _rows(client, "")
-    apart = {"rate", "rate_said", "rate_fails", "graph"}
+    apart = {"rate", "rate_note", "rate_fails", "graph"}
     for key in (VLLM, "light"):
         assert {k: v for k, v in rows[key].items() if k not in apart} == {
             k: v for k, v in bare[key].items() if k not in apart
         }
-    assert "5 steps/s, ignored" in rows[VLLM]["rate_said"]
-    assert "that rate is of another run" in rows[VLLM]["rate_said"]
-    assert rows["light"]["rate_said"].endswith("ignored: the recording is untraced, so the rate changes nothing")
+    assert "5 steps/s, ignored" in rows[VLLM]["rate_note"]
+    assert "that rate is of another run" in rows[VLLM]["rate_note"]
+    assert rows["light"]["rate_note"].endswith("ignored: the recording is untraced, so the rate changes nothing")
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]
     assert len(lines) == 2
@@ -208,8 +208,8 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
 
 def test_tokens_are_said_where_it_is_known_how_many_a_step_gains(client):
     rows = _rows(client, _link(VLLM, LLAMA))
-    assert rows[VLLM]["rate_said"] == "untraced rate given, 528.11 steps/s, which are 4,224.9 tokens/s"
-    assert rows[LLAMA]["rate_said"] == "untraced rate given, 748.7 steps/s, which are 748.7 tokens/s"
+    assert rows[VLLM]["rate_note"] == "untraced rate given, 528.11 steps/s, which are 4,224.9 tokens/s"
+    assert rows[LLAMA]["rate_note"] == "untraced rate given, 748.7 steps/s, which are 748.7 tokens/s"
     assert rows[VLLM]["tokens_per_s"] == 8 * 528.11
 
 

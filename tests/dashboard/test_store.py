@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dashboard import cli, reading
 from dashboard.pages import opening
-from dashboard.pages.overview.callbacks import progress_said
+from dashboard.pages.overview.callbacks import progress_text
 from dashboard.pages.overview.table import row
 from dashboard.store import RunStore
 from dashboard.view import View
@@ -141,10 +141,10 @@ def test_the_runs_of_a_link_are_read_first(gate, recordings):
     _until(lambda: store.progress().read == 2)
     assert sorted(gate.order[:2]) == ["b", "c"]
     assert store.reading() == ["a"]
-    assert progress_said(store.progress(), store.reading()) == "2 of 3 recordings read; 1 left, now a"
+    assert progress_text(store.progress(), store.reading()) == "2 of 3 recordings read; 1 left, now a"
     gate.open("a")
     assert len(store.runs()) == 3
-    assert progress_said(store.progress(), store.reading()) == ""
+    assert progress_text(store.progress(), store.reading()) == ""
 
 
 def test_every_name_that_was_ever_shown_goes_on_working(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dashboard.pages.overview.acts import asked
-from dashboard.pages.overview.areas import said_of, text_of
+from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.areas import area_sums, text_of
 from dashboard.pages.overview.events import Event, after
 from dashboard.store import RunStore
 from dashboard.timeline import sums as summing
@@ -112,11 +112,11 @@ def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
     assert text[0].split("\t") == ["run", "name", "count", "total_ns", "union_ns", "mean_ns", "of_area", "of_step"]
     assert text[1].split("\t") == ["a", "void k<float>(T*)", "8", "900000", "900000", "112500", "0.9", "0.9"]
     assert "b\tcopy HtoD\t1\t2000\t2000\t2000\t0.002\t0.002" in text
-    said = str(said_of(view, runs))
+    said = str(area_sums(view, runs))
     assert "Search for void k<float>(T*)" in said
     assert "900 µs" in said
-    assert said_of(View(runs=("a",)), runs) == []
-    assert "No events of this kind" in str(said_of(View(area=Area(10**12, 10**13)), runs))
+    assert area_sums(View(runs=("a",)), runs) == []
+    assert "No events of this kind" in str(area_sums(View(area=Area(10**12, 10**13)), runs))
 
 
 def test_names_in_the_text_are_no_formulas(runs):
@@ -130,15 +130,15 @@ def test_a_box_takes_the_rows_that_it_touches_and_the_link_holds_it(runs):
     view = View(runs=("a", "b"), token=2)
     stream = next(placed for placed in panels_of(runs, view)[0].rows if placed.row.label == "stream 14")
     wish = {"what": "area", "x": [0.001, 0.0], "y": [stream.top + 1, stream.bottom - 1]}
-    chosen = asked(view, wish, runs)
+    chosen = after_request(view, wish, runs)
     assert chosen.area == Area(0, PERIOD, ("stream 14",), "kind")
-    by = asked(chosen, {"what": "sum by", "by": "kernel"}, runs)
-    assert asked(by, {"what": "sum by", "by": "no such thing"}, runs) == by
+    by = after_request(chosen, {"what": "sum by", "by": "kernel"}, runs)
+    assert after_request(by, {"what": "sum by", "by": "no such thing"}, runs) == by
     assert View.parse(by.query()) == by
     assert View.from_data(by.data()) == by
     assert [part.row.label for part in parts_of(runs[0], by.area, by.rows)] == ["stream 14"]
-    assert asked(by, {"what": "no area"}, runs) == view
-    assert asked(view, {**wish, "y": [-5, -9]}, runs).area.rows == ()
+    assert after_request(by, {"what": "no area"}, runs) == view
+    assert after_request(view, {**wish, "y": [-5, -9]}, runs).area.rows == ()
     shown = after(view, Event("sum"), runs)
     assert shown.area.rows == ()
     assert after(shown, Event("sum"), runs) == view

@@ -114,7 +114,7 @@ def test_words_above_the_table(store, rows):
     assert said.startswith("14 syncs a token (class sccc, (sc)×6 g a s×2)")
     assert link.href == f"../whatif/?run={run.key}&theme=dark&without=all"
     assert f"+{(facts['speedup']['estimate'] - 1) * 100:.2f} %" in figures
-    assert "distortion 1.05" in warning_of(run)
+    assert "tracing overhead × 1.05" in warning_of(run)
     assert "[model margin +" in figures
     assert in_words(run, rows, "no path: why", "dark")[1] == "no path: why"
 
@@ -125,7 +125,7 @@ def test_the_dearest_sync_is_named_and_gain_and_interval_stand_side_by_side(stor
     row = rows[position - 1]
     assert row["low"] < 0 < row["gain"]
     said = dearest(rows)
-    assert said.startswith(f"Most expensive: sync {position}, cudaStreamSynchronize_v3020: {row['gain_said']} tokens/s")
+    assert said.startswith(f"Most expensive: sync {position}, cudaStreamSynchronize_v3020: {row['gain_text']} tokens/s")
     assert said.endswith(f"{row['margin']}, predicted, and may be none. ")
     assert said in in_words(store.runs()[0], rows, "", "light")[0]
     assert dearest([row | {"low": 0.01}]).endswith("], predicted. ")

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from dashboard.pages.overview.acts import asked
+from dashboard.pages.overview.acts import after_request
 from dashboard.store import RunStore
 from dashboard.timeline.choice import panels_of
 from dashboard.timeline.goto import gone
@@ -63,7 +63,7 @@ def test_where_there_is_none_it_is_said_and_nothing_moves(runs, text, said):
     found = gone(VIEW, runs, text)
     assert found.view == VIEW
     assert said in found.said
-    assert asked(VIEW, {"what": "go", "text": text, "step": 1}, runs) == VIEW
+    assert after_request(VIEW, {"what": "go", "text": text, "step": 1}, runs) == VIEW
 
 
 def test_without_runs_there_is_nowhere_to_go():
@@ -72,13 +72,13 @@ def test_without_runs_there_is_nowhere_to_go():
 
 def test_a_double_click_shows_the_token_under_it(runs):
     panel = panels_of(runs, VIEW)[1]
-    shown = asked(VIEW, {"what": "token", "x": (PERIOD + 300_000) / 1e9, "y": panel.top + 5}, runs)
+    shown = after_request(VIEW, {"what": "token", "x": (PERIOD + 300_000) / 1e9, "y": panel.top + 5}, runs)
     low, high = shown.range
     start = PERIOD + 2 * GAP  # of token 4's compute in b, from the end of token 2's
     assert low < start < high - PERIOD
     assert high - low == pytest.approx(1.16 * PERIOD, rel=0.01)
     assert shown.token == VIEW.token
-    assert asked(VIEW, {"what": "token", "x": 1e300, "y": -1}, runs).range is not None
+    assert after_request(VIEW, {"what": "token", "x": 1e300, "y": -1}, runs).range is not None
 
 
 def test_the_ruler_numbers_the_tokens_in_view_as_many_as_have_room(runs):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
 from dashboard.figures.timeline import packed, timeline_figure
-from dashboard.pages.overview.acts import asked
-from dashboard.pages.overview.chosen import said_of
+from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.chosen import event_texts
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
@@ -199,14 +199,14 @@ def test_what_the_row_list_asks_for_changes_the_view(runs):
     buttons = json.dumps([item.to_plotly_json() for item in row_list(all_groups(run.rows for run in runs), view.rows)],
                          default=lambda c: c.to_plotly_json())  # fmt: skip
     assert '"hide\\", \\"name\\": \\"stream 13' in buttons
-    hidden = asked(view, {"what": "hide", "name": "stream 13"}, runs)
+    hidden = after_request(view, {"what": "hide", "name": "stream 13"}, runs)
     assert hidden.rows.hidden == ("stream 13",)
-    assert asked(hidden, {"what": "hide", "name": "stream 13"}, runs) == view
-    assert asked(view, {"what": "fold", "name": "GPU 0"}, runs).rows.folded == ("GPU 0",)
-    assert asked(view, {"what": "fold", "name": "\ud800"}, runs) == view
-    ordered = asked(view, {"what": "move", "name": "stream 14", "by": -1}, runs)
+    assert after_request(hidden, {"what": "hide", "name": "stream 13"}, runs) == view
+    assert after_request(view, {"what": "fold", "name": "GPU 0"}, runs).rows.folded == ("GPU 0",)
+    assert after_request(view, {"what": "fold", "name": "\ud800"}, runs) == view
+    ordered = after_request(view, {"what": "move", "name": "stream 14", "by": -1}, runs)
     assert ordered.rows.order == ("stream 14", "stream 13")
-    assert asked(ordered, {"what": "as recorded"}, runs) == view
+    assert after_request(ordered, {"what": "as recorded"}, runs) == view
     assert after(view, Event("only", " api "), runs).rows.only == "api"
     assert after(view, Event("only", None), runs) == view
 
@@ -312,13 +312,13 @@ def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(runs):
 
 def test_the_exact_times_are_said(runs):
     row = _row(runs[0], "stream 14")
-    said = str(said_of(View(runs=("a",), event=Spot("a", row, 1)), runs))
+    said = str(event_texts(View(runs=("a",), event=Spot("a", row, 1)), runs))
     zero = runs[0].tokens.anchor(token_of(runs, View()), "end")
     start, end = (int(times[1]) for times in (runs[0].rows[row].start, runs[0].rows[row].end))
     assert f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns" in said
     assert f"own clock: {start} ns" in said
     assert "cudaLaunchKernel" in said
-    assert said_of(View(event=Spot("b", row, 1)), runs[:1]) == []
+    assert event_texts(View(event=Spot("b", row, 1)), runs[:1]) == []
 
 
 def test_clicks_choose_and_measure(runs):
@@ -326,28 +326,28 @@ def test_clicks_choose_and_measure(runs):
     panel = panels_of(runs, view)[1]
     placed = panel.row(stream=14)
     click = {"what": "click", "y": placed.middle, "event": 17, "x": 0.0}
-    chosen = asked(view, click, runs)
+    chosen = after_request(view, click, runs)
     assert chosen.event == Spot("b", placed.line.index, 17)
-    assert asked(chosen, click, runs).event is None
-    assert asked(chosen, {"what": "forget"}, runs).event is None
-    assert asked(view, click | {"event": -1}, runs) == asked(view, click | {"y": 1.25}, runs) == view
+    assert after_request(chosen, click, runs).event is None
+    assert after_request(chosen, {"what": "forget"}, runs).event is None
+    assert after_request(view, click | {"event": -1}, runs) == after_request(view, click | {"y": 1.25}, runs) == view
     start, end = (int(t[17]) - runs[1].tokens.anchor(2, "end") for t in (placed.row.start, placed.row.end))
-    near = asked(view, click | {"x": (start + 1_000) / 1e9, "measure": True}, runs)
+    near = after_request(view, click | {"x": (start + 1_000) / 1e9, "measure": True}, runs)
     assert near.ruler == (start, start)
-    both = asked(near, click | {"x": (end - 1_000) / 1e9, "measure": True}, runs)
+    both = after_request(near, click | {"x": (end - 1_000) / 1e9, "measure": True}, runs)
     assert both.ruler == (start, end)
     assert f"'{end - start} ns'" in str(measured(both))
     assert f"<b>{end - start:,} ns</b>" in [a.text for a in timeline_figure(
         timeline_of(runs, both, "light", 1200)[0]).layout.annotations]  # fmt: skip
-    again = asked(both, click | {"event": -1, "x": (end + 100) / 1e9, "measure": True}, runs)
+    again = after_request(both, click | {"event": -1, "x": (end + 100) / 1e9, "measure": True}, runs)
     assert again.ruler[0] == again.ruler[1] == end
-    assert asked(both, click | {"y": 1.25, "measure": True}, runs) == both
+    assert after_request(both, click | {"y": 1.25, "measure": True}, runs) == both
     for edge, time in (("start", start), ("end", end)):
-        begun = asked(chosen, {"what": "measure", "from": edge}, runs)
+        begun = after_request(chosen, {"what": "measure", "from": edge}, runs)
         assert begun.ruler == (time, time)
-        ended = asked(begun, click | {"event": -1, "x": (end + 100) / 1e9}, runs)
+        ended = after_request(begun, click | {"event": -1, "x": (end + 100) / 1e9}, runs)
         assert (ended.ruler, ended.event) == ((time, end), chosen.event)
-    assert asked(view, {"what": "measure", "from": "start"}, runs) == view
+    assert after_request(view, {"what": "measure", "from": "start"}, runs) == view
     seen = after(replace(view, range=(-5, 995)), Event("measure"), runs)
     assert seen.ruler == (-5, 995)
     assert after(seen, Event("measure"), runs).ruler is None
@@ -361,7 +361,7 @@ def test_clicks_choose_and_measure(runs):
 )  # fmt: skip
 def test_senseless_wishes_change_nothing(runs, wish):
     view = View(runs=("a", "b"), token=2)
-    assert asked(view, wish, runs) == view
+    assert after_request(view, wish, runs) == view
 
 
 def test_the_minimap_has_the_share_that_streams_are_busy():

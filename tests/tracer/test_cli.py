@@ -227,6 +227,13 @@ def test_help_and_completion_import_no_command() -> None:
     assert listed[: len(completed)] == completed == main.list_commands(click.Context(main))
 
 
+def test_a_recording_without_sqlite_imports_no_driver_of_it() -> None:
+    script = f"import sys; from tracer import read; read({str(SAMPLES / 'sync-beside')!r}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "pandas" in done.stdout.split()
+    assert not [name for name in done.stdout.split() if name.startswith("adbc")]
+
+
 def test_every_command_of_the_list_is_there() -> None:
     context = click.Context(main)
     for name in main.list_commands(context):

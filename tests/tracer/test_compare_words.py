@@ -77,27 +77,28 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
         (
             found(run("a", 78.1, traced=True), run("b", 58.0, traced=True, distortion=1.2),
                   causes={"sync": shown(-5.0), "launch": shown(-15.0)}, counts=COUNTS),
-            "b is faster than a: gap from 78.1 to 58.0 µs (−26 %; untraced, from the rate, distortion 1.00 and 1.20), "
-            "most of it launch (−15.0 µs, in the same number of launches), with 9 fewer syncs; tokens/s +1.4 % "
-            "[+1.1, +1.7], untraced",
+            "b is faster than a: gap from 78.1 to 58.0 µs (−26 %; untraced, from the rate, tracing overhead × 1.00 "
+            "and 1.20), most of it launch (−15.0 µs, in the same number of launches), with 9 fewer syncs; tokens/s "
+            "+1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 150.0, **TRACED, distortion=1.05), run("b", 30.0, **TRACED, distortion=None), basis="traced",
                   speedup=Interval(2.0, 1.1, 2.4), busy_us=shown(-900.0), gap_us=None, mean_gap_us=None, counts=COUNTS),
             "b is faster than a: GPU busy −900.0 µs per token; gaps of 150.0 and 30.0 µs, not comparable (as traced, "
-            "distortion 1.05 and unknown); tokens/s +100.0 % [+10.0, +140.0], as traced, including tracing overhead, "
-            "distortion 1.05 and unknown",
+            "tracing overhead × 1.05 and unknown); tokens/s +100.0 % [+10.0, +140.0], as traced, "
+            "tracing overhead × 1.05 and unknown",
         ),
         (
             found(run("a", 78.1, traced=True, distortion=1.05), run("b", 22.0, traced=True, graph_trace="node",
                   distortion=1.22), gap_us=None, mean_gap_us=None, counts=COUNTS),
-            "b is faster than a: gaps of 78.1 and 22.0 µs, not comparable (untraced, from the rate, distortion 1.05 "
-            "against untraced, estimated, distortion 1.22); tokens/s +1.4 % [+1.1, +1.7], untraced",
+            "b is faster than a: gaps of 78.1 and 22.0 µs, not comparable (untraced, from the rate, tracing "
+            "overhead × 1.05 against untraced, estimated, tracing overhead × 1.22); tokens/s +1.4 % "
+            "[+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 64.0, traced=True, graph_trace="node"), run("b", 46.2, traced=True, graph_trace="node")),
-            "b is faster than a: gap from 64.0 to 46.2 µs (−17.8 µs; untraced, estimated, distortion 1.00); tokens/s "
-            "+1.4 % [+1.1, +1.7], untraced",
+            "b is faster than a: gap from 64.0 to 46.2 µs (−17.8 µs; untraced, estimated, tracing overhead × 1.00); "
+            "tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 354.9, **TRACED), run("b", 310.0, **TRACED), basis="traced", verdict="no verdict",
@@ -144,8 +145,8 @@ def test_the_sentence(comparison: Any, words: str) -> None:
         (
             [LLAMA[s, "graph"] for s in ("sccc", "saaas")],
             "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, from "
-            "the rate, distortion 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % [+0.9, "
-            "+2.0], untraced",
+            "the rate, tracing overhead × 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % "
+            "[+0.9, +2.0], untraced",
         ),
         (
             [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")],

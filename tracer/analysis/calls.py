@@ -217,7 +217,10 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls between begin and end of a stream capture of their thread; a capture that never ends excludes nothing."""
-    letters, threads = calls["letter"].to_numpy(dtype="U1"), _thread_ids(calls)
+    letters = calls["letter"].to_numpy(dtype="U1")
+    if not (letters == BEGIN_CAPTURE).any():
+        return np.zeros(len(calls), bool)
+    threads = _thread_ids(calls)
     begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
     ended = ends.groupby(threads).cumsum()
     depth = begins.groupby(threads).cumsum() - ended

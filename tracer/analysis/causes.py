@@ -53,7 +53,7 @@ PARTS: Final = {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
         "sync_idle": "nothing to wait for",
-        "sync_unknown": "waiting for what the trace does not tell",
+        "sync_unknown": "waiting for work that the trace does not name",
     },
     "copy": {"copy_device": "device copies or fills", "copy_call": "inside a copy call"},
     "launch": {

@@ -224,7 +224,7 @@ def _offset(low: Ints, high: Ints) -> str:
 
 
 def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Doubt]:
-    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _turned_back(trace["api"].iloc[rows])]
+    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(trace["api"].iloc[rows])]
     most = max((turn.by for turn in back), default=0)
     if 0 < most < _LEAST_JUMP_NS:
         yield Doubt(
@@ -256,7 +256,7 @@ def _times(count: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Turn:
+class _JumpBack:
     """Where a thread's clock went back: by how much (ns), between which two times, and the period in which calls from
     before and after it are interleaved, or only appear to follow each other."""
 
@@ -265,7 +265,7 @@ class _Turn:
     mixed: Span
 
 
-def _turned_back(calls: pd.DataFrame) -> Iterator[_Turn]:
+def _jumps_back(calls: pd.DataFrame) -> Iterator[_JumpBack]:
     """The jumps back of one thread: a call with a later number begins earlier than its predecessor."""
     known = (calls["correlation"] != MISSING).to_numpy()
     order = np.argsort(calls["correlation"].to_numpy()[known], kind="stable")
@@ -274,7 +274,7 @@ def _turned_back(calls: pd.DataFrame) -> Iterator[_Turn]:
         begin = max(int(start[:at].min()), int(start[at:].min()))
         finish = min(int(end[:at].max()), int(end[at:].max()))
         last, first = int(start[at - 1]), int(start[at])
-        yield _Turn(last - first, (last, first), (min(begin, finish), max(begin, finish)))
+        yield _JumpBack(last - first, (last, first), (min(begin, finish), max(begin, finish)))
 
 
 def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:

@@ -114,11 +114,11 @@ def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
     for code, text in enumerate(ranges["text"].cat.categories):
         for mark in engine.marks:
             if hit := mark.text.search(str(text)):
-                told[code] = {**vars(mark.work(hit)), "lies": mark.lies, "label": mark.label, "own": mark.own}
+                told[code] = {**vars(mark.work(hit)), "position": mark.position, "label": mark.label, "own": mark.own}
                 break
     codes = ranges["text"].cat.codes
     marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
-    columns = ["phase", "sequences", "gained", "part", "lies", "label", "own"]
+    columns = ["phase", "sequences", "gained", "part", "position", "label", "own"]
     hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
     return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
 
@@ -161,7 +161,7 @@ def _joined(marks: pd.DataFrame) -> pd.DataFrame:
     main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
     of_step = marks.groupby(number)
     times = {"start": of_step["start"].transform("min"), "end": of_step["end"].transform("max")}
-    return marks.assign(**times, lies=of_step["lies"].transform("first"))[main]
+    return marks.assign(**times, position=of_step["position"].transform("first"))[main]
 
 
 def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
@@ -170,12 +170,12 @@ def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     The step of a late mark begins after the last copy to the host, or wait, between the previous mark and this one,
     with the first call that follows; the step of a closing mark with the first call after the previous mark.
     """
-    starts, early = steps["start"].to_numpy(copy=True), np.flatnonzero(steps["lies"] != OPENS)
+    starts, early = steps["start"].to_numpy(copy=True), np.flatnonzero(steps["position"] != OPENS)
     if len(early) and len(calls):
         fetched = calls[copied_out(calls) | (calls["letter"] == SYNC).to_numpy()]
         ended = np.append(fetched["end"], _NEVER)[last_before(steps, steps["start"] - 1, fetched)]
         before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
-        behind = np.where(steps["lies"] == LATE, np.maximum(ended, before), before)
+        behind = np.where(steps["position"] == LATE, np.maximum(ended, before), before)
         asked = steps.iloc[early].assign(start=behind[early])
         of_step = last_before(calls, calls["start"], asked)
         np.minimum.at(starts, early[of_step[of_step >= 0]], calls["start"].to_numpy()[of_step >= 0])

@@ -17,7 +17,7 @@ from tracer.trace import Trace
 
 
 def engine_of(trace: Trace) -> Engine | None:
-    """The engine that made a recording, by the kernels that only it launches; None if no kernel tells."""
+    """The engine that made a recording, by the kernels that only it launches; None if there are none."""
     names = trace["kernels"]["name"]
     with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
     return next((engine for engine, kernels in with_kernels if rows_named(names, kernels.search).any()), None)

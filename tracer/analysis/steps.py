@@ -145,7 +145,7 @@ class Steps:
         shown = set(self.table["phase"])
         left = {phase: count for phase, count in self.phases.items() if phase not in shown}
         if left:
-            notes.append(f"left out: {self._in_words(left)}; --phase {next(iter(left))} or all has them")
+            notes.append(f"left out: {self._in_words(left)}; include with --phase {next(iter(left))} or --phase all")
         return notes
 
     def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:

@@ -69,7 +69,7 @@ class Mark:
     Attributes:
         text: a pattern to search for in the mark's text.
         work: what a match says about the step.
-        lies: the mark's position in its step: it opens the step (`OPENS`), opens after some of the step's work was
+        position: the mark's position in its step: it opens the step (`OPENS`), opens after some of the step's work was
             launched (`LATE`), or closes the step (`CLOSES`).
         label: whether it names the phase of marks inside or around it, and is a step only if there are none.
         own: whether it identifies this engine; False for marks that other engines set, too.
@@ -77,7 +77,7 @@ class Mark:
 
     text: re.Pattern[str]
     work: Callable[[re.Match[str]], Work] = field(default=lambda _: Work())
-    lies: str = OPENS
+    position: str = OPENS
     label: bool = False
     own: bool = True
 

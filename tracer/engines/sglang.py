@@ -66,7 +66,7 @@ SGLANG: Final = Engine(
     marks=(
         Mark(re.compile(r"^scheduler\.run_batch$")),
         replace(EXECUTED, own=False),
-        Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, lies=LATE),
+        Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, position=LATE),
     ),
     whole_graphs_decode=True,
     settings=(

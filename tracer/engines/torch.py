@@ -28,7 +28,7 @@ TORCH: Final = Engine(
 
 OPTIMIZER: Final = Engine(
     "PyTorch's optimizers",
-    marks=(Mark(re.compile(r"^Optimizer\.step#"), lambda _: Work(TRAINING), lies=CLOSES),),
+    marks=(Mark(re.compile(r"^Optimizer\.step#"), lambda _: Work(TRAINING), position=CLOSES),),
     sure=0.85,
 )
 """Without `profiler.step()`, each optimizer step ends a training step if there is only one optimizer."""

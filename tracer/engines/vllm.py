@@ -43,7 +43,7 @@ VLLM: Final = Engine(
         EXECUTED,
         Mark(re.compile(r"^execute_new_(\d{1,9})_cached_(\d{1,9})$"), _new_and_cached),
         Mark(re.compile(r"^spec_decode_worker\._run_speculative_decoding_step$"), lambda _: Work(SPECULATIVE)),
-        Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), lies=LATE),
+        Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), position=LATE),
     ),
     whole_graphs_decode=True,
     settings=(

@@ -146,7 +146,7 @@ def format_of(source: Path) -> Format:
     raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
-def beside(source: Path) -> list[Path]:
+def other_entries(source: Path) -> list[Path]:
     """The entries of a directory that do not belong to its recording, sorted; none for a file."""
     is_part = nsys_arrow.is_part if nsys_arrow.sniff(source) else nsys_parquet.is_part
     return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
@@ -238,7 +238,6 @@ from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqli
 
 __all__ = [
     "Format",
-    "beside",
     "check_replaceable",
     "check_writable",
     "chrome",
@@ -248,6 +247,7 @@ __all__ = [
     "nsys_parquet",
     "nsys_rep",
     "nsys_sqlite",
+    "other_entries",
     "perfetto",
     "read",
     "register",

@@ -15,8 +15,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
-from adbc_driver_manager import dbapi
-from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys, register
@@ -78,6 +76,8 @@ def read_tables(
         FormatError: SQLite cannot read it, it would take more memory than its size justifies, or a column holds the
             wrong kind of values.
     """
+    from adbc_driver_manager import dbapi  # only here: other formats start faster without it
+
     try:
         with _connect(path) as connection:
             found = list(find_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
@@ -156,6 +156,8 @@ def _fetch(connection: Any, part: Part) -> pa.Table:
 
 
 def _connect(path: Path) -> Any:
+    from adbc_driver_sqlite import dbapi as sqlite
+
     return sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
 
 

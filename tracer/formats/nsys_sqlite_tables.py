@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from adbc_driver_manager import dbapi
-
 from tracer.errors import FormatError
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
@@ -107,6 +105,8 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
 
 def _with_rowids(connection: Any, table: Table) -> Table:
     """The table with its range of rowids, if it has rowids and more rows than a chunk."""
+    from adbc_driver_manager import dbapi
+
     rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in table.columns}), None)
     low = high = None
     if rowid is not None and table.most_rows > _CHUNK:

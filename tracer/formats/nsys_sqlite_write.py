@@ -16,8 +16,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from adbc_driver_manager import dbapi
-from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import TraceError
 from tracer.formats import nsys_schema as nsys
@@ -44,6 +42,8 @@ def write(trace: Trace, path: Path) -> None:
     Raises:
         TraceError: the path exists or cannot be written.
     """
+    from adbc_driver_manager import dbapi
+
     try:
         with appearing(path) as partial:
             partial.touch()  # the system's error message is clearer than SQLite's
@@ -58,6 +58,8 @@ def write(trace: Trace, path: Path) -> None:
 
 
 def _write_tables(trace: Trace, path: Path) -> None:
+    from adbc_driver_sqlite import dbapi as sqlite
+
     trace = without_what_changed(trace)
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"

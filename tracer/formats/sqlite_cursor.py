@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from adbc_driver_manager import dbapi
-
 
 @contextmanager
 def cursor_of(connection: Any) -> Iterator[Any]:
@@ -16,6 +14,8 @@ def cursor_of(connection: Any) -> Iterator[Any]:
     ADBC before 1.13, which is all that Python 3.10 has, reports the error of a query again when its statement is
     released, takes the cursor for open from then on, and says so on stderr when it goes.
     """
+    from adbc_driver_manager import dbapi  # only here: other formats start faster without it
+
     cursor = connection.cursor()
     try:
         yield cursor

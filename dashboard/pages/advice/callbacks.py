@@ -12,7 +12,7 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.flame import flame_figure, flame_height, said_of_flame
+from dashboard.figures.flame import flame_figure, flame_height, flame_text
 from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
@@ -126,7 +126,7 @@ def _render(app: Dash, store: RunStore) -> None:
         return (
             table,
             said,
-            run.rate_said if run is not None else "",
+            run.rate_note if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
             eager,
             table_height(eager),
@@ -179,7 +179,7 @@ def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:
     rows = host_rows(hosts)
     size = {"height": f"{flame_height(hosts)}px"}
     shown = SHOWN if rows else HIDDEN
-    return flame_figure(hosts, theme), size, said_of_flame(hosts), rows, table_height(rows), shown
+    return flame_figure(hosts, theme), size, flame_text(hosts), rows, table_height(rows), shown
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.causes import causes_figure, causes_height, places_of, said_of
+from dashboard.figures.causes import causes_figure, causes_height, causes_text, places_of
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
@@ -111,8 +111,8 @@ def _render(app: Dash, store: RunStore) -> None:
             causes_figure(places, theme), {"height": f"{causes_height(places)}px"},
             steps_figure(panels, view.scale, theme), style,
             distribution_figure(panels, view.scale, theme), style,
-            f"Causes of the idle time. {said_of(places)}",
-            f"Causes of the gap over the run. {_said(runs)}", f"Distribution of the gap. {_said(runs)}",
+            f"Causes of the idle time. {causes_text(places)}",
+            f"Causes of the gap over the run. {_medians(runs)}", f"Distribution of the gap. {_medians(runs)}",
             with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),
             with_several(MADE_OF_COLUMNS, parts, "run"), parts, table_height(parts),
         )  # fmt: skip
@@ -163,14 +163,14 @@ def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence
 
 
 def _warnings(runs: Sequence[Run]) -> list[html.P]:
-    said: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for run in runs:
-        if run.rate_said:
-            said.setdefault(run.rate_said, []).append(plain(run.name, 60))
+        if run.rate_note:
+            notes.setdefault(run.rate_note, []).append(plain(run.name, 60))
         if run.gaps is not None and run.gaps.warning is not None:
-            said.setdefault(run.gaps.warning, []).append(plain(run.name, 60))
-    return [html.P([html.B(", ".join(names)), f": {text}."], className="hint warns") for text, names in said.items()]
+            notes.setdefault(run.gaps.warning, []).append(plain(run.name, 60))
+    return [html.P([html.B(", ".join(names)), f": {text}."], className="hint warns") for text, names in notes.items()]
 
 
-def _said(runs: Sequence[Run]) -> str:
+def _medians(runs: Sequence[Run]) -> str:
     return "; ".join(f"{line['Run']}: p50 {line['p50']}, p90 {line['p90']}" for line in map(figures_of, runs))

@@ -43,7 +43,7 @@ def _note(report: GapReport) -> str:
     """A note on how the times were recorded."""
     if report.warning is None:
         return ""
-    distortion = f", distortion {report.distortion:.2f}" if report.distortion is not None else ""
+    distortion = f", tracing overhead × {report.distortion:.2f}" if report.distortion is not None else ""
     return f"traced ({report.graph_trace} level): inflated{distortion}"
 
 
@@ -60,7 +60,7 @@ def figures_of(run: Run) -> dict[str, str]:
         "p90": microseconds(of.gap_p90_us),
         "Mean": microseconds(of.gap_mean_us),
         "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
-        "Distortion": "–" if of.distortion is None else f"{of.distortion:.2f}",
+        "Tracing overhead, ×": "–" if of.distortion is None else f"{of.distortion:.2f}",
         "p50 without tracing": _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us),
     }
 

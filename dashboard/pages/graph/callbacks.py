@@ -148,7 +148,7 @@ def _render(app: Dash, store: RunStore) -> None:
             _legend(graph),
             memory_figure(graph.memory, graph.allocator, theme),
             {"height": f"{memory_height(graph.memory)}px"},
-            "Peak memory. " + "; ".join(_said(memory, graph.allocator) for memory in graph.memory),
+            "Peak memory. " + "; ".join(_memory_text(memory, graph.allocator) for memory in graph.memory),
             _SHOWN,
             _SHOWN,
             "",
@@ -205,6 +205,6 @@ def _legend(graph: RunGraph) -> list[html.Li]:
     return [*streams, *(html.Li([html.Span(className=name), text]) for name, text in lines)]
 
 
-def _said(memory: Memory, used: str) -> str:
+def _memory_text(memory: Memory, used: str) -> str:
     hazards = f", {memory.hazards} hazards" if memory.hazards else ""
     return f"{memory.allocator}{' (used)' if memory.allocator == used else ''}: {size(memory.peak_bytes)}{hazards}"

@@ -27,7 +27,7 @@ from dashboard.view import (
 _PIXELS: Final = 1000  # about the width of the timeline
 
 
-def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
+def after_request(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
     """The view after the request `what`, as `assets/keys.js` and the buttons in `tools` send it."""
     match wish:
         case {"what": "click", "y": int() | float() as y, "event": int(event), "x": int() | float() as x}:

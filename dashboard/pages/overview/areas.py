@@ -61,10 +61,10 @@ def register(app: Dash, store: RunStore) -> None:
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> list[Any]:
         view = View.from_data(data)
-        return said_of(view, store.ready(view.runs or (), view.rates))
+        return area_sums(view, store.ready(view.runs or (), view.rates))
 
 
-def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
+def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     """The sums of the view's area in every run; nothing if no area is chosen."""
     area = view.area
     runs = [run for run in runs if run.tokens is not None]

@@ -14,7 +14,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
+from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
 from dashboard.pages.overview import (
@@ -97,12 +97,12 @@ def _table(app: Dash, store: RunStore) -> None:
             {"height": height(rows)},
             {**GRID, "loading": False} if before is None else no_update,
             progress.done,
-            progress_said(progress, store.reading()),
+            progress_text(progress, store.reading()),
             no_update if before == revision else revision,
         )
 
 
-def progress_said(progress: Progress, reading: Sequence[str]) -> str:
+def progress_text(progress: Progress, reading: Sequence[str]) -> str:
     """What is read, being read and left, in words; nothing once all is read."""
     if progress.done:
         return ""
@@ -241,8 +241,8 @@ def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
     return [
         *chain.from_iterable(figures),
         *(_SHOWN if each else _HIDDEN for each in (idle, gap)),
-        f"Causes of the idle time. {said_of(idle)}",
-        f"Causes of the gap. {said_of(gap)}",
+        f"Causes of the idle time. {causes_text(idle)}",
+        f"Causes of the gap. {causes_text(gap)}",
     ]
 
 

@@ -30,7 +30,7 @@ _WORDS: Final = {
 """What a flow is to the event at its start (True) or at its end."""
 
 
-def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
+def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
     """The chosen event in words; nothing if none is chosen."""
     spot, run = view.event, found_in(runs, view.event)
     if spot is None or run is None:
@@ -68,7 +68,7 @@ def row_name(run: Run, spot: Spot) -> str:
 
 
 def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:
-    """A button that sends a request, see `acts.asked`; `assets/timeline.js` passes it to the page."""
+    """A button that sends a request, see `acts.after_request`; `assets/timeline.js` passes it to the page."""
     data: dict[str, Any] = {"data-ask": json.dumps(wish)}
     return html.Button(text, className=look, title=label, **data, **named(label), **more)
 

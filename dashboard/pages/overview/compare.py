@@ -106,10 +106,10 @@ def _render(app: Dash, store: RunStore) -> None:
         if compared == before:
             raise PreventUpdate
         several = f"answers {'several' if len(runs) + len(awaited) > _BESIDE else 'few'}"
-        return SHOWN if runs else HIDDEN, several, *_said(runs, answer, len(awaited)), answer is not None, compared
+        return SHOWN if runs else HIDDEN, several, *_outputs(runs, answer, len(awaited)), answer is not None, compared
 
 
-def _said(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
+def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
     """The sentences, whether there are figures, the figures, methods and cautions."""
     if answer is None:
         return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, ROOM, "", items_of(None)

@@ -94,7 +94,7 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
         case Event("measure"):
             return acts.measured(view, runs)
         case Event("asked", dict(wish)):
-            return acts.asked(view, wish, runs)
+            return acts.after_request(view, wish, runs)
         case Event("theme"):
             return replace(view, theme=switched(view.theme, scheme))
     return view

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, said_of
+from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, rung_text
 from dashboard.pages.parts import HIDDEN, SHOWN, chart
 from dashboard.rates import pairs_of
 from dashboard.store import RunStore
@@ -83,8 +83,8 @@ def _render(app: Dash, store: RunStore) -> None:
         return (
             no_update if ladder is None else ladder_figure(ladder, chosen, theme),
             no_update if ladder is None else {"height": f"{ladder_height(ladder)}px"},
-            "" if ladder is None else f"Tokens/s by strategy. {'; '.join(map(said_of, ladder.rungs))}",
-            said_in_a_line(ladder),
+            "" if ladder is None else f"Tokens/s by strategy. {'; '.join(map(rung_text, ladder.rungs))}",
+            ladder_line(ladder),
             [{"value": one.key, "label": one.title} for one in ladders],
             ladder and ladder.key,
             style, style, style,
@@ -100,7 +100,7 @@ def ladder_for(ladders: Sequence[Ladder], chosen: Sequence[str], asked: str | No
     return next(iter(wanted), None) or max(ladders, key=lambda one: len(one.rungs), default=None)
 
 
-def said_in_a_line(ladder: Ladder | None) -> str:
+def ladder_line(ladder: Ladder | None) -> str:
     """The ladder's summary."""
     if ladder is None:
         return f"Ladder of strategies: {_NONE}"

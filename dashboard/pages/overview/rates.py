@@ -86,12 +86,12 @@ def _show(app: Dash, store: RunStore) -> None:
         rows = rows_of(runs)
         others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
         changed = [one for one in rows if one["key"] in others]
-        return _update(changed) if changed else no_update, columns(rows), said_of(runs), rated
+        return _update(changed) if changed else no_update, columns(rows), rate_notes(runs), rated
 
 
-def said_of(runs: Sequence[Run]) -> list[html.Li]:
+def rate_notes(runs: Sequence[Run]) -> list[html.Li]:
     """A line for each run with a given rate."""
-    return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_said}."]) for run in runs if run.rate_said]
+    return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_note}."]) for run in runs if run.rate_note]
 
 
 def _update(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

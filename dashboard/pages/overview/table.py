@@ -61,7 +61,7 @@ COLUMNS: list[dict[str, Any]] = [
         "cellEditorParams": {"maxLength": 40},
         "valueFormatter": {"function": "params.value || params.data.rate_told"},
         "cellClassRules": {"told": "!params.value", "refused": "params.data.rate_fails"},
-        "tooltipField": "rate_said",
+        "tooltipField": "rate_note",
     },
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
@@ -144,8 +144,8 @@ def row(run: Run) -> dict[str, Any]:
         "rate_traced": traced and not untraced,
         "steps_per_s": summary.steps_per_s if not untraced and summary.traced_tokens_per_s is None else None,
         "rate": text_of(run.given_rate),
-        "rate_told": _told(run),
-        "rate_said": run.rate_said or (AS_TOLD if run.summary.untraced_steps_per_s else ""),
+        "rate_told": _rate_placeholder(run),
+        "rate_note": run.rate_note or (AS_TOLD if run.summary.untraced_steps_per_s else ""),
         "rate_fails": bool(run.rate_problem),
         "idle_p50": summary.idle_us.get("p50"),
         "idle_where": summary.idle_where or "",
@@ -168,7 +168,7 @@ def row(run: Run) -> dict[str, Any]:
     }
 
 
-def _told(run: Run) -> str:
+def _rate_placeholder(run: Run) -> str:
     """The text of the rate field while no rate is given."""
     rate = run.summary.untraced_steps_per_s
     return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f}"

@@ -13,8 +13,8 @@ from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
 from dashboard.frame import named
 from dashboard.pages.overview import areas, bookmarks, costs
-from dashboard.pages.overview.acts import asked
-from dashboard.pages.overview.chosen import ask, said_of
+from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.chosen import ask, event_texts
 from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
@@ -51,7 +51,7 @@ _DELAY: Final = 300  # ms after the last letter
 
 
 def stores() -> list[Any]:
-    """What is asked, what is said, and what the minimap shows."""
+    """What is requested, what is shown, and what the minimap shows."""
     return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady"), dcc.Store(id="mapped")]
 
 
@@ -173,7 +173,7 @@ def _say(app: Dash, store: RunStore) -> None:
             not view.find,
             row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
             measured(view),
-            said_of(view, runs),
+            event_texts(view, runs),
         )
 
 
@@ -191,7 +191,7 @@ def _go(app: Dash, store: RunStore) -> None:
                 view = View.from_data(data)
                 runs = store.ready(view.runs or (), view.rates)
                 for earlier in wishes(wish, (pressed or {}).get("asked"))[:-1]:
-                    view = asked(view, earlier or {}, runs)
+                    view = after_request(view, earlier or {}, runs)
                 return gone(view, runs, words_of(text), step).said
         raise PreventUpdate
 

@@ -99,10 +99,10 @@ def warning_of(run: Run | None) -> str:
     """A note on the recorded times."""
     if run is None:
         return ""
-    given = f"{run.rate_said}. ".capitalize() if run.rate_said else ""
+    given = f"{run.rate_note}. ".capitalize() if run.rate_note else ""
     if run.gaps is None or run.gaps.warning is None:
         return given.strip()
-    distortion = f" (distortion {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
+    distortion = f" (tracing overhead × {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
     start = "start from the corrected times" if run.gaps.distortion is not None else "need the engine's own rate"
     return f"{given}Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
 
@@ -133,7 +133,7 @@ def dearest(rows: list[dict[str, Any]]) -> str:
     doubt = "" if row["low"] is not None and row["low"] > 0 else ", and may be none"
     margin = f" {row['margin']}" if row["margin"] else ""
     return (
-        f"Most expensive: sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it"
+        f"Most expensive: sync {row['position']}, {plain(row['name'], 60)}: {row['gain_text']} tokens/s without it"
         f"{margin}, predicted{doubt}. "
     )
 

@@ -11,8 +11,8 @@ from dashboard.pages.parts import choice, csv_file, links, number, section, tabl
 
 _POLL_MS = 700
 
-_GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_said"}
-_GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_said"}
+_GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}
+_GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_text"}
 _SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
 
 COLUMNS: list[dict[str, Any]] = [

@@ -31,7 +31,7 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
 
     Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
     waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
-    (of the tokens/s, share), gap_us (by which the median gap changes), gain_said and gap_said (the same in words),
+    (of the tokens/s, share), gap_us (by which the median gap changes), gain_text and gap_text (the same in words),
     verdict, pending, and show and try (links).
     """
     if run.syncs is None:
@@ -80,15 +80,15 @@ def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
 
 def _gain(gain: Prediction | str | None) -> dict[str, float | str | None]:
     if not isinstance(gain, Prediction) or gain.of_engine is None:
-        return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_said", "margin", "gap_said"))
+        return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_text", "margin", "gap_text"))
     more, bounds = gain.of_engine.estimate - 1, gain.of_engine.bounds
     low, high = (None, None) if bounds is None else (bound - 1 for bound in bounds)
     margin = "" if low is None or high is None else f"[{percent(low, 2)}, {percent(high, 2)}]"
     after, before = (figures.gap_us.get("p50") for figures in (gain.predicted, gain.before))
     gap_us = None if after is None or before is None else after - before
     return {
-        "gain": more, "low": low, "high": high, "gap_us": gap_us, "gain_said": percent(more, 2), "margin": margin,
-        "gap_said": None if gap_us is None else signed(gap_us, 2),
+        "gain": more, "low": low, "high": high, "gap_us": gap_us, "gain_text": percent(more, 2), "margin": margin,
+        "gap_text": None if gap_us is None else signed(gap_us, 2),
     }  # fmt: skip
 
 

@@ -204,7 +204,7 @@ def _render(app: Dash, store: RunStore) -> None:
             SHOWN if nothing else HIDDEN,
             plain(answer, 600) if isinstance(answer, str) else "",
             [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
-            [*_rate_said(run_of(store, view)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
+            [*_rate_notes(run_of(store, view)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
             SHOWN if runs else HIDDEN,
@@ -214,8 +214,8 @@ def _render(app: Dash, store: RunStore) -> None:
         )
 
 
-def _rate_said(run: Run | None) -> list[html.Li]:
-    return [] if run is None or not run.rate_said else [html.Li(run.rate_said)]
+def _rate_notes(run: Run | None) -> list[html.Li]:
+    return [] if run is None or not run.rate_note else [html.Li(run.rate_note)]
 
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:

@@ -28,7 +28,7 @@ class NamedKernels(ScaleKernels):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return f"kernels {', '.join(plain(name, 40) for name in self.names)} × {self.factor:g}"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The critical path of each token step, and the slack of what lies beside it.
+"""The critical path of each token step, and the slack of everything off it.
 
 The path of a step leads from the end of the last compute of the step before it to the end of its own last compute:
 over kernels, copies, launches, syncs and host code, each of which began because the one before it on the path ended.

@@ -14,7 +14,7 @@ from tracer.trace import Trace
 Ints = NDArray[np.int64]
 
 LANE = ["process", "device", "context", "stream"]
-"""What tells streams apart."""
+"""The columns that identify a stream."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Changes:
         self._weight[(self._edges.kind == LAUNCH) & chosen[self._edges.target // 2]] = FREE
         self._residual[0::2][chosen] = 0
 
-    def forget_pauses(self, calls: Ints) -> None:
+    def drop_pauses(self, calls: Ints) -> None:
         """The host does nothing between these calls and the next ones but what it computes as a device."""
         behind = (self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]
         self._weight[behind] = self.causality.host_compute[behind]

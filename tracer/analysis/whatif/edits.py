@@ -25,7 +25,7 @@ class Edit(Protocol):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Make it; what a reader must know of it."""
@@ -55,14 +55,14 @@ class Strategy(_FewerCalls):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return self.name
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Take away the calls that it does not make.
 
         Raises:
-            UsageError, UnsafePlanError: it cannot be predicted from this recording, or must not be.
+            UsageError, UnsafePlanError: it cannot be predicted from this recording, or is unsafe.
         """
         return follow(changes, steps, self.name)
 
@@ -79,7 +79,7 @@ class WithoutSyncs(_FewerCalls):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         if self.positions is None:
             return "without syncs"
         return "without sync " + ", ".join(map(str, self.positions))
@@ -119,7 +119,7 @@ class ScaleKernels(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return f"kernels {self.pattern} × {self.factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
@@ -149,7 +149,7 @@ class ScaleHost(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return f"host code × {self.factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
@@ -166,7 +166,7 @@ class SyncLatency(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return f"syncs {self.later_us:+g} µs"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:

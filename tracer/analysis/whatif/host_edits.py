@@ -22,7 +22,7 @@ class MergedCopies(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return "input copies merged"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
@@ -52,7 +52,7 @@ class LaunchFirst(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return "host work behind the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
@@ -87,7 +87,7 @@ class ReadLater(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:

@@ -98,7 +98,7 @@ class IntoGraph(Unmeasured):
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return "eager launches into the graph" if self.kernel is None else f"{self.kernel} into the graph"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:

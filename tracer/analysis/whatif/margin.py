@@ -26,7 +26,7 @@ _LEVEL: Final = 0.95
 
 @dataclass(frozen=True)
 class Margin:
-    """What the cases of one kind of what-if, on one kind of recording, say.
+    """The errors of the checked cases of one kind of what-if on one kind of recording.
 
     Attributes:
         share: see the module.

@@ -44,8 +44,8 @@ nodes and 10 µs for 342 (llama.cpp); the line through them."""
 _UNKNOWN: Final = 0.05
 """The most of a step that runs of launches may take of which only begin and end are known."""
 _WITHOUT_KERNELS: Final = (
-    "the recording does not have the kernels that the graph would hold, only when runs of launches began and ended, and "
-    "that depends on the host: record them with --passes light,node"
+    "the recording does not have the kernels that the graph would hold, only when runs of launches began and ended, "
+    "and that depends on the host: record them with --passes light,node"
 )
 
 
@@ -65,7 +65,7 @@ class OneGraph:
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return "one graph launch" + (" with early starts" if self.early else "")
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
@@ -86,7 +86,7 @@ class OneGraph:
         inside = np.flatnonzero(np.isin(activities["call"], others))
         changes.forget_launches(inside)
         changes.limit_orders(inside, GRAPH_ORDER_NS)
-        changes.forget_pauses(_between(calls, run))
+        changes.drop_pauses(_between(calls, run))
         changes.remove_calls(_prepare(calls, run), and_issued=False)
         of_graph = np.searchsorted(graphs, activities["call"].to_numpy()[inside], side="right") - 1
         nodes = np.bincount(of_graph, minlength=len(graphs))

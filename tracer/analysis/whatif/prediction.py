@@ -93,15 +93,15 @@ def predict(
     Args:
         causality: of the recording; of its light pass, if it has one.
         steps: its token steps.
-        edits: what is different. Without any, the recording comes out, without its profiler if there is a rate.
+        edits: what is different. Without any, the result is the recording itself, corrected if there is a rate.
         untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
-            scaled so that it would have had that rate. By default what run.json tells.
-        within: the NVTX range that the steps were taken from, for what run.json says of it.
+            scaled to that rate. Default: the rate in run.json.
+        within: the NVTX range that contains the steps; run.json may have a rate for it.
 
     Raises:
-        UsageError, UnsafePlanError: an edit cannot be made, or must not.
-        EmptyTraceError: no step is followed by another, or no time is left of them.
-        TraceError: the untraced rate leaves no time for what the recording shows of the device.
+        UsageError, UnsafePlanError: an edit is impossible, or unsafe.
+        EmptyTraceError: no step is followed by another, or the steps take no time.
+        TraceError: an untraced step would be shorter than the recorded work of the device.
     """
     return predict_from(Base.of(causality, steps, untraced_tokens_per_s, within), edits)
 
@@ -139,7 +139,7 @@ def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
 
 
 def _of_steps(before: Ints, after: Ints) -> Interval:
-    """Ratio of the median periods, its interval from blocks of steps, drawn together."""
+    """Ratio of the median periods, with an interval from resampled blocks of steps."""
     medians = [float(np.median(periods)) for periods in (before, after)]
     if min(medians) <= 0:
         raise EmptyTraceError("no speed-up: from token to token no time passes, or none is left of it")

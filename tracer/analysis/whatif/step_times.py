@@ -91,7 +91,7 @@ class StepTimes:
 
 
 def statistics(ns: Ints) -> dict[str, float]:
-    """p50, p90 and mean, µs; nothing of nothing."""
+    """p50, p90 and mean, µs; empty if there are no steps."""
     us = ns / 1e3
     if not len(us):
         return {}

@@ -69,7 +69,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
         launch = table["letter"].isin(LAUNCHES)
         others = table[~launch]
         inside_run = launch & launch.shift(-1, fill_value=False) & (table["window"] == table["window"].shift(-1))
-        changes.forget_pauses(table.loc[~inside_run, "call"].to_numpy())
+        changes.drop_pauses(table.loc[~inside_run, "call"].to_numpy())
         changes.remove_calls(others["call"].to_numpy())
         return ["the device is taken to choose the token and to prepare its own next step, in no time"]
     inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]

@@ -45,7 +45,7 @@ class Concurrent:
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A short description."""
         return f"{self.streams} streams"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
