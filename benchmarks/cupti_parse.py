@@ -93,7 +93,7 @@ def measure(tokens: int, repeats: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {"to a trace": [], "splitting": [], "python loop": []}
     for repeat in range(repeats + 1):
         start = time.perf_counter()
-        trace = build(filled, sizes, sources, OwnRanges(), 10**15)
+        trace = build(parse(filled, sizes), sources, OwnRanges(), 10**15)
         built = time.perf_counter()
         parse(filled, sizes)
         split = time.perf_counter()

@@ -79,7 +79,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
                      _per_second, _percent, recorded=True),
             _figures("Steps/s as recorded", "of the wall, what lies between the steps included", runs,
                      lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
-            _figures("Distortion", "period of the recording / untraced period", runs,
+            _figures("Tracing overhead, ×", "period of the recording / untraced period", runs,
                      lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
         ],
         "Idle time of a step": [

@@ -94,13 +94,13 @@ def test_rates_of_other_bases_are_lines_of_their_own(tmp_path):
     assert all(cells[0] == "–" for label, (_, cells) in rates.items() if "as traced" in label)
 
 
-def test_cautions_are_those_of_the_command_and_stand_before_the_words():
+def test_cautions_are_those_of_the_command_and_follow_the_words():
     paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"]]
     found = against_base(runs_at(paths))
     assert cautions_of(found) == compared(*paths)[0]["cautions"]
     assert len(cautions_of(found)) >= 3
     places = [part.id for part in section().children[2].children if getattr(part, "id", "")]
-    assert places.index("compare-cautions") < places.index("compare-words")
+    assert places.index("compare-words") + 1 == places.index("compare-cautions")
 
 
 def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):

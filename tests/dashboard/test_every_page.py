@@ -62,7 +62,9 @@ def place(request, browser, filled):
 
 
 def faults_of(browser):
-    """Serious and critical ones: rule, where, and what is wrong."""
+    """Serious and critical ones: rule, where, and what is wrong; what is still loading is pale."""
+    loading = "return document.querySelector('[data-dash-is-loading=true]') === null"
+    until(browser, lambda: browser.execute_script(loading), "a page that has loaded")
     found = Axe().run(browser, options={"resultTypes": ["violations"]})
     return [
         (fault["id"], " ".join(map(str, node["target"])), node["failureSummary"])

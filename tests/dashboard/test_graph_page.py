@@ -251,7 +251,7 @@ def test_a_traced_pass_shares_the_graph_of_its_run(tmp_path, run):
     formats.write(decode(), tmp_path / "run" / "node")
     store = RunStore([tmp_path])
     assert [r.graph_file for r in store.runs()] == [tmp_path / "run" / GRAPH_FILE] * 2
-    assert "cannot tell" in store.runs()[1].executions.problem
+    assert "cannot be matched" in store.runs()[1].executions.problem
 
 
 def test_callbacks_answer_fast_for_an_8b_graph(directory):

@@ -36,7 +36,7 @@ def trace_of(
     *buffers: bytes, own: OwnRanges | None = None, dropped: int = 0, sizes: Mapping[int, int] = SIZES
 ) -> Trace:
     sources = Sources(ORIGIN, PROCESS, TEXTS.__getitem__, CallNames(None))
-    return build(buffers, sizes, sources, own or OwnRanges(), ORIGIN + 10_000, dropped)
+    return build(parse(buffers, sizes), sources, own or OwnRanges(), ORIGIN + 10_000, dropped)
 
 
 def test_a_kernel_keeps_every_field() -> None:

@@ -84,6 +84,19 @@ def test_children_and_threads(cuda: Path, tmp_path: Path, what: str, processes: 
         assert trace["api"].groupby("thread").size().tolist() == [5 * TOKENS] * 5
 
 
+def test_two_engines_that_see_one_gpu_each_as_their_first_are_on_two_devices(cuda: Path, tmp_path: Path) -> None:
+    engine = f"{cuda / 'traced'} '' {TOKENS}"
+    both = f"CUDA_VISIBLE_DEVICES=0 {engine} & CUDA_VISIBLE_DEVICES=1 {engine}; wait"
+    assert record(tmp_path / "out", "--", "sh", "-c", both).exit_code == 0
+    trace = read(tmp_path / "out")
+    assert trace["devices"]["device"].tolist() == [0, 1]
+    for table in ("kernels", "memcpys"):
+        devices = trace[table].groupby("process")["device"].unique().map(list)
+        assert sorted(devices) == [[0], [1]], table
+    assert len(trace.notes) == 1
+    assert "processes number the devices differently" in trace.notes[0]
+
+
 def test_a_program_that_becomes_another_is_one_process(cuda: Path, tmp_path: Path) -> None:
     trace = traced(tmp_path / "out", cuda, "becomes")
     assert len(trace["processes"]) == 1

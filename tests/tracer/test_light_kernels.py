@@ -106,7 +106,7 @@ class Engine:
         return Ring(
             Path("1-0.ring"), 1, 0, 0, "engine", 0, 0, CALLS, {}, len(self.records), 1 << 18,
             np.array(self.records, RECORD), np.array([], RECORD), None, [np.array(self.stamps, STAMP)],
-            [np.array(words, STAMP)], 1 << 17, [Context(0, "Fake GPU", True)],
+            [np.array(words, STAMP)], 1 << 17, [Context(0, "Fake GPU", True, bytes(16))],
         )  # fmt: skip
 
 

@@ -39,6 +39,25 @@ def test_a_decode_loop_and_what_is_said_of_it(built: Build, tmp_path: Path) -> N
     assert not list(tmp_path.glob("intertoken-light-*"))
 
 
+def test_two_engines_that_see_one_gpu_each_as_their_first_are_on_two_devices(built: Build, tmp_path: Path) -> None:
+    engine = f"{built.folder / 'decode'} proc '' {TOKENS}"
+    both = f"CUDA_VISIBLE_DEVICES=0 {engine} & CUDA_VISIBLE_DEVICES=1 {engine}; wait"
+    result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", both)
+    assert result.exit_code == 0, result.output
+    trace = read(tmp_path / "out")
+    assert trace["devices"]["device"].tolist() == [0, 1]
+    assert trace["graph_launches"].groupby("process")["device"].unique().map(list).sort_values().tolist() == [[0], [1]]
+    assert sum("processes number the devices differently" in note for note in trace.notes) == 1
+
+
+def test_processes_that_share_a_gpu_are_on_one_device(built: Build, tmp_path: Path) -> None:
+    engine = f"{built.folder / 'decode'} proc '' {TOKENS}"
+    run("record", "-o", tmp_path / "out", "--", "sh", "-c", f"{engine} & {engine}; wait")
+    trace = read(tmp_path / "out")
+    assert trace["devices"]["device"].tolist() == trace["graph_launches"]["device"].unique().tolist() == [0]
+    assert trace["graph_launches"]["process"].nunique() == 2
+
+
 def test_a_run_without_a_head_begins_where_the_work_before_it_ends(built: Build, tmp_path: Path) -> None:
     run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "behind", TOKENS)
     work = read(tmp_path / "out")["graph_launches"]

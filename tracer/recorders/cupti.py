@@ -24,6 +24,7 @@ from tracer.recorders.cupti_callbacks import CallStacks
 from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find, refuse_other_profilers
 from tracer.recorders.cupti_names import CallNames, c_string
 from tracer.recorders.cupti_nvtx import OwnRanges
+from tracer.recorders.cupti_records import parse
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
 from tracer.recorders.nvtx_package import NamedDefault
@@ -222,7 +223,7 @@ class CuptiRecorder:
         program = Path(sys.executable).name
         threads = {thread.native_id: thread.name for thread in threading.enumerate() if thread.native_id}
         sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
-        trace = build(self._filled, self._process.sizes, sources, self._ranges, self._last, self._dropped)
+        trace = build(parse(self._filled, self._process.sizes), sources, self._ranges, self._last, self._dropped)
         trace.metadata |= {
             "source": f"cupti {layout.version_name(cupti.version)}",
             "graph_trace": self.graph_trace,

@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
+from tracer.devices import numbered_by_gpu
 from tracer.errors import FormatError, RecordError
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_library import hint
 from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_tables import Sources
+from tracer.recorders.cupti_records import Parsed, parse
+from tracer.recorders.cupti_tables import Sources, device_uuids
 from tracer.recorders.cupti_trace import build
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import Ring
@@ -111,6 +113,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
         None if nothing was recorded.
     """
     parts: list[Trace] = []
+    gpus: list[pd.DataFrame] = []
     versions: list[int] = []
     earlier: Counter[int] = Counter()  # the last correlation of a process before it called exec
     origin = min((ring.start_utc_ns for ring in rings), default=0)
@@ -118,7 +121,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
         try:
             activities = read_activities(ring.path)
             failures += [f"{_who(ring)}: {failure}" for failure in activities.failures]
-            part = _of_process(ring, activities, origin, earlier[ring.process])
+            part, uuids = _of_process(ring, activities, origin, earlier[ring.process])
         except (FormatError, RecordError) as problem:
             failures.append(f"{_who(ring)} is left out: {problem}")
             continue
@@ -127,10 +130,12 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
             continue
         earlier[ring.process] = max((int(t["correlation"].max()) for t in _correlated(part)), default=0)
         parts.append(part)
+        gpus.append(pd.DataFrame({"process": ring.process, "cuda": part["devices"]["device"]}))
+        gpus[-1]["uuid"] = gpus[-1]["cuda"].map(uuids)
         versions.append(activities.version)
     if not parts:
         return None
-    trace = _joined(parts, origin)
+    trace = _joined(parts, pd.concat(gpus, ignore_index=True), origin)
     trace.metadata |= {
         "source": f"cupti {layout.version_name(versions[0])}",
         "graph_trace": graph_trace,
@@ -140,21 +145,21 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
     return trace
 
 
-def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> Trace:
-    """The trace of one process, with times since the origin, and correlations after earlier ones."""
+def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> tuple[Trace, pd.Series[Any]]:
+    """The trace of one process, with times since the origin and correlations after earlier ones; its GPUs' UUIDs."""
     sources = Sources(origin, ring.process, lambda address: found.texts.get(address, ""), found.call_name, ring.program)
-    sizes = layout.sizes(found.version) if found.version else {}
     notes: list[str] = []
     ranges = nvtx_table(ring, notes)
     if len(ranges):
         shift = ring.start_utc_ns - ring.start_ns - origin
         ranges = ranges.assign(**{name: ranges[name] + shift for name in _TIMES})
     dropped = ring.counters.get("cupti_dropped", 0)
-    trace = build(found.buffers, sizes, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
+    parsed = parse(found.buffers, layout.sizes(found.version)) if found.version else Parsed()
+    trace = build(parsed, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
     for frame in _correlated(trace):
         frame["correlation"] += earlier
     trace.notes = [f"{_who(ring)}: {note}" for note in trace.notes + _ending(ring, found)] + notes
-    return trace
+    return trace, device_uuids(parsed.records)
 
 
 def _ending(ring: Ring, found: Activities) -> list[str]:
@@ -171,8 +176,8 @@ def _ending(ring: Ring, found: Activities) -> list[str]:
     return []
 
 
-def _joined(parts: Sequence[Trace], origin: int) -> Trace:
-    """One trace of the processes' traces, with times since its first event."""
+def _joined(parts: Sequence[Trace], gpus: pd.DataFrame, origin: int) -> Trace:
+    """One trace of the processes' traces, with times since its first event; `gpus` as for `numbered_by_gpu`."""
     timed = [table for part in parts for table in part.tables.values() if "start" in table and len(table)]
     first = min(int(table["start"].min()) for table in timed)
     tables = {name: _concatenated([part[name] for part in parts if len(part[name])]) for name in parts[0].tables}
@@ -180,7 +185,9 @@ def _joined(parts: Sequence[Trace], origin: int) -> Trace:
         for name in _TIMES:
             if name in frame:
                 frame[name] = frame[name] - first
-    tables["devices"] = _distinct(tables["devices"], ["device"])
+    notes = [note for part in parts for note in part.notes]
+    if len(gpus):
+        tables = numbered_by_gpu(tables, gpus, notes)
     tables["threads"] = _distinct(tables["threads"], ["process", "thread"])  # twice if a process called exec
     tables["processes"] = _distinct(tables["processes"], ["process"])
     overhead: dict[str, Counter[str]] = {}
@@ -194,7 +201,7 @@ def _joined(parts: Sequence[Trace], origin: int) -> Trace:
         "overhead": {kind: dict(spent) for kind, spent in overhead.items()},
     }
     trace = Trace.from_columns(metadata, **{name: frame for name, frame in tables.items() if len(frame)})
-    trace.notes += [note for part in parts for note in part.notes]
+    trace.notes += notes
     return trace
 
 

@@ -104,7 +104,7 @@ FIELDS: Final[dict[int, dict[str, tuple[int, str]]]] = {
     CONTEXT: {"context": (4, "u4"), "device": (8, "u4")},
     DEVICE: {
         "memory_bandwidth": (8, "u8"), "total_memory": (16, "u8"), "clock_rate": (36, "u4"), "sm_count": (44, "u4"),
-        "device": (112, "u4"), "name": (136, "u8"),
+        "device": (112, "u4"), "uuid_low": (120, "u8"), "uuid_high": (128, "u8"), "name": (136, "u8"),
     },
 }  # fmt: skip
 """Kind -> our column -> (byte offset, numpy type). The first four bytes of every record are its kind.

@@ -203,11 +203,20 @@ def _syncs(records: Records) -> Frame:
     return frame
 
 
+def device_uuids(records: Records) -> pd.Series[Any]:
+    """Device, as this process numbers it -> the UUID of its GPU as a number, for each device of the table."""
+    rows = _from(records, layout.DEVICE)
+    if not rows:
+        return pd.Series(dtype=object)
+    words = rows["uuid_low"].astype(np.uint64).astype(object), rows["uuid_high"].astype(np.uint64).astype(object)
+    return pd.Series(words[0] | words[1] << 64, index=rows["device"], dtype=object).groupby(level=0).first()
+
+
 def _devices(records: Records, sources: Sources) -> Frame:
     frame = _from(records, layout.DEVICE)
     if frame:
         first = np.unique(frame["device"], return_index=True)[1]
-        frame = {name: values[first] for name, values in frame.items()}
+        frame = {name: values[first] for name, values in frame.items() if not name.startswith("uuid")}
         frame["name"] = categorical(frame["name"], sources.text)
         frame["memory_bandwidth"] = frame["memory_bandwidth"] * 1000  # CUPTI: kBytes/s
         frame["clock_rate"] = frame["clock_rate"] * 1000  # CUPTI: kHz

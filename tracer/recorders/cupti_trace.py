@@ -1,8 +1,7 @@
-"""CUPTI's raw buffers and the ranges of `annotate` -> a trace."""
+"""CUPTI's records and the ranges of `annotate` -> a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,27 +9,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
-from tracer.recorders.cupti_records import parse
+from tracer.recorders.cupti_records import Parsed
 from tracer.recorders.cupti_tables import Sources, overheads, tables
 from tracer.trace import Trace
 
 
 def build(
-    buffers: Sequence[bytes], sizes: Mapping[int, int], sources: Sources, own: OwnRanges, last: int, dropped: int = 0,
-    ranges: pd.DataFrame | None = None,
-) -> Trace:  # fmt: skip
+    parsed: Parsed, sources: Sources, own: OwnRanges, last: int, dropped: int = 0, ranges: pd.DataFrame | None = None
+) -> Trace:
     """Build the trace of a recording.
 
     Args:
-        buffers: the valid part of each activity buffer.
-        sizes: record kind -> bytes.
+        parsed: the contents of its buffers.
         sources: origin, process and names.
         own: the ranges of `annotate`.
         last: the end of the recording, in CUPTI's clock (ns).
         dropped: the number of records dropped for lack of buffers.
         ranges: the nvtx table, if neither CUPTI nor `annotate` recorded the ranges.
     """
-    parsed = parse(buffers, sizes)
     notes: list[str] = []
     if dropped:
         notes.append(f"{dropped} activity records were dropped: there was no buffer or no space for them")

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
+from tracer.devices import numbered_by_gpu
 from tracer.errors import FormatError
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
@@ -106,7 +107,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
         notes += _notes(ring, work)
         errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
-    joined["devices"] = joined["devices"].drop_duplicates("device")
+    joined = numbered_by_gpu(joined, pd.concat(map(_gpus, kept), ignore_index=True), notes)
     for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice if a process called exec
         joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
@@ -188,6 +189,12 @@ def _tables(ring: Ring, work: Work, earlier: int, chained: int) -> dict[str, pd.
         .assign(name=""),
         "processes": pd.DataFrame({"process": [ring.process], "name": [ring.program]}),
     }  # fmt: skip
+
+
+def _gpus(ring: Ring) -> pd.DataFrame:
+    """The process's devices, as `numbered_by_gpu` takes them; a row per row of its table of devices."""
+    uuids = [int.from_bytes(context.uuid, "little") for context in ring.contexts]
+    return pd.DataFrame({"process": ring.process, "cuda": [c.device for c in ring.contexts], "uuid": uuids})
 
 
 def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

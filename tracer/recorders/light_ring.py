@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 
 MAGIC: Final = b"ITLIGHT1"
-VERSION: Final = 3
+VERSION: Final = 4
 RECORD: Final = np.dtype([
     ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
     ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
@@ -41,7 +41,7 @@ _RANGES: Final = "nvtx_"  # prefix of the names of NVTX records
 _TEXTS_AT: Final = 1 << 16  # offset of the texts in their part of the file
 _DOMAINS, _DOMAIN_NAME = 64, 64
 _LINE: Final = 64  # each counter that threads write starts a new cache line
-_FACTS: Final = struct.Struct("<QiI48s")
+_FACTS: Final = struct.Struct("<QiI16s48s")
 _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
 _MOST_WRITTEN: Final = 1 << 62
@@ -60,11 +60,12 @@ def graph_of(words: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Context:
-    """A CUDA context of the process: its device's number and name, and whether its work is stamped."""
+    """A CUDA context of the process: its device's number, name and UUID (zeros if unknown); is its work stamped?"""
 
     device: int
     name: str
     has_stamps: bool
+    uuid: bytes
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     at += len(counter_names) * 8
     facts = [_FACTS.unpack_from(head, at + i * _FACTS.size) for i in range(contexts_used)]
     stamps, chains = [], []
-    for number, (_, _, has_stamps, _) in enumerate(facts):
+    for number, (_, _, has_stamps, _, _) in enumerate(facts):
         where = stamps_at + number * (places + chain) * STAMP.itemsize
         found = _read(file, STAMP, places + chain if has_stamps else 0, where)
         stamps.append(_in_order(found[:places]))
@@ -212,7 +213,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         path, process, parent, namespace, _text(program), start, start_utc, calls,
         dict(zip(counter_names, counts, strict=True)), written, capacity, records[~is_range], records[is_range], texts,
         stamps, chains, places,
-        [Context(device, _text(name), bool(has)) for _, device, has, name in facts], sites,
+        [Context(device, _text(name), bool(has), uuid) for _, device, has, uuid, name in facts], sites,
     )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ COLUMNS: list[dict[str, Any]] = [
         "tooltipField": "rate_note",
     },
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
+    _figure("distortion", "Overhead, ×", ".2f", "Tracing overhead: traced period / untraced period", 96),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
     _figure("launches", "Launches", ".3~g", "Graph or kernel launches per token", 84),

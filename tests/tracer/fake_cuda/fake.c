@@ -97,7 +97,9 @@ int cuInit(unsigned flags) {
     if (initialize && initialize() != 1) return 999;
     if (!used) {
         uint8_t *at = record(DEVICE);
-        if (at) PUT(at, 112, uint32_t, 0), PUT(at, 136, const char *, "Fake GPU");
+        const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+        if (at) PUT(at, 112, uint32_t, 0), PUT(at, 120, uint64_t, 1), PUT(at, 128, uint64_t, seen ? atoi(seen) : 0);
+        if (at) PUT(at, 136, const char *, "Fake GPU");
     }
     return used = 1, 0;
 }

@@ -124,6 +124,11 @@ Result cuCtxDestroy_v2(Context c) {
 Result cuDeviceGetName(char *name, int length, int device) {
     return (void)device, strncpy(name, "Fake GPU", (size_t)length), SUCCESS;
 }
+Result cuDeviceGetUuid_v2(void *uuid, int device) {
+    const char *first = getenv("CUDA_VISIBLE_DEVICES");
+    uint64_t gpu[2] = {1, (uint64_t)(device + (first ? atoi(first) : 0))};
+    return memcpy(uuid, gpu, sizeof gpu), SUCCESS;
+}
 Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 0, SUCCESS; }
 Result cuThreadExchangeStreamCaptureMode(int *mode) { return (void)mode, SUCCESS; }
 Result cuGraphDestroy(Graph g) { return free(g), SUCCESS; }

@@ -110,6 +110,8 @@ static uint8_t new_device(Context context) {
         devices[at] = (Device){.context = context};
         facts->handle = (uintptr_t)context;
         if (driver.cuCtxGetDevice(&facts->device)) facts->device = -1;
+        Result (*uuid)(void *, int) = interpose_driver("cuDeviceGetUuid_v2"); /* since CUDA 11.4 */
+        if (uuid && uuid(facts->uuid, facts->device)) memset(facts->uuid, 0, sizeof facts->uuid);
         if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
         ring.header->contexts_used = at + 1;
         atomic_store(&devices_known, at + 1);

@@ -18,7 +18,7 @@
 
 #define RING_MAGIC "ITLIGHT1"
 enum {
-    RING_VERSION = 3,
+    RING_VERSION = 4,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
     PAIRS = 1024,
@@ -85,6 +85,7 @@ typedef struct {
     uint64_t handle;
     int32_t device;
     uint32_t has_stamps;
+    uint64_t uuid[2]; /* of the device; 0: unknown */
     char name[48];
 } ContextFacts;
 
