@@ -8,7 +8,7 @@ tells under CUPTI (whole graphs; --no-truth leaves it out).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
-Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
+Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--rings FOLDER]
            [--call-sites] [--no-truth]
 """
 
@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,7 +36,6 @@ from record_engines import Generate, Step, figures, machine
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import RecordError, TraceError
-from tracer.formats import write
 from tracer.recorders import cupti_run
 from tracer.recorders.cut import Span, within
 from tracer.recorders.light import read_rings
@@ -89,13 +90,19 @@ def blocks(generate: Generate, options: argparse.Namespace, window: Any, tokens:
 
 
 def llama(options: argparse.Namespace) -> dict[str, Any]:
+    """Run llama-bench with each strategy (`LCPP_SYNC`, of a build that has several)."""
+    return {case: repetitions(options, case) for case in options.cases or ["sccc", "saaas", "aaag"]}
+
+
+def repetitions(options: argparse.Namespace, strategy: str) -> dict[str, Any]:
     """Run llama-bench, whose repetitions are the blocks; it says when one starts."""
     runs = [True, *order(options.pairs)] if os.environ[ROLE] == "blocks" else [True, True]
     command = [options.bench, "-m", options.model, "-ngl", "99", "-p", "0", "-n", options.steps, "-r", len(runs)]
     command = [*map(str, command), "-o", "json", "--progress"]
     found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
     times: list[dict[str, int]] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+    given = {**os.environ, "LCPP_SYNC": strategy}
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
         assert bench.stdout
         assert bench.stderr
         for line in bench.stderr:
@@ -108,7 +115,7 @@ def llama(options: argparse.Namespace) -> dict[str, Any]:
         if number:  # the first repetition warms up
             found["recorded" if on else "paused"].append(1e9 * options.steps / ns)
             found["spans"] += [[since, until]] if on else []
-    return {Path(options.model).stem: found}
+    return found
 
 
 def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
@@ -205,6 +212,14 @@ def stamps_us(rings: Path) -> float:
     return 2 * costs[0] / 1e3 if costs else 0.0
 
 
+def keep(rings: Path, target: Path) -> None:
+    """Copy the rings, compressed."""
+    target.mkdir(parents=True, exist_ok=True)
+    for ring in rings.glob("*.ring"):
+        with ring.open("rb") as source, gzip.open(target / f"{ring.name}.gz", "wb", compresslevel=1) as copy:
+            shutil.copyfileobj(source, copy)
+
+
 def truth_of(options: argparse.Namespace) -> dict[str, float]:
     """Return the busy time per step of each case, µs, in a process of its own under CUPTI."""
     os.environ[ROLE] = "truth"
@@ -227,7 +242,8 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
     percent = [round(100 * (value - 1), 2) for value in slowdown]
     print(f"{name}: slowdown {percent[0]} % {percent[1:]}, untraced period {period:.1f} µs", flush=True)
     said: dict[str, Any] = {"slowdown": slowdown, "untraced_period_us": round(period, 2), "stamps_us": own_us,
-                            "rates": {kind: found[kind] for kind in ("recorded", "paused")}}  # fmt: skip
+                            "rates": {kind: found[kind] for kind in ("recorded", "paused")},
+                            "spans": found["spans"]}  # fmt: skip
     try:
         light = told(trace, found["spans"])
     except TraceError as problem:
@@ -267,7 +283,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--trace", type=Path, help="keep the recording in this folder")
+    parser.add_argument("--rings", type=Path, help="keep the rings in this folder, compressed")
     parser.add_argument("--call-sites", action="store_true", help="record with call sites")
     parser.add_argument("--no-truth", action="store_true")
     parser.add_argument("--bench", default="llama-bench", help="of llama.cpp")
@@ -284,11 +300,11 @@ def main() -> None:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")
         cases = json.loads(options.output.read_text(encoding="utf-8"))
         trace, own_us = read_folder(rings), stamps_us(rings)
+        if options.rings:
+            keep(rings, options.rings)
         counters = [{name: count for name, count in ring.counters.items() if count} for ring in read_rings(rings)]
     if trace is None:
         raise SystemExit(f"nothing of {options.engine} was recorded")
-    if options.trace:
-        write(trace, options.trace)
     busy = {} if options.no_truth else truth_of(options)
     found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
     for note in trace.notes:
