@@ -2,21 +2,24 @@
 
 Engines vary more between processes than a recorder costs, so one process records and pauses in alternating blocks of
 the same work. Stamps in CUDA graphs remain while it pauses; their cost is reported separately (two per graph, measured
-on a chain of stamps). At the end the rings are read: period, busy and idle time of a step. The true idle time is the
-period of the paused blocks minus the busy time.
+on a chain of stamps). The idle time of each recorded block is compared with the true one: the period of the paused
+block beside it, minus the stamps of its graphs, minus the device's busy time, which a second process of the same kind
+tells under CUPTI (whole graphs; --no-truth leaves it out).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
-the process), transformers (static cache, compiled), executor (our own).
-Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
-           [--call-sites]
+the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
+Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--rings FOLDER]
+           [--call-sites] [--no-truth]
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gzip
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,15 +33,25 @@ import record_engines
 from light_recorder import interval
 from record_engines import Generate, Step, figures, machine
 
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import RecordError, TraceError
+from tracer.recorders import cupti_run
+from tracer.recorders.cut import Span, within
+from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_library import library
 from tracer.recorders.light_program import FOLDER, SITES, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
+from tracer.recorders.light_work import stamped_work
 from tracer.trace import Trace
 
 LIMIT = 540  # s
-READ = 400  # steps of the last block, which is read
-PAUSE_NS = 50_000_000  # at least; no step takes as long
+ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI
+FIRST = 2  # steps of a block that are not compared: the prefill, and the first decode step
+WRITTEN_S = 1.5  # until what CUPTI reported is written, in case the engine kills its child
+LONG = 3  # times the median; longer periods have a pause in them
+CLOCKS = {"CLOCK_MONOTONIC": time.CLOCK_MONOTONIC, "CLOCK_REALTIME": time.CLOCK_REALTIME}
 
 
 def switch(*, on: bool) -> None:
@@ -48,20 +61,61 @@ def switch(*, on: bool) -> None:
             switch_recording(ring, on=on)
 
 
+def now() -> dict[str, int]:
+    """Return the time on the clock of each kind of recording, ns."""
+    return {name: time.clock_gettime_ns(clock) for name, clock in CLOCKS.items()}
+
+
+def order(pairs: int) -> list[bool]:
+    """Return which blocks are recorded: one of each pair, in alternating order."""
+    return [on for pair in range(pairs) for on in ((True, False) if pair % 2 else (False, True))]
+
+
 def blocks(generate: Generate, options: argparse.Namespace, window: Any, tokens: int) -> dict[str, Any]:
-    """Return decode steps/s of alternating recorded and unrecorded blocks, without profiler windows."""
+    """Return decode steps/s of alternating recorded and paused blocks, and when the recorded ones ran; for the truth,
+    when one longer block ran."""
     del window
-    rates: dict[bool, list[float]] = {True: [], False: []}
+    found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
     for _ in range(3):
         generate(tokens)
-    for pair in range(options.pairs):
-        for on in (True, False) if pair % 2 else (False, True):
-            switch(on=on)
-            rates[on].append(figures(generate, tokens)["decode_steps_per_s"])
-    switch(on=True)
-    figures(generate, max(tokens, READ))
-    switch(on=False)
-    return {"recorded": rates[True], "paused": rates[False]}
+    for on in order(options.pairs) if os.environ[ROLE] == "blocks" else [True]:
+        switch(on=on)
+        since = now()
+        rate = figures(generate, tokens)["decode_steps_per_s"]
+        found["recorded" if on else "paused"].append(rate)
+        found["spans"] += [[since, now()]] if on else []
+    if os.environ[ROLE] == "truth":
+        time.sleep(WRITTEN_S)
+    return found
+
+
+def llama(options: argparse.Namespace) -> dict[str, Any]:
+    """Run llama-bench with each strategy (`LCPP_SYNC`, of a build that has several)."""
+    return {case: repetitions(options, case) for case in options.cases or ["sccc", "saaas", "aaag"]}
+
+
+def repetitions(options: argparse.Namespace, strategy: str) -> dict[str, Any]:
+    """Run llama-bench, whose repetitions are the blocks; it says when one starts."""
+    runs = [True, *order(options.pairs)] if os.environ[ROLE] == "blocks" else [True, True]
+    command = [options.bench, "-m", options.model, "-ngl", "99", "-p", "0", "-n", options.steps, "-r", len(runs)]
+    command = [*map(str, command), "-o", "json", "--progress"]
+    found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
+    times: list[dict[str, int]] = []
+    given = {**os.environ, "LCPP_SYNC": strategy}
+    with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout
+        assert bench.stderr
+        for line in bench.stderr:
+            if "generation run" in line and "warmup" not in line and len(times) < len(runs):
+                switch(on=runs[len(times)])
+                times.append(now())
+        (told,) = json.load(bench.stdout)
+    for number, (on, ns, since) in enumerate(zip(runs, told["samples_ns"], times, strict=True)):
+        until = {name: at + ns for name, at in since.items()}
+        if number:  # the first repetition warms up
+            found["recorded" if on else "paused"].append(1e9 * options.steps / ns)
+            found["spans"] += [[since, until]] if on else []
+    return found
 
 
 def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
@@ -128,47 +182,98 @@ def engine(options: argparse.Namespace) -> dict[str, Any]:
 
 ENGINES = {
     "torch-eager": torch_loop, "torch-graph": torch_loop, "vllm": engine, "transformers": engine, "executor": executor,
+    "llama": llama,
 }  # fmt: skip
 
 
-def last_block(trace: Trace) -> Trace:
-    """Return what follows the last pause of a recording."""
-    start = np.sort(trace["api"]["start"].to_numpy())
-    pauses = np.flatnonzero(np.diff(start) > PAUSE_NS)
-    since = start[pauses[-1] + 1] if len(pauses) else start[0]
-    tables = {
-        name: table[table["start"] >= since] if "start" in table else table for name, table in trace.tables.items()
-    }
-    return Trace({name: table.reset_index(drop=True) for name, table in tables.items()}, trace.metadata, trace.notes)
-
-
-def told(rings: Path, trace_to: Path | None) -> dict[str, Any]:
-    """Return the figures of the recording, µs, and write its last block, which follows the last pause."""
-    from tracer.analysis.gaps import gap_report
-    from tracer.analysis.tokens import find_steps
-    from tracer.formats import write
-
-    trace = read_folder(rings)
-    if trace is None:
-        return {}
-    if trace_to:
-        write(last_block(trace), trace_to)
-    report = gap_report(trace, find_steps(trace))
-    idle = report.idle
+def told(trace: Trace, spans: list[list[dict[str, int]]]) -> dict[str, Any]:
+    """Return the figures of a recording, µs: means over the steps of each span, and the median gap."""
+    clock = trace.metadata["clock"]
+    ends = [[int(each[clock["name"]]) - clock["origin_ns"] for each in span] for span in spans]
+    part = within(Trace(dict(trace.tables), trace.metadata, []), [Span(*span) for span in ends])
+    steps = find_steps(part)
+    report = gap_report(part, steps)
+    found = report.idle.steps.merge(steps.table[["step", "start"]], on="step").sort_values("start")
+    found["block"] = np.searchsorted([since for since, _ in ends], found["start"], side="right") - 1
+    late = found.groupby("block").cumcount() >= FIRST
+    found = found[late & (found["period"] < LONG * found["period"].median())]
+    means = found.groupby("block")[["period", "busy", "idle"]].mean().reindex(range(len(spans))) / 1e3
     return {
-        "gap_us": report.gap_us, "idle_us": idle.idle_us, "busy_us": idle.busy_us,
-        "period_us": float(idle.steps["period"].median() / 1e3) if len(idle.steps) else None,
-        "kernels": len(trace["kernels"]), "graph_launches": len(trace["graph_launches"]), "notes": trace.notes,
+        "gap_us": report.gap_us, "steps": len(found), "kernels": len(part["kernels"]),
+        "graph_launches": len(part["graph_launches"]),
+        **{f"{name}_us": [None if value != value else round(value, 2) for value in means[name]] for name in means},
     }  # fmt: skip
 
 
-def summary(name: str, rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Return slowdown and period of a case."""
-    slowdown = interval([off / on for off, on in zip(rates["paused"], rates["recorded"], strict=True)])
-    period = 1e6 / statistics.median(rates["paused"])
+def stamps_us(rings: Path) -> float:
+    """Return the time that the two stamps of a graph take on the device, from the longest ring."""
+    ring = max(read_rings(rings), key=lambda each: len(each.records))
+    costs = [cost.stamp + cost.step for cost in stamped_work(ring).costs if cost is not None]
+    return 2 * costs[0] / 1e3 if costs else 0.0
+
+
+def keep(rings: Path, target: Path) -> None:
+    """Copy the rings, compressed."""
+    target.mkdir(parents=True, exist_ok=True)
+    for ring in rings.glob("*.ring"):
+        with ring.open("rb") as source, gzip.open(target / f"{ring.name}.gz", "wb", compresslevel=1) as copy:
+            shutil.copyfileobj(source, copy)
+
+
+def truth_of(options: argparse.Namespace) -> dict[str, float]:
+    """Return the busy time per step of each case, µs, in a process of its own under CUPTI."""
+    os.environ[ROLE] = "truth"
+    try:
+        with folder() as rings:
+            outcome = cupti_run.record([sys.executable, *sys.argv], "graph", rings)
+        if outcome.trace is None or outcome.code:
+            raise RecordError(f"exit code {outcome.code}, {outcome.why}")
+        cases = json.loads(options.output.read_text(encoding="utf-8"))
+        return {name: told(outcome.trace, found["spans"])["busy_us"][0] for name, found in cases.items()}
+    except TraceError as problem:
+        print(f"no truth: {problem}", flush=True)
+        return {}
+
+
+def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_us: float | None) -> dict[str, Any]:
+    """Return slowdown, period, and idle time beside the true one, of a case."""
+    slowdown = interval([off / on for off, on in zip(found["paused"], found["recorded"], strict=True)])
+    period = 1e6 / statistics.median(found["paused"])
     percent = [round(100 * (value - 1), 2) for value in slowdown]
     print(f"{name}: slowdown {percent[0]} % {percent[1:]}, untraced period {period:.1f} µs", flush=True)
-    return {"slowdown": slowdown, "untraced_period_us": round(period, 2), "rates": rates}
+    said: dict[str, Any] = {"slowdown": slowdown, "untraced_period_us": round(period, 2), "stamps_us": own_us,
+                            "rates": {kind: found[kind] for kind in ("recorded", "paused")},
+                            "spans": found["spans"]}  # fmt: skip
+    try:
+        light = told(trace, found["spans"])
+    except TraceError as problem:
+        print(f"{name}: the recording tells nothing: {problem}", flush=True)
+        return said
+    said |= {"told": light}
+    if not light["steps"]:
+        print(f"{name}: idle time unknown; gap {light['gap_us']}", flush=True)
+    elif busy_us:
+        truth = [1e6 / rate - own_us * bool(light["graph_launches"]) - busy_us for rate in found["paused"]]
+        known = [(told_us, true) for told_us, true in zip(light["idle_us"], truth, strict=True) if told_us is not None]
+        ratio = interval([told_us / true for told_us, true in known])
+        said |= {"truth": {"busy_us": busy_us, "idle_us": interval(truth), "told_over_true": ratio}}
+        idle, busy = (float(np.nanmedian(np.array(light[each], float))) for each in ("idle_us", "busy_us"))
+        print(
+            f"{name}: idle {idle:.1f} µs, true {statistics.median(truth):.1f}, ratio {ratio}; busy {busy:.1f}, "
+            f"under CUPTI {busy_us:.1f}; gap {light['gap_us']['p50']:.1f}",
+            flush=True,
+        )
+    return said
+
+
+def run_engine(options: argparse.Namespace) -> None:
+    """Run the engine's blocks in this process."""
+    fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda"}
+    for name, value in fixed.items():
+        setattr(options, name, value)
+    if options.engine == "transformers":
+        options.model = {}
+    options.output.write_text(json.dumps(ENGINES[options.engine](options)), encoding="utf-8")
 
 
 def main() -> None:
@@ -178,34 +283,36 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--trace", type=Path, help="keep the last block of the recording in this folder")
+    parser.add_argument("--rings", type=Path, help="keep the rings in this folder, compressed")
     parser.add_argument("--call-sites", action="store_true", help="record with call sites")
+    parser.add_argument("--no-truth", action="store_true")
+    parser.add_argument("--bench", default="llama-bench", help="of llama.cpp")
+    parser.add_argument("--model", help="of llama.cpp, a GGUF file")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="of vLLM, see record_engines.py")
     options = parser.parse_args()
-    if os.environ.get("LIGHT_BLOCKS"):
-        fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda", "model": {}}
-        for name, value in fixed.items():
-            setattr(options, name, value)
-        options.output.write_text(json.dumps(ENGINES[options.engine](options)), encoding="utf-8")
-        return
+    if ROLE in os.environ:
+        return run_engine(options)
     with folder() as rings:
-        given = environment(library(), rings, {**os.environ, "LIGHT_BLOCKS": "1"})
+        given = environment(library(), rings, {**os.environ, ROLE: "blocks"})
         given |= {SITES: "1"} if options.call_sites else {}
         done = subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=False)
         if done.returncode:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")
         cases = json.loads(options.output.read_text(encoding="utf-8"))
-        found = {"cases": {name: summary(name, rates) for name, rates in cases.items()}}
-        found |= {"told": told(rings, options.trace)}
-    last = list(found["cases"].values())[-1]
-    if idle := found["told"].get("idle_us"):
-        truth = last["untraced_period_us"] - found["told"]["busy_us"]
-        print(f"idle {idle['p50']:.1f} µs, untraced period - busy {truth:.1f} µs, gap {found['told']['gap_us']['p50']}")
-    for note in found["told"].get("notes", []):
+        trace, own_us = read_folder(rings), stamps_us(rings)
+        if options.rings:
+            keep(rings, options.rings)
+        counters = [{name: count for name, count in ring.counters.items() if count} for ring in read_rings(rings)]
+    if trace is None:
+        raise SystemExit(f"nothing of {options.engine} was recorded")
+    busy = {} if options.no_truth else truth_of(options)
+    found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
+    for note in trace.notes:
         print("note:", note[:300])
     facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine,
-             "call_sites": options.call_sites, **found}  # fmt: skip
+             "call_sites": options.call_sites, "cases": found, "notes": trace.notes, "counters": counters}  # fmt: skip
     options.output.write_text(json.dumps(facts, indent=1, default=float) + "\n", encoding="utf-8")
+    return None
 
 
 if __name__ == "__main__":

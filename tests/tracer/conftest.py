@@ -38,6 +38,7 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`intertoken record` over these, with the library as if it came with a wheel, and memory of its own."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
+    monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
     monkeypatch.setattr(cupti_run, "library", lambda: built.folder / "light.so")
     monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
@@ -50,6 +51,7 @@ def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`intertoken record` over the fake driver, with the library as if it came with a wheel, and memory of its own."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
+    monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
     monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_kernels import EMPTY_NS
@@ -19,7 +20,7 @@ CALLS = ["cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch"]
 LAUNCH, SYNC, GRAPH = range(3)
 AHEAD = 7_000_000_000  # the device's clock, of the host's
 OWN, STEP, ARRIVES, CALL = 900, 700, 1_800, 2_500  # ns: a stamp, the next node after it, a launch on its way, a call
-CHAIN_GRAPH, PART, GATE_NS = 0x7FFF, 4, 250_000
+CHAIN_GRAPH, PART, GATE_NS, GRAPH_ID = 0x7FFF, 4, 250_000, 5
 
 
 class Engine:
@@ -68,13 +69,16 @@ class Engine:
                 self.kernels.append((begin, begin + length))
         self.queue.clear()
 
-    def record(self, call: int, begin: int, number: int = 0, kernel: int = 0) -> None:
-        self.records.append((len(self.records) + 1, begin, self.now, 1, call, 0, 13, kernel, 1, number, 0, 0, 0))
+    def record(self, call: int, begin: int, number: int = 0, kernel: int = 0, graph: int = 0) -> None:
+        self.records.append((len(self.records) + 1, begin, self.now, 1, call, 0, 13, kernel, 1, number, 0, 0, graph))
 
-    def run(self, number: int, kernels: list[tuple[int, int, int]], told: set[int], pause: int = 0) -> None:
-        """Kernels with their name, length and the host's time before each; stamps inside the parts that are told; the
-        host pauses before the call that ends the run."""
-        self.stamp(number, 0, 0)
+    def run(
+        self, number: int, kernels: list[tuple[int, int, int]], told: set[int], pause: int = 0, ends: str = "ht"
+    ) -> None:
+        """Kernels with their name, length and the host's time before each; stamps inside the parts that are told, and
+        at the ends that are named (head, tail); the host pauses before the call that ends the run."""
+        if "h" in ends:
+            self.stamp(number, 0, 0)
         for place, (name, length, host) in enumerate(kernels):
             self.now += host
             mark = BEHIND if place // PART in told else 0
@@ -94,9 +98,21 @@ class Engine:
                 if (place + 1) % PART == 0 or place == len(kernels) - 1:
                     self.open(number)
         self.now += pause
-        self.stamp(number, 0, 1)
-        begin = self.now
+        if "t" in ends:
+            self.stamp(number, 0, 1)
         self.work()
+
+    def graph(self, number: int, length: int) -> None:
+        """A launch of a graph with its two stamps; its work is in `kernels`."""
+        begin = self.now
+        self.now += CALL
+        for each, word in ((OWN, 0), (length, 0), (OWN, 1)):
+            self.queue.append((self.now + ARRIVES, each, number << 16 | GRAPH_ID << 1 | word if each == OWN else 0))
+        self.record(GRAPH, begin, number, graph=GRAPH_ID)
+        self.work()
+
+    def wait(self) -> None:
+        begin = self.now
         self.now = max(self.now, self.free) + 1_500
         self.record(SYNC, begin)
 
@@ -120,6 +136,27 @@ def engine(steps: int = 120, kernels: list[tuple[int, int, int]] = KERNELS, seed
     for step in range(steps):
         made.now += 10_000
         made.run(step + 1, kernels, {part for part in range(-(-len(kernels) // PART)) if not chance.integers(one_of)})
+        made.wait()
+    return made
+
+
+BEFORE_GRAPH = [(11, 2_000, 0), (12, 1_200, 8_000), (13, 3_500, 4_000)]
+AFTER_GRAPH = [(14, 9_000, 0), (15, 30_000, 2_000), (14, 9_000, 0), (16, 1_500, 60_000)]
+GRAPH_NS, HOST_NS = 1_240_000, 400_000
+OF_STEP = np.array([*(length for _, length, _ in BEFORE_GRAPH), GRAPH_NS, *(length for _, length, _ in AFTER_GRAPH)])
+
+
+def decoding(steps: int, one_of: int, seed: int = 0) -> Engine:
+    """As vLLM decodes: kernels, a graph, kernels, and a wait for all of it. One run of some has stamps at its ends, and
+    one part of some inside."""
+    made, chance = Engine(), np.random.default_rng(seed)
+    for step in range(steps):
+        made.now += HOST_NS
+        ends, told = ([not chance.integers(one_of) for _ in range(2)] for _ in range(2))
+        made.run(2 * step + 1, BEFORE_GRAPH, {0} if told[0] else set(), pause=70_000, ends="ht" * ends[0])
+        made.graph(step, GRAPH_NS)
+        made.run(2 * step + 2, AFTER_GRAPH, {0} if told[1] else set(), ends="t" * ends[1])
+        made.wait()
     return made
 
 
@@ -150,6 +187,80 @@ def test_the_idle_time_inside_runs_is_told() -> None:
     assert any("2400 kernels of 400 runs of eager launches" in note for note in trace.notes)
 
 
+def test_runs_without_stamps_are_where_they_ran() -> None:
+    """Exactly, but for the clocks' error: the idle time between their kernels is known."""
+    made = Engine()
+    for step in range(200):
+        made.now += 10_000
+        made.run(step + 1, KERNELS, {0, 1} if step % 40 == 7 else set(), ends="ht" if step % 10 == 3 else "")
+        made.wait()
+    work = stamped_work(made.ring())
+    assert work.table["is_stamped"].sum() == 20
+    assert len(work.kernels.table) == len(made.kernels) == 200 * len(KERNELS)
+    truth = np.array(made.kernels).reshape(200, -1, 2)
+    apart = work.kernels.table[["start", "end"]].to_numpy().reshape(200, -1, 2) - truth
+    plain = [step for step in range(200) if step - 1 not in made.gated and step not in made.gated]
+    assert np.abs(apart[plain]).max() <= work.alignments[0].error_ns + OWN + STEP
+    assert np.abs(apart[plain] - np.median(apart[plain])).max() < OWN + STEP + 2
+    left = ~work.table["is_stamped"].to_numpy(bool)
+    starts, ends = work.table["start"].to_numpy(), work.table["end"].to_numpy()
+    of_run = work.kernels.table.groupby("run")
+    assert (of_run["start"].min().to_numpy() == starts)[left].all()
+    assert (of_run["end"].max().to_numpy() == ends)[left].all()
+    trace = light_trace([made.ring()])
+    told = gap_report(trace, find_steps(trace)).idle.idle_us
+    idle = np.median(np.diff(truth[:, 0, 0])) - LENGTHS.sum()
+    assert told["p50"] == pytest.approx(idle / 1e3, abs=0.1)
+
+
+@pytest.mark.parametrize("one_of", [12, 40])
+def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told(one_of: int) -> None:
+    made = decoding(400, one_of)
+    trace = light_trace([made.ring()])
+    assert len(trace["graph_launches"]) == 400  # no run is left
+    found = gap_report(trace, find_steps(trace))
+    plain = np.array(decoding(60, NEVER).kernels).reshape(60, -1, 2)
+    idle = np.diff(plain[:, 0, 0])[5] - OF_STEP.sum() - 2 * (OWN + STEP)  # the stamps of a graph are part of it
+    assert found.idle.idle_us["p50"] == pytest.approx(idle / 1e3, abs=1.0)
+    assert found.idle.busy_us == pytest.approx((OF_STEP.sum() + 2 * (OWN + STEP)) / 1e3, abs=1.0)
+    gap = plain[1:, 0, 0] - plain[:-1, -1, 1]
+    assert found.gap_us["p50"] == pytest.approx(np.median(gap) / 1e3, abs=1.0)
+
+
+def test_where_samples_are_missing_the_idle_time_is_unknown() -> None:
+    """Such runs may last until the next stamp or wait, and this is said."""
+    made = Engine()
+    for step in range(60):
+        made.now += HOST_NS
+        made.run(2 * step + 1, BEFORE_GRAPH, set(), pause=70_000, ends="")
+        made.graph(step, GRAPH_NS)
+        made.run(2 * step + 2, AFTER_GRAPH, set(), ends="")
+        made.wait()
+    trace = light_trace([made.ring()])
+    assert not len(trace["kernels"])
+    work = trace["graph_launches"].sort_values("start")
+    assert work["graph"].tolist() == [-1, GRAPH_ID, -1] * 60
+    assert (work["end"].to_numpy()[0::3] <= work["start"].to_numpy()[1::3] + 1).all()  # at the latest
+    waits = trace["syncs"]["end"].to_numpy()
+    assert work["end"].to_numpy()[2::3].tolist() == waits.tolist()
+    assert gap_report(trace, find_steps(trace)).idle.idle_us == {}
+    assert any("120 of the graph launches are runs of eager launches without stamps" in note for note in trace.notes)
+
+
+def test_what_follows_work_of_which_nothing_is_known_is_not_reconstructed() -> None:
+    """A graph without stamps, until the next stamp."""
+    made = Engine()
+    for step in range(90):
+        ends = "ht" if step % 3 == 0 else ""
+        if step == 46:
+            made.record(GRAPH, made.now)  # without stamps
+        made.run(step + 1, KERNELS, {0, 1} if step % 9 == 0 else set(), ends=ends)
+        made.wait()
+    work = stamped_work(made.ring())
+    assert len(work.table) == 90
+    assert set(work.table.index) - set(work.kernels.table["run"]) == {46, 47}
+
+
 def test_stamps_that_came_late_tell_nothing() -> None:
     """A gate that opens before the part is launched: the host was away for longer than it waits."""
     kernels = [(name, length, GATE_NS if place else 0) for place, (name, length, _) in enumerate(KERNELS)]
@@ -170,6 +281,7 @@ def test_two_stamps_are_too_few() -> None:
     made = Engine()
     for step in range(30):
         made.run(step + 1, KERNELS, {0, 1} if step < 2 else set())
+        made.wait()
     assert not len(stamped_work(made.ring()).kernels.table)
 
 
@@ -180,6 +292,7 @@ def test_a_run_whose_kernels_took_longer_stays_whole() -> None:
         made.run(
             step + 1, [(name, slow * length, host) for name, length, host in KERNELS], {0, 1} if step < 9 else set()
         )
+        made.wait()
     work = stamped_work(made.ring())
     assert len(work.kernels.table) == 59 * len(KERNELS)
     assert set(work.table.index) - set(work.kernels.table["run"]) == {30}
@@ -190,6 +303,7 @@ def test_a_tail_that_comes_late_is_one_of_a_host_that_paused() -> None:
     made = Engine()
     for step in range(60):
         made.run(step + 1, KERNELS, {0, 1} if step < 9 else set(), pause=100_000 + 500 * step)
+        made.wait()
     work = stamped_work(made.ring())
     assert len(work.kernels.table) == 60 * len(KERNELS)
     ends = work.kernels.table.groupby("run")["end"].last().to_numpy()
@@ -199,12 +313,14 @@ def test_a_tail_that_comes_late_is_one_of_a_host_that_paused() -> None:
     assert work.kernels.apart_ns <= work.alignments[0].error_ns
 
 
-def test_other_kernels_are_other_runs() -> None:
+@pytest.mark.parametrize(("apart", "resolved"), [(0, range(40)), (10, range(0, 40, 2))])
+def test_samples_tell_of_the_same_kernels_in_any_order(apart: int, resolved: range) -> None:
     made = Engine()
+    others = [(name + apart, length, host) for name, length, host in KERNELS[::-1]]
     for step in range(40):
-        kernels = KERNELS[::-1] if step % 2 else KERNELS
-        made.run(step + 1, kernels, {0, 1} if step % 2 == 0 else set())
-    assert stamped_work(made.ring()).kernels.table["run"].tolist() == [s for s in range(0, 40, 2) for _ in KERNELS]
+        made.run(step + 1, others if step % 2 else KERNELS, {0, 1} if step % 2 == 0 else set())
+        made.wait()
+    assert stamped_work(made.ring()).kernels.table["run"].tolist() == [s for s in resolved for _ in KERNELS]
 
 
 def test_stamps_that_were_overwritten_tell_nothing() -> None:
@@ -218,6 +334,19 @@ def test_stamps_that_were_overwritten_tell_nothing() -> None:
 
 
 RUNS = st.lists(st.tuples(st.integers(1, 4), st.integers(500, 60_000), st.integers(0, 60_000)), min_size=1, max_size=12)
+
+
+@given(seed=st.integers(0, 999), one_of=st.integers(1, 9))
+@settings(max_examples=25)
+def test_places_and_causes_of_reconstructed_steps_add_up(seed: int, one_of: int) -> None:
+    trace = light_trace([decoding(30, one_of, seed).ring()])
+    found = gap_report(trace, find_steps(trace))
+    steps = found.idle.steps
+    assert (steps["period"] == steps[["busy", "communication", "others", "idle"]].sum(axis=1)).all()
+    assert (steps["idle"] == steps[list(PLACES)].sum(axis=1)).all()
+    assert sum(found.causes_us.values()) == pytest.approx(found.gap_us["mean"])
+    for place, causes in found.idle.causes_us.items():
+        assert sum(causes.values()) == pytest.approx(found.idle.idle_us[place])
 
 
 @given(kernels=RUNS, seed=st.integers(0, 99), one_of=st.integers(1, 5))

@@ -336,4 +336,6 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     built.run("every", "proc2")
     for scene in ("destroyed_elsewhere", "crowd", "other_context", "many_contexts", "own_streams"):
         built.run("scenes", scene)
+    for scene in ("crowd", "parts", "waits_between"):
+        built.run("scenes", scene, INTERTOKEN_LIGHT_BUDGET="50")
     built.run("ranges", "all")

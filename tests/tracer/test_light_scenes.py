@@ -13,6 +13,7 @@ from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of
 from tracer.recorders.light_work import stamped_work
 
+ALL = "1e12"  # percent: all runs and parts are sampled
 AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's
 
 
@@ -131,10 +132,10 @@ def test_what_a_query_says_is_not_changed(built: Build) -> None:
     ring = built.ring()
     assert ring.counters["runs_left"] == 1
     work = stamped_work(ring)
-    assert (len(work.table), work.untimed) == (1, 1)
-    assert any(
-        "1 runs of launches have an unknown end: they ended before a wait" in note for note in light_trace([ring]).notes
-    )
+    assert work.table["is_stamped"].tolist() == [False, True]
+    notes = light_trace([ring]).notes
+    assert any("1 runs of launches have an unknown end: they ended before a wait" in note for note in notes)
+    assert any("1 of the graph launches are runs of eager launches without stamps" in note for note in notes)
 
 
 def test_a_profiler_may_call_the_driver_from_within_a_launch(built: Build) -> None:
@@ -222,7 +223,7 @@ GATE = ["gate", "tail", "tail", "nothing", "tail"]
 
 
 def test_every_launch_and_copy_of_a_part_has_a_stamp_behind_it(built: Build) -> None:
-    said = built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="1").split()
+    said = built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET=ALL).split()
     ring = built.ring()
     at = [i for i, name in enumerate(said) if name == "gate"]
     parts = re.findall("ba+", marks(ring).replace("-", ""))
@@ -237,13 +238,13 @@ def test_every_launch_and_copy_of_a_part_has_a_stamp_behind_it(built: Build) -> 
 
 
 def test_parts_are_as_far_apart_as_is_wished(built: Build) -> None:
-    assert built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="10000000").split().count("gate") == 1
-    assert "gate" not in built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="0").split()
+    assert built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET="1", FAKE_LAUNCH_NS="300000").count("gate") == 1
+    assert "gate" not in built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET="0").split()
 
 
 def test_a_gate_that_opened_itself_spoils_the_stamps_inside(built: Build) -> None:
     """One too many: what they tell is not used."""
-    late = built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="1", FAKE_LATE="1").split()
+    late = built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET=ALL, FAKE_LATE="1").split()
     ring = built.ring()
     parts = re.findall("ba+", marks(ring).replace("-", ""))
     assert late.count("tail") == 2 + 4 * len(parts) + marks(ring).count("a")
@@ -252,7 +253,7 @@ def test_a_gate_that_opened_itself_spoils_the_stamps_inside(built: Build) -> Non
 
 def test_a_part_ends_where_its_thread_waits(built: Build) -> None:
     """What is launched behind the wait is in another part, if in any; the stamps before it are not late."""
-    said = built.run("scenes", "waits_between", INTERTOKEN_LIGHT_INSIDE="1").split()
+    said = built.run("scenes", "waits_between", INTERTOKEN_LIGHT_BUDGET=ALL).split()
     assert "cuEventSynchronize" in said
     ring = built.ring()
     at = said.index("cuEventSynchronize")
@@ -262,5 +263,50 @@ def test_a_part_ends_where_its_thread_waits(built: Build) -> None:
 
 
 def test_no_stamp_is_captured(built: Build) -> None:
-    said = built.run("scenes", "captured_between", INTERTOKEN_LIGHT_INSIDE="1").split()
+    said = built.run("scenes", "captured_between", INTERTOKEN_LIGHT_BUDGET=ALL).split()
     assert said == ["head", *GATE, "eager", "tail", "eager", "tail", "cuStreamSynchronize"]
+
+
+STEPS, LAUNCH_NS = 3_000, "3000"
+
+
+@pytest.fixture(scope="module")
+def sampled(built: Build) -> Ring:
+    """Steps of four runs, recorded with a budget that is far from enough for stamps at the ends of all of them."""
+    built.run("scenes", "sampled", str(STEPS), FAKE_SILENT="1", FAKE_LAUNCH_NS=LAUNCH_NS,
+              INTERTOKEN_LIGHT_BUDGET="8", INTERTOKEN_LIGHT_RECORDS="65536")  # fmt: skip
+    return built.ring()
+
+
+def test_stamps_of_runs_take_their_share_of_the_time_and_no_more(sampled: Ring) -> None:
+    wall = sampled.records["end"].max() - sampled.records["begin"].min()
+    stamps = sum(len(each) for each in sampled.stamps)
+    spent = sampled.counters["run_stamps_ns"]
+    assert spent >= int(LAUNCH_NS) * stamps  # all stamps are accounted for
+    assert 0.01 * wall < spent < 0.08 * wall + 20e6  # the last sample may be long on a busy machine
+    assert sampled.counters["runs"] + sampled.counters["runs_without_stamps"] == 4 * STEPS
+    assert sampled.counters["runs_left"] == 0
+
+
+def test_every_run_and_launch_of_a_step_is_sampled(sampled: Ring) -> None:
+    """Not those after a pause alone, or the same one of each step."""
+    records = sampled.records[np.array(calls(sampled)) == "cuLaunchKernel"]
+    numbers = records["number"]
+    kernel, run = records["object"], numbers & 0xFFFFFF
+    words = np.concatenate([each["word"] for each in sampled.stamps])
+    with_ends = (words[graph_of(words) == 0] >> np.uint64(16)).astype(np.int64) & 0xFFFFFF
+    for sample in (kernel[np.isin(run, with_ends)], kernel[numbers & BEFORE > 0], kernel[numbers & BEHIND > 0]):
+        counts = np.array(list(Counter(sample.tolist()).values()))
+        assert len(counts) == 4
+        assert counts.min() > 0.1 * counts.sum()
+
+
+def test_samples_do_not_grow_a_ring(built: Build, sampled: Ring) -> None:
+    """However long a program runs: its file keeps its size, and the last stamps are the ones that are left."""
+    built.run("scenes", "sampled", "1", INTERTOKEN_LIGHT_BUDGET="8", INTERTOKEN_LIGHT_RECORDS="65536")
+    small = built.ring().path.stat().st_size
+    built.run("scenes", "sampled", "20000", FAKE_SILENT="1", INTERTOKEN_LIGHT_BUDGET=ALL,
+              INTERTOKEN_LIGHT_RECORDS="65536")  # fmt: skip
+    ring = built.ring()
+    assert ring.path.stat().st_size == small
+    assert len(ring.stamps[0]) == ring.places < ring.counters["runs"] * 2

@@ -1,8 +1,9 @@
 """The light recorder: converts the rings that the preloaded library writes to a trace.
 
-Host calls have host times. On the device, stamps give the start and end of each CUDA graph and of each run of eager
-launches: these are the rows of `graph_launches` (runs have no graph). Anything without a stamp (the kernels inside, the
-time of a copy) is unknown and not invented: a copy has no duration and is placed at its earliest possible start.
+Host calls have host times. On the device, stamps give the start and end of each CUDA graph and of some runs of
+eager launches. Runs whose kernels can be reconstructed from samples are rows of `kernels`; the others, and graphs, are
+rows of `graph_launches` (runs have no graph). The time of a copy is unknown and not invented: it has no duration and is
+placed at its earliest possible start.
 """
 
 from __future__ import annotations
@@ -254,17 +255,24 @@ def _notes(ring: Ring, work: Work) -> list[str]:
         if cost is not None
     ]
     kernels = work.kernels
-    if resolved := kernels.table["run"].nunique():
+    is_run, is_stamped = work.table["graph"] == MISSING, work.table["is_stamped"].astype(bool)
+    is_resolved = work.table.index.isin(kernels.table["run"])
+    if resolved := int(is_resolved.sum()):
         notes.append(
             f"{who}: {len(kernels.table)} kernels of {resolved} runs of eager launches have the median duration of "
-            f"their kind, from {kernels.timed} launches with stamps; this predicts the runs' ends within "
-            f"{kernels.apart_ns / 1e3:.1f} µs (median)"
+            f"their kind, from {kernels.timed} launches with stamps; {int((is_resolved & is_stamped).sum())} of these "
+            f"runs have stamps, which confirm their ends within {kernels.apart_ns / 1e3:.1f} µs (median)"
         )
-    runs = int((work.table["graph"] == MISSING).sum()) - resolved
-    if runs:
+    if runs := int((is_run & is_stamped & ~is_resolved).sum()):
         notes.append(
             f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
             "idle time between them, are unknown; steps of which they take over 2 % have no idle time"
+        )
+    if bounded := int((is_run & ~is_stamped & ~is_resolved).sum()):
+        notes.append(
+            f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, from their first "
+            "launch to the next stamp or wait: it is unknown when the device worked in them; steps of which they take "
+            "over 2 % have no idle time, and the gap after one may be longer"
         )
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times for lack of stamps")

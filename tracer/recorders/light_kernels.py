@@ -1,13 +1,14 @@
 """The kernels in runs of launches: every launch time is recorded, and durations are sampled.
 
-With INTERTOKEN_LIGHT_INSIDE=N the device writes its time after each launch in some parts of runs, which the preloaded
-library chooses at random, one every N µs. A gate holds the device back until the part is launched, so that no stamp is
-late (`native/runs.c`). The time between two stamps around a launch exceeds that around a kernel that does nothing by as
+The preloaded library chooses runs at random, which get a stamp at both ends, and parts of runs, in which the device
+writes its time after each launch (`native/runs.c`). There a gate holds the device back until the part is launched, so
+that no stamp is late. The time between two stamps around a launch exceeds that around a kernel that does nothing by as
 much as the launch takes longer than that kernel. The same launches recur, for example in every step, so the medians of
 the samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch
-has arrived, so launch times and durations determine when each ran. The stamps at the ends of a run verify this: a run
-that contradicts them gets no kernels. Where the host paused before the call that ended the run, the stamp is that much
-later than the last kernel: the tail is launched right before that call.
+has arrived, so launch times and durations determine when each ran, also in runs without stamps. The stamps at the ends
+of runs verify this: a run that contradicts them, or runs with the same launches that mostly do, get no kernels. Where
+the host paused before the call that ended the run, the stamp is that much later than the last kernel: the tail is
+launched right before that call.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def run_kernels(
     Args:
         ring: the recording.
         letter: what each record's call does.
-        runs: a row per run: number, start and end (host ns), head (host ns, MISSING without one); its index is kept.
+        runs: a row per run, by stream and time: number, start and end (host ns; without stamps the earliest and the
+            latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the row
+            before tells when the stream reached it); its index is kept.
         clocks: per context.
         costs: of a stamp, per context.
     """
@@ -97,13 +100,14 @@ def run_kernels(
     launches["place"] = launches.groupby("run").cumcount()
     arrival = _arrival(launches, runs)
     launches["arrived"] = launches["returned"] + arrival
-    launches["same"], kind = _kinds(ring, launches)
+    launches["same"], *kinds = _kinds(ring, launches)
+    launches["segment"] = (~runs["follows"].to_numpy(bool)).cumsum()[launches["run"]]
     beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
     took = (beyond + EMPTY_NS).clip(lower=0)
-    samples = took.groupby(kind)
-    is_known = (samples.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
-    length = samples.transform("median")[is_known].astype(np.int64)
-    predicted = _predicted(launches[is_known].assign(length=length), runs, cost)
+    length = _lengths(took, kinds)
+    known = length.notna().groupby(launches["run"]).transform("all").groupby(launches["segment"]).cummin()
+    timed = launches[known].assign(length=length[known].astype(np.int64))
+    predicted = _predicted(timed, runs, cost)
     tails = np.sort(ring.records["begin"][letter != LAUNCH]) + arrival  # a call that ends a run has its tail before it
     kept, missed = _verified(predicted, runs, items.groupby("run")["is_before"].any(), cost, tails)
     return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed)
@@ -173,16 +177,17 @@ def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
 
 def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
     """The time from the return of a launch to its start on an idle device, ns. It is that of heads, which are launched
-    right before the first launch of their run. Both contain the error of the clocks."""
-    first = launches[launches["place"] == 0]
+    right before the first launch of their run, unless a gate comes between. Both contain the error of the clocks."""
+    first = launches[(launches["place"] == 0) & ~launches["is_before"]]
     head = runs["head"].to_numpy()[first["run"]]
     lag = (head - first["called"].to_numpy())[head != MISSING]
     return int(np.quantile(lag, _ARRIVES)) if len(lag) else 0
 
 
-def _kinds(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two numbers per launch: one shared by all runs that launch the same kernels on the same stream, and one shared by
-    launches of the same kernel and size between the same neighbours (two before, one after)."""
+def _kinds(ring: Ring, launches: pd.DataFrame) -> list[NDArray[np.int64]]:
+    """Numbers per launch: one shared by all runs that launch the same kernels on the same stream, one by launches of
+    the same kernel and size between the same neighbours (two before, one after), one by those of the same kernel and
+    size, and one by those of the same kernel."""
     records = ring.records[launches["record"].to_numpy()]
     what = records["object"] * np.uint64(0x9E3779B97F4A7C15) ^ records["bytes"]
     what = (what ^ what >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) ^ records["stream"]
@@ -191,49 +196,66 @@ def _kinds(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArr
     length = launches.groupby("run")["place"].transform("size")
     kernel = pd.Series(what.view(np.int64))
     around = [kernel.groupby(launches["run"]).shift(by, fill_value=0) for by in (2, 1, 0, -1)]
-    keys = (numbered(*each)[0] for each in ([sums, length], around))
-    return next(keys), next(keys)
+    return [numbered(*each)[0] for each in ([sums, length], around, [kernel], [records["object"]])]
+
+
+def _lengths(took: pd.Series, kinds: list[NDArray[np.int64]]) -> pd.Series:
+    """The duration of each launch, ns: the median of the samples of its kind, by the most specific kind that has
+    enough; NaN without."""
+    length = pd.Series(np.nan, took.index)
+    for kind in kinds:
+        samples = took.groupby(kind)
+        length = length.fillna(samples.transform("median").where(samples.transform("count") >= _FEWEST))
+    return length
 
 
 def _begun(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> NDArray[np.int64]:
     """When the stream reached the run of each launch: after its head, or after the stamped work before it."""
     head, start = (runs[name].to_numpy()[launches["run"]] for name in ("head", "start"))
-    return np.asarray(np.where(head == MISSING, start, head + cost.stamp + cost.step))
+    return np.asarray(np.where(head == MISSING, start, head + cost.stamp) + cost.step)
 
 
 def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
-    """The predicted execution of each launch: start, end (host ns), record, run, same. A kernel starts when its launch
-    has arrived and a step after the end of the previous one, so its end is the latest that any earlier launch implies.
-    None starts before its call, which the error of the clocks could suggest."""
+    """The predicted execution of each launch: start, end (host ns), record, run, same, beyond. A kernel starts when its
+    launch has arrived and a step after the end of the previous one, so its end is the latest that any earlier launch
+    implies. None starts before its call, which the error of the clocks could suggest. Without stamps none ends after
+    the latest end of its run; `beyond` is by how much it would."""
     arrived = np.maximum(launches["arrived"], launches["called"])
-    begin = np.where(launches["place"] == 0, np.maximum(_begun(launches, runs, cost), arrived), arrived)
+    is_first = (launches["place"] == 0) & ~runs["follows"].to_numpy(bool)[launches["run"]]
+    begin = np.where(is_first, np.maximum(_begun(launches, runs, cost), arrived), arrived)
     each = launches["length"] + cost.step
-    whole = each.groupby(launches["run"]).cumsum()
-    latest = pd.Series(begin - (whole - each), launches.index).groupby(launches["run"]).cummax()
+    whole = each.groupby(launches["segment"]).cumsum()
+    latest = pd.Series(begin - (whole - each), launches.index).groupby(launches["segment"]).cummax()
     end = latest + whole - cost.step
-    return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
+    most = np.where(runs["is_stamped"], np.iinfo(np.int64).max, runs["end"])[launches["run"]]
+    return launches[["record", "run", "same"]].assign(
+        start=np.minimum(end - launches["length"], most), end=np.minimum(end, most), beyond=np.maximum(end - most, 0)
+    )
 
 
 def _verified(
     predicted: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost, tails: Ints
 ) -> tuple[pd.DataFrame, int]:
     """The kernels of runs whose predicted end matches their stamps, and the median error. Nearly all runs with the same
-    launches must match. Gates delay the end of their runs, so these are not tested if others can be.
+    launches must match (of those without any that has stamps, nearly all runs). Gates delay the end of their runs, so
+    these are not tested if others can be.
 
     Args:
         tails: when a tail launched before each call that may end a run arrived, host ns, sorted. A tail that arrived
             after the predicted end of the last kernel started then, on an idle device.
     """
-    last = predicted.groupby("run").agg(end=("end", "last"), same=("same", "last"))
-    start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
+    last = predicted.groupby("run").agg(end=("end", "last"), same=("same", "last"), beyond=("beyond", "last"))
+    start, end, stamped = (runs[name].to_numpy()[last.index] for name in ("start", "end", "is_stamped"))
     end = end - cost.stamp - cost.step
     late = end - last["end"].to_numpy()
     apart = np.where(late > 0, np.minimum(late, _nearest(tails - cost.step, end)), -late)
-    is_right = apart <= np.maximum(_APART_NS, _APART * (end - start))
-    plain = pd.Series(~is_gated[last.index].to_numpy(bool), last.index)
-    proves = plain.to_numpy() | ~plain.groupby(last["same"]).transform("any").to_numpy(bool)
-    share = pd.Series(np.where(proves, is_right, np.nan), last.index).groupby(last["same"]).transform("mean")
-    good = last.index[(is_right | ~proves) & (share >= _MOST)]
+    apart = np.where(stamped, apart, last["beyond"])
+    is_right = apart <= np.where(stamped, np.maximum(_APART_NS, _APART * (end - start)), _APART_NS)
+    plain = pd.Series(stamped & ~is_gated[last.index].to_numpy(bool), last.index)
+    proves = plain.to_numpy() | stamped & ~plain.groupby(last["same"]).transform("any").to_numpy(bool)
+    proven = pd.Series(np.where(proves, is_right, np.nan), last.index)
+    share = proven.groupby(last["same"]).transform("mean").fillna(proven.mean())
+    good = last.index[(is_right | stamped & ~proves) & (share >= _MOST)]
     kept = predicted.loc[predicted["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
     right = apart[proves & last.index.isin(good)]
     return kept, int(np.median(right)) if len(right) else 0

@@ -1,4 +1,9 @@
-"""The device's work according to its own stamps: whole graphs and runs of eager launches, in host time."""
+"""The device's work according to its own stamps: whole graphs and runs of eager launches, in host time.
+
+Not every run has stamps, because launching them costs time. A run without them began after its first launch and after
+the earlier work on its stream; it ended before the next stamped work on its stream began, and before a wait for it
+returned. `light_kernels.py` finds when its kernels ran, if it can.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,10 @@ from tracer.recorders.light_kernels import Cost, Kernels, run_kernels
 from tracer.recorders.light_ring import INSIDE_GRAPH, Ring, graph_of, number_of
 from tracer.schema import MISSING
 
-_COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches", "number", "head"]
+_COLUMNS: Final = [
+    "start", "end", "context", "stream", "record", "graph", "launches", "number", "head", "begin", "is_stamped"
+]  # fmt: skip
+_NEVER: Final = np.iinfo(np.int64).max
 _LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # 0 means that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
@@ -23,13 +31,14 @@ _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
 @dataclass(frozen=True)
 class Work:
-    """The stamped work.
+    """The stamped work, and the runs of launches beside it.
 
     Attributes:
-        table: one row per graph launch or run of launches: start end (host ns), context (as numbered in records),
-            stream (as in `stream_keys`), record (position of the launch, or of a run's first launch), graph (id;
-            MISSING for a run), launches (number of kernels in a run; 0 for a graph), number (of the run, or of the
-            graph's launch), head (host ns of the stamp before it, MISSING without one).
+        table: one row per graph launch or run of launches: start end (host ns; of a run without stamps or kernels, the
+            earliest and the latest possible time), context (as numbered in records), stream (as in `stream_keys`),
+            record (position of the launch, or of a run's first launch), graph (id; MISSING for a run), launches (number
+            of kernels in a run; 0 for a graph), number (of the run, or of the graph's launch), head (host ns of the
+            stamp before it, MISSING without one), begin (host ns of its first call), is_stamped.
         kernels: the kernels of runs, as far as known; `run` is the row of `table`.
         alignments: per context; None without stamps.
         costs: per context, the time that a stamp adds; None if unknown.
@@ -80,8 +89,8 @@ def covered(ring: Ring) -> Ring:
 
 
 def stamped_work(ring: Ring) -> Work:
-    """Match the stamps with the launches."""
-    launches = _launches(ring)
+    """Match the stamps with the launches, and place the runs without stamps between them."""
+    launches, waits = _launches(ring), _waits(ring)
     frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
     for context, (stamps, chain) in enumerate(zip(ring.stamps, ring.chains, strict=True)):
         cost = _cost(chain)
@@ -89,27 +98,43 @@ def stamped_work(ring: Ring) -> Work:
         own = cost.stamp if cost else 0
         pairs, single = _pairs(stamps)
         unmatched += single
-        joined = pairs.merge(launches, on=["graph", "number"], how="inner")
+        joined = pairs.merge(launches, on=["graph", "number"], how="inner").assign(context=context)
         unmatched += 2 * (len(pairs) - len(joined))
-        clock = align(*_bounds(ring, context, joined))
+        clock = align(*_bounds(joined, waits))
         alignments.append(clock)
         if clock is None:
             continue
         start = clock.to_host(joined["head"].to_numpy())
         end = clock.to_host(joined["tail"].to_numpy()) + own
         head = np.where(joined["head"] == MISSING, MISSING, start)
-        found = joined.assign(start=start, end=end, context=context, head=head).replace({"graph": {0: MISSING}})
-        frames.append(_begun(found)[_COLUMNS])
-    none = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
-    table = pd.concat(frames or [none], ignore_index=True)
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    kernels = run_kernels(ring, letters(ring), table[table["graph"] == MISSING], alignments, costs)
-    return Work(table, kernels, alignments, costs, unmatched, len(launches) - len(table))
+        frames.append(joined.assign(start=start, end=end, head=head, is_stamped=True)[_COLUMNS])
+    none = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS}).astype({"is_stamped": bool})
+    stamped = pd.concat(frames or [none], ignore_index=True)
+    left = _without_stamps(launches, stamped, waits, [clock is not None for clock in alignments])
+    table = _begun(pd.concat([stamped, left], ignore_index=True)).replace({"graph": {0: MISSING}})
+    kernels = run_kernels(ring, letters(ring), _runs(ring, table), alignments, costs)
+    untimed = len(launches) - len(table)
+    return Work(_placed(table, kernels), kernels, alignments, costs, unmatched, untimed)
+
+
+def _without_stamps(
+    launches: pd.DataFrame, stamped: pd.DataFrame, waits: pd.DataFrame, is_timed: list[bool]
+) -> pd.DataFrame:
+    """Rows for the runs without stamps in contexts with a clock, from their first launch to their latest end."""
+    timed = np.flatnonzero(is_timed)
+    of_run = (launches["graph"] == 0) & launches["context"].isin(timed)
+    left = launches[of_run & ~launches["number"].isin(stamped.loc[stamped["graph"] == 0, "number"])]
+    left = left.assign(start=left["begin"], head=MISSING, is_stamped=False)
+    order = pd.concat([stamped, left]).sort_values("record", kind="stable")
+    heads = order["head"].where(order["head"] != MISSING).groupby(order["stream"]).bfill()[~order["is_stamped"]]
+    next_head = heads.reindex(left.index).fillna(MISSING).to_numpy(np.int64)
+    until = np.minimum(_ended(left, waits), np.where(next_head == MISSING, _NEVER, next_head))
+    return left.assign(end=np.where(until < _NEVER, np.maximum(until, left["begin"]), left["end"]))[_COLUMNS]
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
-    """The rows with corrected starts of runs. A run without a head starts at its launch or at the end of the previous
-    work on its stream.
+    """The rows, sorted by their corrected starts. A run without a head starts at its launch or at the end of the
+    previous work on its stream.
 
     The head of a run is launched before its first kernel and may execute before that launch; the run starts later.
     """
@@ -117,24 +142,53 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
     before = work.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
     known = np.where(work["head"] == MISSING, before, work["start"])
     of_run = np.minimum(np.maximum(known, work["begin"]), work["end"])
-    return work.assign(start=np.where(work["graph"] == MISSING, of_run, work["start"]))
+    started = work.assign(start=np.where(work["graph"] == 0, of_run, work["start"]))
+    return started.sort_values("start", kind="stable", ignore_index=True)
+
+
+def _runs(ring: Ring, table: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the table, by stream, with `follows`: whether only a run without stamps tells when this one began.
+    Without those that follow work of which nothing is known, such as a graph without stamps."""
+    letter, records = letters(ring), ring.records
+    is_unknown = (letter == GRAPH_LAUNCH) & (records["graph"] == 0) | (letter == LAUNCH) & (records["number"] == 0)
+    rows = np.flatnonzero(is_unknown & (records["result"] == 0))
+    unknown = pd.DataFrame({"record": rows, "stream": stream_keys(records[rows]), "is_stamped": False, "graph": 0})
+    order = pd.concat([table, unknown]).sort_values(["stream", "record"], kind="stable")
+    is_run = order["graph"].eq(MISSING)
+    stamped, hidden = (
+        order["record"].where(which).groupby(order["stream"]).ffill().fillna(-1)
+        for which in (order["is_stamped"], order["graph"].eq(0))
+    )
+    left = is_run & ~order["is_stamped"]
+    same = order["stream"].eq(order["stream"].shift())
+    order["follows"] = left & left.shift(fill_value=False) & same
+    return order[is_run & (hidden <= stamped)]
+
+
+def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
+    """The table, with runs without stamps from the start of their first to the end of their last kernel."""
+    found = kernels.table.groupby("run").agg(start=("start", "min"), end=("end", "max"))
+    found = found[~table.loc[found.index, "is_stamped"].to_numpy(bool)]
+    table.loc[found.index, ["start", "end"]] = found
+    return table
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
-    """One row per graph launch and per run: graph, number, stream, record, begin, end, launches."""
+    """One row per launch of a stamped graph and per run: graph, number, stream, context, record, begin, end,
+    launches."""
     records, letter = ring.records, letters(ring)
     is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
     rows = np.flatnonzero(is_graph | in_run)
     found = pd.DataFrame({
         "graph": records["graph"][rows].astype(np.int64), "number": number_of(records["number"][rows]),
-        "stream": stream_keys(records[rows]), "record": rows, "begin": records["begin"][rows],
-        "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
+        "stream": stream_keys(records[rows]), "context": records["context"][rows].astype(np.int64), "record": rows,
+        "begin": records["begin"][rows], "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
     })  # fmt: skip
     groups = found.groupby(["graph", "number"], sort=False)
     return groups.agg(
-        stream=("stream", "first"), record=("record", "first"), begin=("begin", "min"), end=("end", "max"),
-        launches=("launches", "sum"),
+        stream=("stream", "first"), context=("context", "first"), record=("record", "first"), begin=("begin", "min"),
+        end=("end", "max"), launches=("launches", "sum"),
     ).reset_index()  # fmt: skip
 
 
@@ -170,21 +224,27 @@ def _cost(chain: NDArray[Any]) -> Cost | None:
     return Cost(max(round((both - step) / 2), 0), round(step))
 
 
-def _bounds(ring: Ring, context: int, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
+def _bounds(joined: pd.DataFrame, waits: pd.DataFrame) -> tuple[Bounds, Bounds]:
     """The lower and upper bounds of the clocks' difference, from launches and waits."""
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
     after = np.where(of_graph, head, tail)  # a run's head is launched before its first call, its tail after its last
     lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)  # also of those without a head
-    ended = np.full(len(joined), np.iinfo(np.int64).max)
-    stream, of_context = joined["stream"].to_numpy(np.int64), _context_keys(np.array(context))
-    for key, facts in _waits(ring).groupby("stream", sort=False):
-        rows = np.ones(len(joined), bool) if key == of_context else stream == key
-        at = np.searchsorted(facts["since"], joined["end"].to_numpy()[rows])
-        until = np.append(facts["end"].to_numpy(), np.iinfo(np.int64).max)[at]
-        ended[rows] = np.minimum(ended[rows], until)
-    known = ended < np.iinfo(np.int64).max
+    ended = _ended(joined, waits)
+    known = ended < _NEVER
     return lower, Bounds(tail[known], ended[known] - tail[known])
+
+
+def _ended(work: pd.DataFrame, waits: pd.DataFrame) -> NDArray[np.int64]:
+    """When the first wait for each row's work returned, host ns; _NEVER if nothing waited for it."""
+    ended = np.full(len(work), _NEVER)
+    stream, end = work["stream"].to_numpy(np.int64), work["end"].to_numpy(np.int64)
+    of_context = _context_keys(work["context"].to_numpy(np.int64))
+    for key, facts in waits.groupby("stream", sort=False):
+        rows = (stream == key) | (of_context == key)
+        at = np.searchsorted(facts["since"], end[rows])
+        ended[rows] = np.minimum(ended[rows], np.append(facts["end"].to_numpy(), _NEVER)[at])
+    return ended
 
 
 def _waits(ring: Ring) -> pd.DataFrame:

@@ -72,7 +72,7 @@ class Build:
         return {
             "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
             "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096",
-            "INTERTOKEN_LIGHT_INSIDE": "0", **extra,
+            "INTERTOKEN_LIGHT_BUDGET": "0", **extra,
             "NVTX_INJECTION64_PATH": str(self.folder / "light.so"),
             "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
         }  # fmt: skip

@@ -4,7 +4,8 @@
  * graph that runs appends a word to `device_log`, which tests read, and so does what no program may do: a call with
  * a stream that was destroyed. Contexts are of a device each, the first is every thread's until it says otherwise; a
  * function is launched in its own alone. FAKE_* in the environment makes things fail: FAKE_SLOW lets a stream be busy
- * for a while after a launch, for cuStreamQuery to see; FAKE_LATE lets the recorder's gates open themselves.
+ * for a while after a launch, for cuStreamQuery to see; FAKE_LATE lets the recorder's gates open themselves; FAKE_LAUNCH_NS is how
+ * long a launch takes.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -57,10 +58,11 @@ void (*fake_called)(void); /* within each launch, as a profiler in the program w
 char device_log[1 << 16];
 int destroyed_nodes;
 
-static int is_silent, is_slow, is_late;
+static int is_silent, is_slow, is_late, launch_ns;
 __attribute__((constructor)) static void ask(void) {
     is_silent = getenv("FAKE_SILENT") != NULL, is_slow = getenv("FAKE_SLOW") != NULL;
     is_late = getenv("FAKE_LATE") != NULL;
+    launch_ns = getenv("FAKE_LAUNCH_NS") ? atoi(getenv("FAKE_LAUNCH_NS")) : 0;
 }
 
 void say(const char *what) {
@@ -313,6 +315,7 @@ static Result launch(Function f, Stream s, void **p) {
     uint64_t arguments[3] = {0};
     int is_stamp = strcmp(f->name, "stamp") == 0;
     if (fake_called) fake_called();
+    for (uint64_t until = launch_ns ? now() + (uint64_t)launch_ns : 0; launch_ns && now() < until;) continue;
     if (!is_there(s) || f->context != stack[depth] || (uintptr_t)s > 2 && s->context != f->context) return 400;
     for (int i = 0; is_stamp && i < 3; i++) arguments[i] = *(uint64_t *)p[i];
     if (is_late && strcmp(f->name, "gate") == 0) (*(uint64_t **)p[0])[1] = *(uint64_t *)p[1];

@@ -118,6 +118,18 @@ static void captured_between(void) {
     launch_on(stream), *(int *)stream = 1, launch_on(stream), *(int *)stream = 0, cuStreamSynchronize_(stream);
 }
 
+/* Steps of four runs, each of a kernel of its own that is launched twice; the host pauses in between. */
+static void sampled(void) {
+    Function kernels[4];
+    int steps = arguments[2] ? atoi(arguments[2]) : 1;
+    for (int i = 0; i < 4; i++) cuModuleGetFunction_(&kernels[i], NULL, "eager");
+    for (int i = 0; i < 4 * steps; i++) {
+        for (int j = 0; j < 2; j++) cuLaunchKernel_(kernels[i % 4], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+        if (i % 4 < 3) cuEventRecord_((Event)&stream, stream);
+        else cuStreamSynchronize_(stream), usleep(50);
+    }
+}
+
 static void own_streams(void) {
     for (int i = 0; i < 3; i++) elsewhere(launches_own, NULL);
 }
@@ -300,7 +312,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {

@@ -54,6 +54,9 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 
 #define GONE ((Context)-1)
 
+/* The share of the time, in percent, that launching stamps in and around runs may take: 0 gives each run stamps at its
+ * ends, whatever that costs, and none inside. */
+#define BUDGET 0.3
 
 static Driver driver;
 static int has_driver;
@@ -83,8 +86,9 @@ static void find_driver(void) {
 #undef X
     driver.stamps_graphs = graphs;
     driver.stamps_runs = graphs && runs;
-    const char *inside = getenv("INTERTOKEN_LIGHT_INSIDE");
-    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* off until vLLM's idle time is validated with it */
+    const char *wished = getenv("INTERTOKEN_LIGHT_BUDGET");
+    double percent = wished ? strtod(wished, NULL) : BUDGET;
+    driver.apart = percent > 0 ? 2 * 100 / percent : 0; /* half of it for the ends of runs, half for parts */
     atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 

@@ -37,7 +37,8 @@ typedef struct {
     DRIVER_CALLS(X)
 #undef X
     int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, get stamps */
-    uint64_t inside;                /* mean µs between the parts of runs that get stamps inside; 0: none do */
+    double apart; /* between samples of runs, and of their parts, relative to the time that one takes; 0: each run gets
+                     stamps at its ends, and none inside */
 } Driver;
 
 typedef struct {

@@ -63,7 +63,7 @@ typedef struct {
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(runs) X(stamps_failed) X(entries_left)          \
     X(stamping_ns) X(contexts_left) X(runs_left) X(launches_between) X(graphs_left_captured) X(graphs_left_context)   \
-    X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
+    X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) X(runs_without_stamps) X(run_stamps_ns)
 
 /* The recorded NVTX calls, numbered after the others. */
 #define RANGE_CALLS(X) X(mark) X(push) X(pop) X(start) X(end)

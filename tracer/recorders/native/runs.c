@@ -3,11 +3,13 @@
  * A run belongs to a stream, whichever threads launch into it and wait for it. A run that follows stamped work on its
  * stream without any wait in between gets no head: the host is ahead, and the run starts when that work ends.
  *
- * The durations of launches are sampled: at times a part of a run has a stamp after each launch and each copy. There
+ * Launching a stamp costs as much as any launch, so runs are sampled: those with stamps take at most half the budget,
+ * a share of the time, and the others are reconstructed (`light_kernels.py`).
+ *
+ * The other half is for the durations of launches: a part of a run has a stamp after each launch and each copy. There
  * the device would mostly wait for the host, and a stamp would be later than the end it measures. So a gate holds the
  * device back until the part is launched. Three stamps after the gate, with nothing and then an empty kernel between
- * them, give the time between stamps. Because the same launches recur, some parts describe all of them, at almost no
- * cost.
+ * them, give the time between stamps. Because the same launches recur, some parts describe all of them.
  *
  * A lock per context is held while stamps are launched, so that no other thread ends the stream meanwhile. It is not
  * global, because a launch may block until the device has space, which may depend on work that another thread gives
@@ -23,13 +25,14 @@ typedef struct {
     _Atomic uint32_t number; /* of the open run; 0: none */
     uint32_t turn;           /* of recording; a pause in between ends the run */
     uint32_t waits;          /* count of waits when stamped work was last enqueued on the stream; 0: never */
+    int has_stamps;          /* whether the open run gets stamps at its ends */
     _Atomic uint32_t launches; /* in it, so far */
     _Atomic uint64_t gate;     /* of the part that is being launched; 0: none */
     uint32_t part;             /* number of launches when the part began */
     uint64_t until;            /* deadline for launching the part, before the gate opens itself */
 } Run;
 
-enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 8 /* maximum launches */, BURST_NS = 500000, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -41,7 +44,14 @@ typedef struct {
 static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static _Atomic uint32_t given;
 static _Atomic uint32_t waits = 1; /* number of waits plus one */
-static _Atomic uint64_t next_part; /* the tick from which the next part gets stamps inside */
+
+/* What is sampled. Threads may lose each other's counts. */
+typedef struct {
+    _Atomic uint64_t next;         /* the tick from which there is time for the next sample */
+    _Atomic uint32_t passed, skip; /* candidates since the last sample, and those to skip before the next one */
+} Samples;
+
+static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
 
@@ -92,6 +102,36 @@ int stamps_runs_now(Stream stream) {
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
+/* Whether to sample a candidate. Once there is time, a random number of candidates is skipped: otherwise those after a
+ * pause of the host would be chosen most often. */
+static int is_chosen(Samples *of, uint64_t now) {
+    uint32_t passed = atomic_load_explicit(&of->passed, memory_order_relaxed);
+    uint32_t skip = atomic_load_explicit(&of->skip, memory_order_relaxed);
+    int has_time = now >= atomic_load_explicit(&of->next, memory_order_relaxed);
+    if (has_time && passed) {
+        uint64_t chance = now * 0x9e3779b97f4a7c15u >> 48;
+        skip = (uint32_t)(passed * chance >> 16);
+        passed = 0;
+    } else if (!has_time) {
+        passed++;
+    }
+    atomic_store_explicit(&of->passed, passed, memory_order_relaxed);
+    atomic_store_explicit(&of->skip, has_time && skip ? skip - 1 : skip, memory_order_relaxed);
+    return has_time && !skip;
+}
+
+/* Stamps have taken the time since then: the next sample comes when that is no more than its share of the time. What
+ * was left of it before, when nothing was launched, is added up to BURST_NS. */
+static void spend(Samples *of, uint64_t since) {
+    uint64_t now = ring_now(), next = atomic_load_explicit(&of->next, memory_order_relaxed), later;
+    uint64_t apart = (uint64_t)((double)(now - since) * device_driver()->apart);
+    double burst = BURST_NS / 1e3 * ring.ticks_per_us * device_driver()->apart;
+    uint64_t least = burst < (double)now ? now - (uint64_t)burst : 0;
+    ring_count(COUNT_run_stamps_ns, (uint64_t)((double)(now - since) * 1e3 / ring.ticks_per_us));
+    do later = (next > least ? next : least) + apart;
+    while (!atomic_compare_exchange_weak(&of->next, &next, later));
+}
+
 static int launch(KernelNode kernel, Stream stream) {
     Result (*real)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
                    void **) = real_call(CALL_cuLaunchKernel);
@@ -123,20 +163,22 @@ static void end_part(uint8_t context, Run *run, Stream on) {
     if (is_late) put(&devices[context], on, number_of(run), INSIDE_GRAPH << 1 | TAIL);
 }
 
-/* Close an open run, with a tail if `has_tail`. */
+/* Close an open run, with a tail if `has_tail` and it has stamps. */
 static void end_run(uint8_t context, Run *run, int has_tail) {
     Stream on;
-    int entered = -1, is_put = 0;
-    if (has_tail && run->turn == ring_turn() && reaches(run->key, &on)) entered = device_enter(context);
+    int entered = -1, is_put = 0, writes = run->has_stamps || run->gate;
+    if (writes && has_tail && run->turn == ring_turn() && reaches(run->key, &on)) entered = device_enter(context);
     if (entered >= 0) {
-        is_put = stamps_runs_now(on);
-        if (is_put) end_part(context, run, on), is_put = put(&devices[context], on, number_of(run), TAIL);
+        uint64_t since = ring_now();
+        int runs = stamps_runs_now(on);
+        if (runs) end_part(context, run, on);
+        if (runs && run->has_stamps) is_put = put(&devices[context], on, number_of(run), TAIL), spend(&ends, since);
         device_leave(entered);
     }
     run->waits = is_put ? atomic_load(&waits) : 0;
     run->gate = 0;
     open_gates(context);
-    if (!is_put) ring_count(COUNT_runs_left, 1);
+    if (run->has_stamps && !is_put) ring_count(COUNT_runs_left, 1);
     atomic_store_explicit(&run->number, 0, memory_order_release);
     atomic_fetch_sub(&contexts[context].open, 1u);
 }
@@ -172,29 +214,25 @@ static Run *place_of(uint8_t context, uint64_t key) {
 }
 
 static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
+    uint64_t since = ring_now();
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     uint32_t number = atomic_fetch_add(&given, 1u) % NUMBERS + 1;
-    if (!stamps_runs_now(on) || (!is_behind && !put(device, on, number, HEAD))) return;
+    if (!stamps_runs_now(on)) return;
+    run->has_stamps = is_chosen(&ends, since);
+    if (run->has_stamps && !is_behind) {
+        if (!put(device, on, number, HEAD)) return;
+        spend(&ends, since);
+    }
     run->turn = ring_turn();
     run->waits = 0;
     atomic_store_explicit(&run->launches, 0, memory_order_relaxed);
     atomic_fetch_add(&all->open, 1u);
     atomic_store_explicit(&run->number, number, memory_order_release);
-    ring_count(COUNT_runs, 1);
+    ring_count(run->has_stamps ? COUNT_runs : COUNT_runs_without_stamps, 1);
 }
 
 static int is_open(uint32_t number) {
     return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
-}
-
-/* Whether the next launch starts a part: from time to time, at random, because otherwise it would be the same launch of
- * each step. */
-static int begins_part(uint64_t now) {
-    uint64_t next = atomic_load_explicit(&next_part, memory_order_relaxed);
-    if (now < next || atomic_load_explicit(&last.run->gate, memory_order_relaxed)) return 0;
-    uint64_t apart = (uint64_t)((double)device_driver()->inside * ring.ticks_per_us);
-    uint64_t chance = now * 0x9e3779b97f4a7c15u >> 32;
-    return atomic_compare_exchange_strong(&next_part, &next, now + apart / 2 + (apart * chance >> 32));
 }
 
 /* Whether this thread can launch into the run into which it last launched; if so, locks it. */
@@ -206,6 +244,14 @@ static int enter_run(uint8_t context, Stream on) {
 
 static int put_inside(uint8_t context, Stream on) {
     return put(&devices[context], on, last.number, INSIDE_GRAPH << 1 | TAIL);
+}
+
+/* The same after a launch or a copy, as part of the budget. */
+static int put_behind(uint8_t context, Stream on) {
+    uint64_t since = ring_now();
+    int is_put = put_inside(context, on);
+    spend(&parts, since);
+    return is_put;
 }
 
 static int begin_part(uint8_t context, Stream on, uint64_t now) {
@@ -220,13 +266,14 @@ static int begin_part(uint8_t context, Stream on, uint64_t now) {
                  launch(device_nothing(device), on) && put_inside(context, on);
     if (!is_put) open_gates(context), run->gate = 0;
     unlock(&contexts[context]);
+    spend(&parts, now);
     return is_put;
 }
 
 /* The number to record for a launch into this thread's last run. */
 static uint32_t next_of(uint8_t context, Stream on) {
-    uint64_t now = device_driver()->inside ? ring_now() : 0;
-    int begins = now && begins_part(now) && begin_part(context, on, now);
+    uint64_t now = device_driver()->apart > 0 && !last.run->gate ? ring_now() : 0;
+    int begins = now && is_chosen(&parts, now) && begin_part(context, on, now);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;
@@ -257,7 +304,7 @@ uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) 
     if (!enter_run(context, on)) return number & ~BEHIND;
     Run *run = last.run;
     uint32_t launches = atomic_load_explicit(&run->launches, memory_order_relaxed);
-    if (result != SUCCESS || !put_inside(context, on)) number &= ~BEHIND;
+    if (result != SUCCESS || !put_behind(context, on)) number &= ~BEHIND;
     if (launches - run->part >= PART || ring_now() > run->until) end_part(context, run, on);
     unlock(&contexts[context]);
     return number;
@@ -267,7 +314,7 @@ uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
     if (!last.number || last.key != key_of(on) || last.context != context || !is_open(last.number)) return 0;
     if (!atomic_load_explicit(&last.run->gate, memory_order_relaxed) || result != SUCCESS) return 0;
     if (!enter_run(context, on)) return 0;
-    int is_put = put_inside(context, on);
+    int is_put = put_behind(context, on);
     unlock(&contexts[context]);
     return is_put ? last.number | BEHIND : 0;
 }

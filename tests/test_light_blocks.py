@@ -1,0 +1,43 @@
+"""The benchmark of the light recorder's cost in an engine: whole, over an engine and a driver without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tracer import fake_cuda
+from tests.tracer.fake_driver import Build
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("in_child", [True, False])
+def test_a_round_over_an_engine_like_vllm(tmp_path: Path, in_child: bool) -> None:
+    driver, cuda = tmp_path / "driver", tmp_path / "cuda"
+    driver.mkdir()
+    cuda.mkdir()
+    built = Build.into(driver)
+    fake_cuda.build(cuda)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho Fake GPU, 1.0\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    given = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "FAKE_SILENT": "1",
+        "PYTHONPATH": f"{ROOT / 'tests' / 'fake_vllm'}:{ROOT}",
+        "FAKE_DRIVER": str(built.folder / "libcuda.so.1"), "FAKE_TRUTH": str(cuda / "libcuda.so.1"),
+        "FAKE_CUPTI": str(cuda / "libcupti.so.13"), "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(in_child)),
+    }  # fmt: skip
+    command = [sys.executable, ROOT / "benchmarks" / "light_blocks.py", "vllm", "-o", tmp_path / "out.json",
+               "--cases", "b1,b8", "--pairs", "3", "--steps", "40"]  # fmt: skip
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert list(found["cases"]) == ["b1", "b8"]
+    for case in found["cases"].values():
+        assert len(case["slowdown"]) == 3
+        assert len(case["rates"]["recorded"]) == len(case["rates"]["paused"]) == len(case["told"]["idle_us"]) == 3
+        assert case["told"]["graph_launches"] + case["told"]["kernels"] >= 3 * 40
+        assert case["truth"]["busy_us"] > 0
+    assert "b8: slowdown" in done.stdout
