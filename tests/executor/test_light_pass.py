@@ -1,25 +1,33 @@
 """The light pass in a process of its own under the light recorder, over a driver without a GPU."""
 
+import json
 import re
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dashboard.palette import KINDS
+from dashboard.reading import read_runs
 from executor import light_pass
 from executor.configuration import Configuration, combinations
 from executor.light_pass import record_light
+from executor.passes import record_traced
 from executor.run import execute
 from executor.run_directory import write_run
 from tests.executor.driven import COMMAND
-from tracer import read
+from tests.tracer.fake_driver import run
+from tracer import formats, read
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
+from tracer.graph_json import GRAPH_FILE, read_graph
 from tracer.recorders import light_folder
+from tracer.run_passes import laid_in
 from tracer.schema import HOST_COMPUTE
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
@@ -120,3 +128,61 @@ def test_rings_are_gone(tmp_path):
     record_light([replace(BASE, repeats=1)], command=COMMAND)
     assert not light_folder.left_folders()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def joined(tmp_path):
+    """A run directory with a node pass, for which the CPU backend stands."""
+    (result,) = record_light([replace(BASE, strategy="aaag")], command=COMMAND)
+    directory = write_run(result, tmp_path / "runs")
+
+    def spawn(arguments, stdin):
+        order = json.loads(stdin)
+        (traced,) = execute([Configuration(**order["configuration"] | {"backend": "cpu", "fusion": True})])
+        traced.trace.metadata |= {"source": "cupti", "run": order["run"]}
+        formats.write(traced.trace, arguments[1])
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    before = info(directory), gaps(directory)
+    record_traced(result.configuration, directory, ["node"], spawn=spawn)
+    return directory, before
+
+
+def info(directory):
+    return json.loads(run("info", directory, "--json").stdout)
+
+
+def gaps(directory):
+    return json.loads(run("gaps", directory, "--json").stdout)
+
+
+def test_the_node_pass_is_laid_into_the_light_pass_and_changes_no_figure(joined):
+    directory, (info_before, gaps_before) = joined
+    now = info(directory)
+    kernels, note = now.pop("kernels"), now["notes"].pop()
+    assert now == info_before
+    assert f"in {2 * BASE.tokens} of {2 * BASE.tokens} graphs" in note
+    launches = len(read_graph(directory / GRAPH_FILE).launches)
+    laid = laid_in(directory, light := read(directory), find_steps(light))
+    assert laid.kernels()["calls"].sum() == launches
+    assert [k["us"] for k in kernels] == sorted((k["us"] for k in kernels), reverse=True)
+    assert "kernels" in run("info", directory).stdout
+    after = gaps(directory)
+    assert after["notes"].pop() == note
+    assert after == gaps_before
+
+
+def test_the_timeline_shows_its_kernels_inside_the_graphs_of_the_light_pass(joined):
+    directory, _ = joined
+    (found,) = read_runs(directory)
+    graphs = found.trace["graph_launches"]
+    (row,) = (row for row in found.rows if row.role == "stream" and not row.aside)
+    kernels = row.events[row.events["what"] == KINDS.index("kernel")]
+    steps = found.steps.table
+    inside = graphs[graphs["start"].between(steps["start"].min(), steps["end"].max())]
+    at = np.searchsorted(inside["start"], kernels["start"], side="right") - 1
+    assert (kernels["end"].to_numpy() <= inside["end"].to_numpy()[at]).all()
+    assert set(inside["start"]) <= set(kernels["start"])
+    assert set(inside["end"]) <= set(kernels["end"])
+    assert "node pass" in found.laid_in_note
+    assert len(found.executions.durations) == len(found.graph.launches)
