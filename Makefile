@@ -66,7 +66,7 @@ bench: .venv/.installed
 	for name in read_nsys_sqlite write_nsys_sqlite read_chrome write_exports cupti_parse many_reports million_calls host_products; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 bench-gpu: .venv/.installed
-	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in gpu_decode gpu_gaps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .venv-lowest .venv-release dist .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)

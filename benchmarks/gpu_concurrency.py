@@ -22,6 +22,7 @@ from gpu_machine import commit, interval, logits_differ, save
 import tracer
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration
+from executor.light_pass import record_light
 from executor.run import Result, execute
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
@@ -74,7 +75,7 @@ def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
 
 
 def measure(model: str, batch: int, strategy: str, repeats: int) -> list[dict[str, Any]]:
-    results = execute(configurations(model, batch, strategy, tokens=TOKENS, repeats=repeats))
+    results = record_light(configurations(model, batch, strategy, tokens=TOKENS, repeats=repeats))
     few = configurations(model, batch, strategy, tokens=4, repeats=1)
     differences = logits_differ(execute(few, keep_logits=True))
     rows = [row(result, results[0], d) for result, d in zip(results, differences, strict=True)]

@@ -1,8 +1,8 @@
 """Decode on the GPU: tokens/s and gap of every strategy and mode, and each kernel compared with the memory bandwidth.
 
 The floor of a token is the bytes of the weights that it reads (one row of the embedding) over the bandwidth of a large
-device-to-device copy, measured in the same run. `gpu` is the time between the head and tail stamps of a step, `gap`
-the time from one tail to the next head. Stamps are in separate graphs: tokens/s come from graphs without them.
+device-to-device copy, measured in the same run. `gpu` is the time of a step's graph and `gap` the time to the next one,
+both from the light pass of the same configurations; tokens/s come from runs without a recorder.
 With a batch the rates count the tokens of all sequences. `cuBLAS` is its product of the same matrices and tokens.
 Usage: python benchmarks/gpu_decode.py [--model llama-1.1b] [--weights f16] [--batch 1] [--tokens 200] [--json FILE]
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,58 +21,25 @@ from gpu_machine import commit, copy_bandwidth, device_us, interval, save
 from executor.backends.cuda import CudaBackend
 from executor.backends.cuda_gemm import gemm
 from executor.backends.cuda_kernels import CudaKernel
+from executor.configuration import Configuration, combinations
 from executor.devices import Device
 from executor.fusion import fuse
 from executor.graph import Tensor
+from executor.light_pass import record_light
 from executor.memory import Weights, load_weights
 from executor.models import MODELS
-from executor.models.step import first_tokens
 from executor.plans import Launch, Plan
 from executor.prepare import prepare
+from executor.run import execute
 from executor.scheduler import Scheduler
 from executor.strategies import STRATEGIES
+from tracer import Trace
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.tokens import find_steps
 
 MODES = ("sequential", "branches")
 DEVICE = Device("cuda")
-
-
-@dataclass
-class Run:
-    """One strategy in one mode, with and without stamps."""
-
-    strategy: str
-    mode: str
-    plain: Scheduler
-    stamped: Scheduler
-    kernels: int
-
-
-def steps(scheduler: Scheduler, first: np.ndarray[Any, Any], count: int) -> float:
-    """Return the seconds for `count` token steps."""
-    scheduler.begin(first)
-    scheduler.finish()
-    start = time.perf_counter()
-    for _ in range(count):
-        scheduler.step()
-    scheduler.finish()
-    return time.perf_counter() - start
-
-
-def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: Weights) -> tuple[list[Run], Any]:
-    prepared = []
-    for name in options.strategies.split(","):
-        strategy = STRATEGIES[name]
-        for mode in MODES:
-            step = fuse(build(options, on_device=strategy.advances_on_device, history=options.tokens))
-            prepared.append((name, mode, strategy, prepare(step, "cuda", mode)))
-    plain = [Scheduler({DEVICE: backend}, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
-    stamps = backend.stamp_steps(options.tokens)
-    stamped = [Scheduler({DEVICE: backend}, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
-    runs = [
-        Run(name, mode, a, b, len(p.splits[0].plan.launches))
-        for (name, mode, _, p), a, b in zip(prepared, plain, stamped, strict=True)
-    ]
-    return runs, stamps
 
 
 def build(options: argparse.Namespace, **more: Any) -> Any:
@@ -81,37 +47,39 @@ def build(options: argparse.Namespace, **more: Any) -> Any:
     return MODELS[options.model](batch=options.batch, **given, **more)
 
 
-def ladder(runs: Sequence[Run], stamps: Any, first: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run all repeats interleaved, with and without stamps."""
-    rates: list[list[float]] = [[] for _ in runs]
-    gpu: list[list[float]] = [[] for _ in runs]
-    gaps: list[list[float]] = [[] for _ in runs]
-    tokens = options.tokens
-    for run in runs:
-        steps(run.plain, first, 20)
-        steps(run.stamped, first, 20)
-    for _ in range(options.repeats):
-        for i, run in enumerate(runs):
-            rates[i].append(options.batch * tokens / steps(run.plain, first, tokens))
-            stamps.restart()
-            steps(run.stamped, first, tokens)
-            history = stamps.read()[10:]
-            gpu[i].append(float(np.median(history[:, 1] - history[:, 0])) / 1e3)
-            gaps[i].append(float(np.median(history[1:, 0] - history[:-1, 1])) / 1e3)
+def ladder(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run all repeats interleaved, without a recorder; gpu and gap come from a light pass."""
+    base = Configuration(
+        "cuda", options.model, batch=options.batch, weights=options.weights, context=options.context,
+        tokens=options.tokens, repeats=options.repeats, warmup=20,
+    )  # fmt: skip
+    chosen = combinations(base, options.strategies.split(","), MODES)
+    plain = execute(chosen, make_recorder=lambda: None)
     return [
         {
-            "strategy": run.strategy, "mode": run.mode, "kernels": run.kernels, "tokens_per_s": interval(rates[i]),
-            "gpu_us": interval(gpu[i]), "gap_us": interval(gaps[i]),
+            "strategy": c.strategy, "mode": c.concurrency, "kernels": len(run.prepared.splits[0].plan.launches),
+            "tokens_per_s": interval([c.batch * c.tokens / seconds for seconds in run.seconds]),
+            **gpu_and_gap(light.trace),
         }
-        for i, run in enumerate(runs)
+        for c, run, light in zip(chosen, plain, record_light(chosen), strict=True)
     ]  # fmt: skip
+
+
+def gpu_and_gap(light: Trace) -> dict[str, Any]:
+    """Return the medians of each repeat, µs."""
+    steps = find_steps(light)
+    spans = step_spans(light, steps).sort_values(["group", "ordinal"])
+    gpu = ((spans["end"] - spans["start"]) / 1e3).groupby(spans["group"]).median()
+    gaps = gap_report(light, steps).table.merge(spans[["step", "group"]], on="step")
+    gap = (gaps["gap"] / 1e3).groupby(gaps["group"]).median()
+    return {"gpu_us": interval(gpu.tolist()), "gap_us": interval(gap.tolist())}
 
 
 def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> Any:
     """Return a graph of kernels in sequence."""
     names = [Tensor(str(i), "none", (1,), "float32") for i in range(len(kernels))]
     plan = Plan(tuple(Launch(0, n) for n in names), 1, 0)
-    backend._light, backend._early = None, early
+    backend._early = early
     return backend.instantiate(plan, dict(zip(names, kernels, strict=True)))
 
 
@@ -169,9 +137,7 @@ def measure(options: argparse.Namespace, backend: CudaBackend) -> dict[str, Any]
     read = sum(w.nbytes for w in step.graph.weights if w.name != "token_embd.weight")
     floor = read / bandwidth * 1e6
     kernels = per_kernel(backend, options, weights)
-    backend._early = True
-    runs, stamps = make_runs(backend, options, weights)
-    rows = ladder(runs, stamps, first_tokens(step, 0), options)
+    rows = ladder(options)
     best = min(row["gpu_us"]["median"] for row in rows)
     return {
         "model": options.model, "weights": next(w.dtype for w in step.graph.weights if len(w.shape) == 2),

@@ -1,7 +1,7 @@
 """The inter-token gap by strategy and recorder: the light pass, our graph and node passes, nsys at both levels.
 
 Every figure is the median gap of the same decode loop, with each recorder in a separate process. The causes of the
-light pass add up to its mean gap. A run without stamps shows the overhead of the light pass itself.
+light pass add up to its mean gap. A run without recorder shows the overhead of the light pass itself.
 Usage: python benchmarks/gpu_gaps.py [--model llama-1.1b] [--tokens 150] [--repeats 5] [--runs DIR] [--json FILE]
 """
 
@@ -20,6 +20,7 @@ from gpu_machine import commit, interval, save
 
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration, combinations
+from executor.light_pass import record_light
 from executor.passes import pass_figures, record_traced
 from executor.run import execute
 from executor.run_directory import write_run
@@ -32,12 +33,12 @@ LOOKERS = ("light", "graph", "node", "nsys graph", "nsys node")
 
 
 def light_overhead(configuration: Configuration, rounds: int) -> dict[str, Any]:
-    """Return the period with stamps and reports over the period without, rounds interleaved in this process."""
+    """Return the period in the light pass over the period without a recorder, rounds in turn."""
     ratios = []
     for _ in range(rounds):
-        (with_stamps,) = execute([configuration])
+        (recorded,) = record_light([configuration])
         (without,) = execute([configuration], make_recorder=lambda: None)
-        ratios.append(statistics.median(with_stamps.seconds) / statistics.median(without.seconds))
+        ratios.append(statistics.median(recorded.seconds) / statistics.median(without.seconds))
     return interval(ratios, digits=4)
 
 
@@ -62,7 +63,7 @@ def measure(options: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     )  # fmt: skip
     chosen = combinations(base, STRATEGIES, ["sequential", "branches"])
     chosen += combinations(replace(base, sampling="device"), ["aaag", "aga"], ["sequential"])
-    results = execute(chosen)
+    results = record_light(chosen)
     rows = []
     for result in results:
         configuration = result.configuration
@@ -113,9 +114,9 @@ def main() -> None:
         for c in combinations(base, ["sccc", "aaag", "aga", "ggg"], ["sequential"])
     }
     for name, ratio in overhead.items():
-        print(f"light pass / no stamps, {name}: {ratio['median']:.4f} [{ratio['low']:.4f} {ratio['high']:.4f}]")
+        print(f"light pass / no recorder, {name}: {ratio['median']:.4f} [{ratio['low']:.4f} {ratio['high']:.4f}]")
     if options.json:
-        result = {"model": options.model, "tokens": options.tokens, "runs": rows, "light_over_no_stamps": overhead}
+        result = {"model": options.model, "tokens": options.tokens, "runs": rows, "light_over_no_recorder": overhead}
         save(options.json, "gpu_gaps", load_cuda(), commit(), result)
 
 

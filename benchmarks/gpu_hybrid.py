@@ -39,8 +39,9 @@ from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration
 from executor.devices import BLOCK_NAME
 from executor.launchers import OUTCOMES
+from executor.light_pass import record_light
 from executor.models import MODELS
-from executor.run import Result, execute
+from executor.run import Result
 from executor.strategies import STRATEGIES as ALL
 from tracer import Trace
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, letters_of
@@ -160,7 +161,7 @@ def figures(c: Configuration, taken: Taken, tokens: int) -> dict[str, Any]:
 def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     chosen = configurations(options, name)
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
-    both = execute([*chosen, *few], keep_logits=few)
+    both = record_light([*chosen, *few], keep_logits=few)
     results, differences = both[: len(chosen)], logits_differ(both[len(chosen) :])
     steps = {r.configuration: (r.seconds, states(r.trace, "token", options.tokens)) for r in results}
     prompts = {r.configuration: (prompt_seconds(r), states(r.trace, "prefill", 1)) for r in results if options.prompt}

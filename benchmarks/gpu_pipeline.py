@@ -19,7 +19,8 @@ from gpu_machine import commit, interval, logits_differ, save
 
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration, fitting_strategies
-from executor.run import Result, execute
+from executor.light_pass import record_light
+from executor.run import Result
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "aaeg")
 
@@ -96,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = configurations(options)
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
-    results = execute([*chosen, *few], keep_logits=few)
+    results = record_light([*chosen, *few], keep_logits=few)
     rows = rows_of(results[: len(chosen)])
     for row, difference in zip(rows, logits_differ(results[len(chosen) :]), strict=True):
         row["logits_differ"] = difference

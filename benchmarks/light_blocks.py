@@ -155,7 +155,7 @@ def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def executor(options: argparse.Namespace) -> dict[str, Any]:
-    """Run our own decode loop without its own stamps."""
+    """Run our own decode loop."""
     from executor.configuration import Configuration
     from executor.run import execute
 

@@ -30,6 +30,7 @@ from gpu_machine import commit, interval, machine
 import tracer
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration
+from executor.light_pass import record_light
 from executor.run import execute
 from executor.run_directory import write_run
 from tracer.formats import nsys_parquet
@@ -94,7 +95,7 @@ def record_nodes(configuration: Configuration, directory: Path) -> None:
 
 
 def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) -> dict[str, Any]:
-    results = execute([replace(c, repeats=repeats) for c in configurations(kind, model, batch)])
+    results = record_light([replace(c, repeats=repeats) for c in configurations(kind, model, batch)])
     base = results[0]
     run = write_run(base, directory / kind)
     changed = write_run(results[1], directory / kind) if kind in ("branches", "both") else None

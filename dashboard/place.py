@@ -16,16 +16,19 @@ from dashboard.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
 from tracer.cache import Cache
+from tracer.run_parts import NODE
 
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 _log = logging.getLogger(__name__)
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Identifies the recording's state: name, modification time (ns) and size of its file or files."""
+    """Identifies the recording's state: name, modification time (ns) and size of its file or files, and of its node
+    pass."""
     try:
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return tuple((file.name, at.st_mtime_ns, at.st_size) for file in files if S_ISREG((at := file.stat()).st_mode))
+        files = [(file, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+        shown = [(file, at) for file, at in files if S_ISREG(at.st_mode) or file.name == NODE]
+        return tuple((file.name, at.st_mtime_ns, at.st_size) for file, at in shown)
     except OSError:
         return ()
 

@@ -200,6 +200,7 @@ def _kept(run: Run) -> dict[str, Any]:
             "waits": run.waits,
             "event_pairs": run.event_pairs,
             "phases_beside": run.phases_beside,
+            "laid_in_note": run.laid_in_note,
         },
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
         "holes": [(row, list(row.pyramid.levels)) for row in run.holes],

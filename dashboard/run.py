@@ -25,12 +25,14 @@ from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.laid_in import LaidIn
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
+from tracer.run_passes import laid_in
 from tracer.trace import Trace
 
 Report = TypeVar("Report")
@@ -192,7 +194,23 @@ class Run:
         """
         if self.steps is None:
             return executions_of(None, None, self.graph)
-        return executions_of(self.trace, self.steps.table, self.graph)
+        return executions_of(self.shown, self.steps.table, self.graph)
+
+    @_Recorded
+    def laid_in(self) -> LaidIn | None:
+        """The node pass of its run directory laid into this light recording; None if nothing of it fits, or there is
+        none."""
+        return None if self.path is None or self.trace is None else laid_in(self.path, self.trace, self.steps)
+
+    @_Recorded
+    def laid_in_note(self) -> str:
+        """How the times of the kernels in its timeline came about; "" if they were recorded at these times."""
+        return "" if self.laid_in is None else self.laid_in.note
+
+    @property
+    def shown(self) -> Trace | None:
+        """The recording as the timeline shows it: with what the node pass saw; None if it could not be read."""
+        return self.trace if self.laid_in is None else self.laid_in.trace
 
     @_Recorded
     def gaps(self) -> GapReport | None:
@@ -294,7 +312,7 @@ class Run:
         if self.trace is None or self.steps is None:
             return []
         table = self.steps.table
-        return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+        return rows_of(self.shown or self.trace, int(table["start"].min()), int(table["end"].max()))
 
 
 def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:

@@ -181,9 +181,10 @@ def run(
     Repeats are interleaved: the first of every combination, then the second, so that drift affects all equally.
     """
     from executor.configuration import Configuration, combinations, fitting_strategies
+    from executor.light_pass import record_light
     from executor.passes import chosen_passes, pass_figures, record_traced
     from executor.progress import metered, units_of
-    from executor.run import execute, prepare_configuration
+    from executor.run import prepare_configuration
     from executor.run_directory import check_runs, write_run
 
     base = Configuration(**options)
@@ -199,7 +200,7 @@ def run(
     figures = []
     how = "none" if as_json and progress == "bar" else progress
     with metered(how, units_of(chosen, len(traced)), len(chosen)) as meter:
-        results = execute(chosen, progress=meter.advance)
+        results = record_light(chosen, progress=meter.advance)
         written = [write_run(result, runs, replace=force) for result in results]
         for result, path in zip(results, written, strict=True):
             if traced:

@@ -60,10 +60,7 @@ def _threads(result: Result) -> int | None:
 
 
 def measured(result: Result) -> dict[str, Any]:
-    """Return the rates over the repeats. A step produces one token per sequence: tokens/s = steps/s * batch.
-
-    The host recorder serves as the light pass, so the recorded times need no correction.
-    """
+    """Return the rates over the repeats. A step produces one token per sequence: tokens/s = steps/s * batch."""
     return rates([result.configuration.tokens / seconds for seconds in result.seconds], result.configuration.batch)
 
 

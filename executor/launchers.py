@@ -114,8 +114,6 @@ class GraphLaunch:
             else:
                 call = backend.event_record if isinstance(part, Record) else backend.event_wait
                 self._calls.append(partial(call, self._events[part.event], part.stream))
-        if self._plan.cut:
-            self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
 
     def launch(self) -> None:
         """Launch the plan: one graph launch, unless the plan is cut."""
@@ -164,9 +162,7 @@ class EagerLaunch:
 
     def launch(self) -> None:
         """Issue all calls in order."""
-        self._backend.head_of_step()
         Backend.launch_graph(self._backend, self._graph)
-        self._backend.tail_of_step()
 
     @property
     def outcomes(self) -> Counter[str]:

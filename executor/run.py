@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -48,8 +49,9 @@ class Result:
         seconds: duration of each repeat, from before the first step until all its work was done.
         tokens: (repeats, tokens, batch), as sampled.
         logits: (repeats, tokens, batch, vocabulary) if requested.
-        trace: the recording of the host recorder, including warm-up.
+        trace: the recording, including warm-up.
         graphs: outcomes of the graphs of each split (`launchers.OUTCOMES`) over all token steps.
+        spans: start and end of the warm-up and of each repeat, ns of `time.monotonic_ns`.
     """
 
     configuration: Configuration
@@ -59,6 +61,7 @@ class Result:
     logits: HostArray | None
     trace: Trace
     graphs: list[dict[str, int]]
+    spans: list[tuple[int, int]]
 
 
 def execute(
@@ -80,8 +83,8 @@ def execute(
         models: name -> builder.
         strategies: name -> class.
         open_backend: device -> started backend.
-        make_recorder: creates the recorder of each configuration; None for no recording, in a pass that a profiler
-            traces from outside. The trace is then empty.
+        make_recorder: creates the recorder of each configuration, to which backends that report (`Backend.reports`) do
+            so; None for no recording, in a pass that is recorded from outside. The trace is then empty.
 
     Raises:
         UsageError: an unknown name or a number out of range.
@@ -100,7 +103,7 @@ def execute(
         if any(run.records for run in runs):
             launches = max(run.launches * max(run.configuration.tokens, run.configuration.warmup) for run in runs)
             for backend in backends.values():
-                backend.stamp_steps(launches)
+                backend.expect_steps(launches)
         weights: dict[WeightsKey, Weights] = {}
         for run in runs:
             run.place(backends, weights)
@@ -130,6 +133,7 @@ class _Kept:
     seconds: list[float] = field(default_factory=list)
     tokens: list[HostArray] = field(default_factory=list)
     logits: list[HostArray] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
 
 
 class _Run:
@@ -272,6 +276,13 @@ class _Run:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
+        start = time.monotonic_ns()
+        with self._reporting():
+            yield
+        self._kept.spans.append((start, time.monotonic_ns()))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
         if self._recorder is None:
             yield
             return
@@ -296,4 +307,5 @@ class _Run:
             logits,
             self._recorder.trace if self._recorder is not None else Trace({}),
             [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.now.pieces],
+            kept.spans,
         )

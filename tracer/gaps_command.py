@@ -69,6 +69,7 @@ def gaps(
     from tracer.analysis.step_stacks import host_steps
     from tracer.analysis.summary import figures
     from tracer.gaps_report import idle_facts, show_gaps
+    from tracer.run_passes import laid_in
     from tracer.stack_files import SUFFIXES, write_stacks
 
     if stacks is not None:
@@ -116,4 +117,5 @@ def gaps(
         trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
     facts |= rank_facts(trace, steps, found.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
-    emit(as_json, facts, show_gaps, trace.notes + unused)
+    laid = laid_in(path, trace, steps)
+    emit(as_json, facts, show_gaps, [*trace.notes, *unused, *([laid.note] if laid else [])])

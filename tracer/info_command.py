@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tracer import report
 from tracer.analysis.holes import PLACES
 from tracer.commands import Bounds, emit, trace_options
+from tracer.errors import printable
 from tracer.report import number
+
+if TYPE_CHECKING:
+    from tracer.analysis.laid_in import LaidIn
+
+_MOST_KERNELS: Final = 5
 
 
 @click.command()
@@ -23,6 +29,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """
     from tracer import kept
     from tracer.analysis.summary import analyse
+    from tracer.run_passes import laid_in
 
     with report.reading(path):
         trace = kept.read(path)
@@ -34,7 +41,17 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
         "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
         **asdict(found.summary),
     }
-    emit(as_json, facts, show_info, [*(found.steps.notes if found.steps else []), *trace.notes])
+    notes = [*(found.steps.notes if found.steps else []), *trace.notes]
+    if laid := laid_in(path, trace, found.steps):
+        facts["kernels"] = _kernels(laid)
+        notes.append(laid.note)
+    emit(as_json, facts, show_info, notes)
+
+
+def _kernels(laid: LaidIn) -> list[dict[str, Any]]:
+    """The longest kernels of the node pass at the times of the light pass, per step."""
+    longest = laid.kernels().head(_MOST_KERNELS)
+    return [{"name": str(name), "calls": calls, "us": us} for name, calls, us in longest.itertuples()]
 
 
 def show_info(facts: dict[str, Any]) -> None:
@@ -73,6 +90,7 @@ def show_info(facts: dict[str, Any]) -> None:
                 **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
                 "gap": gap + report.distortion_words(facts["distortion"]),
                 **report.estimated_row(facts["estimated_untraced_gap_us"]),
+                **({"kernels": _longest(facts["kernels"])} if "kernels" in facts else {}),
             }
         )
     )
@@ -87,6 +105,11 @@ def _idle(facts: dict[str, Any]) -> str:
     untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
     places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
     return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"
+
+
+def _longest(kernels: list[dict[str, Any]]) -> str:
+    """The kernels with their calls and time in a step."""
+    return ", ".join(f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in kernels)
 
 
 def _waits(facts: dict[str, Any]) -> str:

@@ -9,7 +9,8 @@ from tracer.formats import nsys_parquet
 from tracer.graph_json import GRAPH_FILE
 from tracer.output import is_leftover
 
-PASSES: Final = ("graph", "node")
+NODE: Final = "node"
+PASSES: Final = ("graph", NODE)
 """Traced passes of a run, in folders with these names."""
 
 

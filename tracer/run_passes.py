@@ -1,4 +1,4 @@
-"""The run.json with the untraced rate that the light pass of a command passes on to its traced passes."""
+"""What the passes of a run directory tell each other: the light pass its rate, the node pass its kernels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tracer import kept
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.steps import ALL_STEPS
+from tracer.analysis.laid_in import LaidIn, lay_in
+from tracer.analysis.steps import ALL_STEPS, Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.output import write_output
 from tracer.run_json import SCHEMA
-from tracer.trace import Trace
+from tracer.run_parts import NODE
+from tracer.trace import LIGHT, Trace
 
 
 def run_of(light: Trace) -> dict[str, Any]:
@@ -36,3 +39,20 @@ def hand_on(directory: Path, level: str) -> None:
     run = read_run(directory / RUN_FILE)
     text = json.dumps({**run, "measured": {**run["measured"], "pass": level}}, indent=2) + "\n"
     write_output(directory / level / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
+
+
+def laid_in(path: Path, trace: Trace, steps: Steps | None) -> LaidIn | None:
+    """The node pass of a run directory laid into its light recording; None if the directory has none, or nothing fits.
+
+    Args:
+        path: the run directory, or any recording.
+        trace: the recording there.
+        steps: its steps, if it has any.
+    """
+    if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
+        return None
+    try:
+        return lay_in(trace, steps, kept.read(path / NODE))
+    except TraceError:
+        """Whoever opens the node pass itself is told what is wrong with it."""
+        return None

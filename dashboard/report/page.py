@@ -102,7 +102,8 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
-    said = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
+    notes = run.trace.notes if run.trace is not None else []
+    said = [run.summary.warning, run.summary.problem, run.laid_in_note, *notes]
     return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in said if text]
 
 

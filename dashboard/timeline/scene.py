@@ -202,6 +202,7 @@ def _note(run: Run, token: int) -> str:
     parts += [f"idle {duration(idle[0])}"] if len(idle) == 1 else []  # on one device
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
     parts += ["traced: times are inflated"] if run.inflated else []
+    parts += ["kernels of the node pass, in proportion"] if run.laid_in_note else []
     return "  ·  ".join(p for p in parts if p)
 
 

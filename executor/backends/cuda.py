@@ -1,14 +1,13 @@
 """An NVIDIA GPU through CuPy: streams, events, pinned staging, CUDA graphs, and our own kernels.
 
 A host call costs about a microsecond, and between two tokens each one counts. Addresses, arguments and staging
-memory are therefore prepared in advance, and a call is timestamped only while a host recorder is recording.
+memory are therefore prepared in advance. Nothing is reported: recorders see the calls of the driver.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import ClassVar, Final
 
 import numpy as np
@@ -18,18 +17,14 @@ from executor.backends.cuda_graph import CudaGraph, instantiate, update
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
 from executor.backends.cuda_kernels import CudaKernel, bind
 from executor.backends.cuda_library import Library
-from executor.backends.cuda_light import LightPass
 from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import CopyCount, pinned_array
-from executor.backends.cuda_stamps import Stamps
 from executor.backends.cuda_weights import random_on_device
 from executor.backends.interface import HostArray
 from executor.concurrency import MAIN_STREAM
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.plans import Plan
 from tracer.errors import ExecutionError
-from tracer.recorders.host import HostRecorder
-from tracer.schema import MISSING
 
 _NON_BLOCKING, _NO_TIMING = 1, 2
 MADE_ON_DEVICE: Final = 1 << 20
@@ -49,7 +44,7 @@ class CudaBackend(CudaCopies):
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
     fuses: ClassVar[bool] = True
     traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
-    _event_ids, _graph_ids = count(1), count(1)  # unique in a recording
+    reports: ClassVar[bool] = False
 
     def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
         self.staged = staged
@@ -68,31 +63,11 @@ class CudaBackend(CudaCopies):
         self._closed = False
         self._copied: CudaEvent | None = None
         self._reached: set[int] = set()
-        self._light: LightPass | None = None
-        self._at_head = False
-        self.report_to(HostRecorder())
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """The exceptions of CuPy."""
         return self._cuda.errors
-
-    def report_to(self, recorder: HostRecorder) -> None:
-        """Report to this recorder from now on."""
-        self.activate()
-        self._recorder = recorder
-        self._clock, self._called = recorder.clock, recorder.calls.append
-        recorder.describe_device(self._device, self._cuda.gpu)
-        for stream in self._streams:
-            recorder.describe_stream(self._device, stream)
-        if self._light is not None:
-            self._light.begin(self._clock)
-
-    def report_late(self) -> None:
-        """Report the stamped steps to the recorder."""
-        self.activate()
-        if self._light is not None:
-            self._light.report(self._recorder, self._device)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in that order."""
@@ -168,33 +143,12 @@ class CudaBackend(CudaCopies):
 
     def launch(self, kernel: CudaKernel, stream: int) -> None:
         """Launch a kernel (two for a product of several tokens with f16 weights)."""
-        start = self._clock() if self._recorder.recording else 0
         kernel.issue(self._cuda, self._streams[stream])
-        if start:
-            self._called(("launchKernel", start, self._clock(), self._device, stream, MISSING))
-            if self._at_head and self._light is not None:
-                self._light.launched(len(self._recorder.calls) - 1, MISSING)
-            self._at_head = False
-
-    def head_of_step(self) -> None:
-        """Stamp the head of the step, if steps are stamped."""
-        if self._light is not None:
-            self._light.stamps.kernels[0].issue(self._cuda, self._streams[0])
-            self._at_head = True
-
-    def tail_of_step(self) -> None:
-        """Stamp the tail of the step, if steps are stamped."""
-        if self._light is not None:
-            self._light.stamps.kernels[1].issue(self._cuda, self._streams[0])
 
     def synchronize(self, stream: int) -> None:
         """Wait for the stream."""
-        start = self._clock() if self._recorder.recording else 0
         self._check(self._wait, self._streams[stream])
-        end = self._clock()
         self._copies[stream].done_to(self._copies[stream].issued)
-        if start:
-            self._called(("streamSynchronize", start, end, self._device, stream, MISSING))
 
     # Events
 
@@ -203,54 +157,35 @@ class CudaBackend(CudaCopies):
         with self._here():
             handle = self._cuda.runtime.eventCreateWithFlags(_NO_TIMING)
         self._events.append(handle)
-        return CudaEvent(next(self._event_ids), handle)
+        return CudaEvent(handle)
 
     def event_record(self, event: CudaEvent, stream: int) -> None:
         """Issue a record."""
-        start = self._clock() if self._recorder.recording else 0
         self._cuda.runtime.eventRecord(event.handle, self._streams[stream])
         event.stream, event.copies = stream, self._copies[stream].issued
-        if start:
-            self._called(("eventRecord", start, self._clock(), self._device, stream, event.id))
 
     def event_wait(self, event: CudaEvent, stream: int) -> None:
         """Issue a wait."""
-        start = self._clock() if self._recorder.recording else 0
         self._cuda.runtime.streamWaitEvent(self._streams[stream], event.handle)
-        if start:
-            self._called(("streamWaitEvent", start, self._clock(), self._device, stream, event.id))
 
     def event_synchronize(self, event: CudaEvent) -> None:
         """Wait for the event, and with it for the copies issued before it."""
-        start = self._clock() if self._recorder.recording else 0
         self._check(self._cuda.runtime.eventSynchronize, event.handle)
-        end = self._clock()
         self._copies[event.stream].done_to(event.copies)
-        if start:
-            self._called(("eventSynchronize", start, end, self._device, event.stream, event.id))
 
     # Graphs
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
         """Capture the plan as a CUDA graph."""
         self.activate()
-        around = self._light.stamps.kernels if self._light and plan.whole else None
-        graph = instantiate(
-            self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
-            early=self._early, around=around,
-        )  # fmt: skip
+        graph = instantiate(self._cuda, plan, kernels, self._streams.__getitem__, early=self._early)
         self._graphs.append(graph)
         return graph
 
     def update_graph(self, graph: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> bool:
         """Capture the plan and try to apply it with `cuGraphExecUpdate`."""
         self.activate()
-        start = self._clock() if self._recorder.recording else 0
-        around = self._light.stamps.kernels if self._light and plan.whole else None
-        updated = update(self._cuda, graph, plan, kernels, self._streams.__getitem__, early=self._early, around=around)
-        if start:
-            self._called(("graphExecUpdate", start, self._clock(), self._device, MAIN_STREAM, MISSING))
-        return updated
+        return update(self._cuda, graph, plan, kernels, self._streams.__getitem__, early=self._early)
 
     def free_graph(self, graph: CudaGraph) -> None:
         """Wait until the GPU is done with the graph, then destroy it."""
@@ -263,25 +198,9 @@ class CudaBackend(CudaCopies):
         """Return a key of functions, grids and arguments."""
         return kernel.key
 
-    def stamp_steps(self, steps: int) -> Stamps:
-        """Make plans instantiated from now on record the GPU's clock at the head and tail of each launch.
-
-        Args:
-            steps: number of launches kept in the history.
-        """
-        self.activate()
-        self._light = LightPass(self._library, steps, self._streams[0])
-        return self._light.stamps
-
     def launch_graph(self, graph: CudaGraph, stream: int = MAIN_STREAM) -> None:
         """Launch the graph in one call."""
-        start = self._clock() if self._recorder.recording else 0
         self._launch(graph.handle, self._streams[stream])
-        if start:
-            self._called(("graphLaunch", start, self._clock(), self._device, stream, MISSING))
-            if self._light is not None and (graph.whole or self._at_head):
-                self._light.launched(len(self._recorder.calls) - 1, graph.id)
-        self._at_head = False
 
     def _check(self, wait: Callable[[int], None], handle: int) -> None:
         try:
@@ -293,7 +212,6 @@ class CudaBackend(CudaCopies):
         if self._closed:
             raise ExecutionError("backend 'cuda' is closed")
         self._copies[number] = CopyCount()
-        self._recorder.describe_stream(self._device, number)
         with self._here():
             stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream

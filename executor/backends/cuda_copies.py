@@ -11,11 +11,8 @@ from executor.backends.cuda_runtime import Cuda
 from executor.backends.cuda_staging import CopyCount, address, staging_ring
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import encoded
-from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
-from tracer.recorders.host import Call, HostRecorder
-from tracer.schema import MISSING
 
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 _PEER_ACCESS_ALREADY_ENABLED: Final = 704  # cudaErrorPeerAccessAlreadyEnabled
@@ -42,9 +39,6 @@ class CudaCopies(Backend):
     _reached: set[int]
     _copy: Callable[[int, int, int, int, int], None]
     _wait: Callable[[int], None]
-    _recorder: HostRecorder
-    _clock: Callable[[], int]
-    _called: Callable[[Call], None]
 
     def activate(self) -> None:
         """Make this GPU the current one."""
@@ -65,12 +59,7 @@ class CudaCopies(Backend):
         """Take the values now, in the driver if they are few, else in a pinned slot; the GPU copies from there."""
         if (slot := destination.slot) is not None and slot.number > slot.copies.done:
             self.synchronize(slot.stream)
-        if self._recorder.recording:
-            start = self._clock()
-            self._copy_in(destination, source, stream)
-            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
-        else:
-            self._copy_in(destination, source, stream)
+        self._copy_in(destination, source, stream)
 
     def _copy_in(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         if source is destination.source:  # as in earlier steps
@@ -96,28 +85,19 @@ class CudaCopies(Backend):
 
     def copy_constant_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         """Copy directly from the caller's memory; asynchronous only if that is pinned (`host_array`)."""
-        start = self._clock() if self._recorder.recording else 0
         if destination.host_dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
         self._copy(destination.ptr, address(source), destination.nbytes, _TO_DEVICE, self._streams[stream])
-        if start:
-            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
     def copy_to_host(self, destination: HostArray, source: CudaArray, stream: int) -> None:
         """Copy directly to the caller's memory; asynchronous only if that is pinned (`host_array`)."""
-        start = self._clock() if self._recorder.recording else 0
         if source.host_dtype != destination.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
         self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
-        if start:
-            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
     def copy_on_device(self, tensor: Tensor, destination: CudaArray, source: CudaArray, stream: int) -> None:
         """Issue a copy."""
-        start = self._clock() if self._recorder.recording else 0
         self._copy(destination.ptr, source.ptr, tensor.nbytes, _ON_DEVICE, self._streams[stream])
-        if start:
-            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
     def copy_to_peer(
         self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int, after: CudaEvent
@@ -131,11 +111,8 @@ class CudaCopies(Backend):
             self._copied = self.event()
         self._reach(peer._device)
         self.event_wait(after, stream)
-        start = self._clock() if self._recorder.recording else 0
         own, runtime = self._streams[stream], self._cuda.runtime
         runtime.memcpyPeerAsync(destination.ptr, peer._device, source.ptr, self._device, source.nbytes, own)
-        if start:
-            self._called(("memcpyPeerAsync", start, self._clock(), self._device, stream, MISSING))
         self.event_record(self._copied, stream)
         peer.event_wait(self._copied, stream)
         peer._copies[stream].wait_for(self._copies[stream])
@@ -155,15 +132,12 @@ class CudaCopies(Backend):
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """Copy in one blocking call; float32 values are encoded in the weight's dtype."""
-        start = self._clock() if self._recorder.recording else 0
         self.activate()
         values = encoded(source, destination.dtype)
         if destination.shape != source.shape or destination.nbytes != values.nbytes:
             raise _unlike(source, destination)
         self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
         self._wait(self._streams[0])
-        if start:
-            self._called(("memcpy", start, self._clock(), self._device, MAIN_STREAM, MISSING))
 
 
 def _unlike(source: HostArray | CudaArray, destination: HostArray | CudaArray) -> ExecutionError:

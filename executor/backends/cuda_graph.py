@@ -19,41 +19,35 @@ _NO_TIMING: Final = 2
 
 @dataclass(slots=True, eq=False)
 class CudaGraph:
-    """An instantiated graph: its handle, the objects that must outlive it, and whether it is a whole step."""
+    """An instantiated graph: its handle, and the objects that must outlive it."""
 
-    id: int
     handle: int
     kernels: Mapping[Tensor, CudaKernel]
-    whole: bool
 
 
 def instantiate(
-    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], number: int,
-    *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
-) -> CudaGraph:  # fmt: skip
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], *, early: bool
+) -> CudaGraph:
     """Capture a plan and instantiate it.
-
-    Args:
-        number: the graph's id.
 
     Raises:
         ExecutionError: an event is waited for before it is recorded.
     """
-    graph = _captured(cuda, plan, kernels, stream_of, early, around)
+    graph = _captured(cuda, plan, kernels, stream_of, early)
     handle = cuda.runtime.graphInstantiate(graph)
     cuda.runtime.graphDestroy(graph)
-    return CudaGraph(number, handle, kernels, plan.whole)
+    return CudaGraph(handle, kernels)
 
 
 def update(
     cuda: Cuda, old: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
-    *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
+    *, early: bool,
 ) -> bool:  # fmt: skip
     """Capture a plan and update an instantiated graph with it. Return False if they differ too much.
 
     The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
     """
-    graph, b = _captured(cuda, plan, kernels, stream_of, early, around), cuda.bindings
+    graph, b = _captured(cuda, plan, kernels, stream_of, early), cuda.bindings
     status, _ = b.cuGraphExecUpdate(b.CUgraphExec(old.handle), b.CUgraph(graph))
     cuda.runtime.graphDestroy(graph)
     if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
@@ -66,14 +60,13 @@ def update(
 
 def _captured(
     cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
-    early: bool, around: tuple[CudaKernel, CudaKernel] | None,
+    early: bool,
 ) -> int:  # fmt: skip
     """Capture a plan as a graph.
 
     Args:
         stream_of: stream number -> address.
         early: let a kernel that directly follows another on its stream start before that one has ended.
-        around: kernels to issue before the first and after the last one.
 
     Raises:
         ExecutionError: an event is waited for before it is recorded.
@@ -84,11 +77,7 @@ def _captured(
         stream_of(stream)
     runtime.streamBeginCapture(main, _RELAXED)
     try:
-        if around is not None:
-            around[0].issue(cuda, main)
         _issue(cuda, plan, kernels, stream_of, events, early)
-        if around is not None:
-            around[1].issue(cuda, main)
     finally:
         graph = runtime.streamEndCapture(main)
         for event in events:

@@ -42,7 +42,6 @@ class CudaEvent:
         copies: number of copies issued to that stream before the record.
     """
 
-    id: int
     handle: int
     stream: int = 0
     copies: int = 0

@@ -59,6 +59,8 @@ class Backend(Protocol):
         staged: whether it stages the sources of asynchronous copies; if not, the caller must keep them unchanged.
         weight_dtypes: the dtypes of weight matrices that it has kernels for.
         traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.passes`.
+        reports: whether it reports its calls and activities to a host recorder. Otherwise the light recorder records
+            its calls of the CUDA driver, see `executor.light_pass`.
         fuses: whether chains of nodes are fused by default, see `fusion`.
         default_profile: cost profile of a simulated device, whose logits and tokens are zeros; None for a device that
             computes.
@@ -71,6 +73,7 @@ class Backend(Protocol):
     default_profile: ClassVar[str | None] = None
     clock_name: ClassVar[str] = "perf_counter_ns"
     traced_passes: ClassVar[tuple[str, ...]] = ()
+    reports: ClassVar[bool] = True
     staged: bool = True
 
     @property
@@ -104,19 +107,16 @@ class Backend(Protocol):
         return time.perf_counter_ns()
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """Report calls and activities to this recorder from now on. The device must be idle."""
-
-    def report_late(self) -> None:
-        """Report what the device itself measured since `report_to`. The device must be idle. Default: nothing."""
+        """Report calls and activities to this recorder from now on. The device must be idle. Default: nothing."""
         return
 
-    def stamp_steps(self, steps: int) -> Any:
-        """Make the device record its clock at the head and tail of every plan instantiated from now on.
+    def report_late(self) -> None:
+        """Report what is still unreported of the work since `report_to`. The device must be idle. Default: nothing."""
+        return
 
-        `report_late` reports the last `steps` of them as graph launches. Default: nothing, for devices that report
-        every kernel anyway.
-        """
-        return None
+    def expect_steps(self, steps: int) -> None:
+        """Take note of how many steps will be reported at once. Default: nothing."""
+        return
 
     def accompany(self, others: Sequence[Backend]) -> None:
         """Take note of the backends of the run that it is part of. Default: nothing."""
@@ -193,14 +193,6 @@ class Backend(Protocol):
 
     def launch(self, kernel: Kernel, stream: int) -> None:
         """Issue a kernel."""
-
-    def head_of_step(self) -> None:
-        """Mark the head of a plan issued eagerly, for example with a stamp. Default: nothing."""
-        return
-
-    def tail_of_step(self) -> None:
-        """Mark the tail of a plan issued eagerly. Default: nothing."""
-        return
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything issued to the stream is done.

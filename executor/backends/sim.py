@@ -118,8 +118,8 @@ class SimBackend(Backend):
     def close(self) -> None:
         """Do nothing: there are no threads to end."""
 
-    def stamp_steps(self, steps: int) -> None:
-        """Note how many steps will be recorded."""
+    def expect_steps(self, steps: int) -> None:
+        """Note how many steps will be reported at once."""
         self._steps = steps
 
     # Memory: sizes only

@@ -18,10 +18,7 @@ from executor.memory import load_weights
 from executor.models import MODELS
 from executor.plans import Plan, Wait
 from executor.prepare import prepare
-from executor.strategies import STRATEGIES
-from tests.executor.handmade import scheduler_on
 from tracer.errors import ExecutionError
-from tracer.recorders.host import HostRecorder
 
 pytestmark = pytest.mark.gpu
 SPIN = r"""
@@ -109,20 +106,6 @@ def test_an_event_orders_two_streams(backend):
     assert np.array_equal(result, np.ones(4))
 
 
-def test_calls_are_reported_while_a_recorder_records(backend):
-    recorder = HostRecorder()
-    backend.report_to(recorder)
-    array = backend.array(backend.alloc(16), 0, leaf((4,)))
-    backend.synchronize(0)
-    recorder.start()
-    backend.load(array, np.ones(4, np.float32))
-    backend.copy_to_device(array, np.ones(4, np.float32), 0)
-    backend.event_record(backend.event(), 0)
-    recorder.stop()
-    backend.synchronize(0)
-    assert [*recorder.trace["api"]["name"]] == ["memcpy", "memcpyAsync", "eventRecord"]
-
-
 def test_memory_is_zero_and_aligned(backend):
     for nbytes in (1, 1000, 1 << 20):
         memory = backend.alloc(nbytes)
@@ -188,22 +171,6 @@ def test_large_weights_are_made_on_the_gpu_and_are_normal(backend, weights):
     assert abs(scaled.mean()) < 5e-3
     assert scaled.std() == pytest.approx(1, abs=5e-3)
     assert 4 < np.abs(scaled).max() < 7
-
-
-def test_stamps_bound_the_steps(backend):
-    """Head and tail of every launch in order; the history keeps the last ones."""
-    step = MODELS["tiny"]()
-    stamps = backend.stamp_steps(16)
-    scheduler = scheduler_on(backend, step, STRATEGIES["aaag"]())
-    for steps in (5, 20):
-        scheduler.begin(np.zeros(1, np.int32))
-        stamps.restart()
-        for _ in range(steps):
-            scheduler.step()
-        history = stamps.read()
-        assert history.shape == (min(steps, 16), 2)
-        assert (np.diff(history.ravel()) >= 0).all()
-        assert (history[:, 1] - history[:, 0] > 1000).all()
 
 
 def test_weights_of_all_formats_can_be_loaded(backend):

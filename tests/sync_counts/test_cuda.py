@@ -31,7 +31,7 @@ def recorded(tmp_path, level, kinds="lean", **options):
 
 
 def run(**options):
-    """Run it for the plugin's CUPTI alone: stamps would be launches, too."""
+    """Run it for the plugin's CUPTI alone."""
     unrecorded_pass(Configuration("cuda", tokens=TOKENS, repeats=2, warmup=2, **options))
 
 

@@ -100,7 +100,6 @@ class HostRecorder:
         self._thread = _Thread()
         self._streams: dict[tuple[int, int], None] = {}  # in order of announcement
         self._devices: dict[int, str] = {}
-        self._clock_facts: dict[str, int | float] = {}
 
     def start(self) -> None:
         """Start or resume recording."""
@@ -159,7 +158,7 @@ class HostRecorder:
             self._rows["cuda_events"].append((device, stream, event, correlation))
 
     def graph_launch(self, start: int, end: int, *, device: int, stream: int, correlation: int, graph: int) -> None:
-        """Report a whole-graph execution, from the device's stamps at its head and tail."""
+        """Report a whole-graph execution."""
         if self.recording:
             self._rows["graph_launches"].append((start, end, device, stream, correlation, graph))
 
@@ -170,12 +169,6 @@ class HostRecorder:
     def describe_stream(self, device: int, stream: int) -> None:
         """Announce a stream, so that it is listed even if nothing runs on it."""
         self._streams[device, stream] = None
-
-    def describe_device_clock(self, error_ns: int, drift_ppm: float) -> None:
-        """Report the accuracy of aligning device times to this recorder's clock; the worst alignment is kept."""
-        known = self._clock_facts.get("device_error_ns", -1)
-        if error_ns > known:
-            self._clock_facts = {"device_error_ns": error_ns, "device_drift_ppm": drift_ppm}
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = MISSING) -> None:
         """Open an NVTX range on the calling thread; colour as 0xAARRGGBB."""
@@ -200,7 +193,7 @@ class HostRecorder:
         for columns in tables.values():
             columns |= {name: columns[name] - origin for name in ("start", "end") if name in columns}
         tables |= self._descriptions(tables, process)
-        metadata: dict[str, Any] = {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}}
+        metadata: dict[str, Any] = {"source": "host", "clock": {"origin_ns": origin}}
         if self.clock is time.perf_counter_ns:
             metadata["start_utc_ns"] = time.time_ns() - time.perf_counter_ns() + origin
         return with_chains(Trace.from_columns(metadata, **tables), self.stacks)

@@ -39,7 +39,10 @@ class Outcome:
     why: str = ""
 
 
-def record(command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_sites: bool = False) -> Outcome:
+def record(
+    command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_sites: bool = False,
+    pass_fds: Sequence[int] = (),
+) -> Outcome:  # fmt: skip
     """Run a command in the foreground and read the rings that it and its children left in a folder.
 
     Args:
@@ -47,6 +50,7 @@ def record(command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_
         rings: the folder.
         window: what of the run to record.
         call_sites: whether to keep the stack of each call.
+        pass_fds: file descriptors that the command inherits.
 
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
@@ -54,7 +58,7 @@ def record(command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_
     given = {**environment(library(), rings), **window.variables, **({SITES: "1"} if call_sites else {})}
     with switched(rings, window), kept_small(rings):
         try:
-            code = foreground.run(command, environment=given)
+            code = foreground.run(command, pass_fds, given)
         except OSError as problem:
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     unread: list[str] = []
