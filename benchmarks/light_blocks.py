@@ -8,8 +8,8 @@ tells under CUPTI (whole graphs; --no-truth leaves it out).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
-Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--rings FOLDER]
-           [--call-sites] [--no-truth]
+Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
+           [--rings FOLDER] [--call-sites] [--no-truth]
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from record_engines import Generate, Step, figures, machine
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import RecordError, TraceError
+from tracer.formats import write
 from tracer.recorders import cupti_run
 from tracer.recorders.cut import Span, within
 from tracer.recorders.light import read_rings
@@ -186,15 +187,28 @@ ENGINES = {
 }  # fmt: skip
 
 
-def told(trace: Trace, spans: list[list[dict[str, int]]]) -> dict[str, Any]:
-    """Return the figures of a recording, µs: means over the steps of each span, and the median gap."""
+Spans = list[list[dict[str, int]]]  # begin and end of blocks, as told by `now`
+
+
+def since_origin(trace: Trace, spans: Spans) -> list[Span]:
+    """Return spans in the time of a recording."""
     clock = trace.metadata["clock"]
-    ends = [[int(each[clock["name"]]) - clock["origin_ns"] for each in span] for span in spans]
-    part = within(Trace(dict(trace.tables), trace.metadata, []), [Span(*span) for span in ends])
+    return [Span(*(int(each[clock["name"]]) - clock["origin_ns"] for each in span)) for span in spans]
+
+
+def part_of(trace: Trace, spans: Spans) -> Trace:
+    """Return the parts of a recording."""
+    return within(Trace(dict(trace.tables), trace.metadata, list(trace.notes)), since_origin(trace, spans))
+
+
+def told(trace: Trace, spans: Spans) -> dict[str, Any]:
+    """Return the figures of a recording, µs: means over the steps of each span, and the median gap."""
+    part = part_of(trace, spans)
     steps = find_steps(part)
     report = gap_report(part, steps)
     found = report.idle.steps.merge(steps.table[["step", "start"]], on="step").sort_values("start")
-    found["block"] = np.searchsorted([since for since, _ in ends], found["start"], side="right") - 1
+    begins = [span.since for span in since_origin(trace, spans)]
+    found["block"] = np.searchsorted(begins, found["start"], side="right") - 1
     late = found.groupby("block").cumcount() >= FIRST
     found = found[late & (found["period"] < LONG * found["period"].median())]
     means = found.groupby("block")[["period", "busy", "idle"]].mean().reindex(range(len(spans))) / 1e3
@@ -283,6 +297,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--trace", type=Path, help="keep the recording of the last recorded block in this folder")
     parser.add_argument("--rings", type=Path, help="keep the rings in this folder, compressed")
     parser.add_argument("--call-sites", action="store_true", help="record with call sites")
     parser.add_argument("--no-truth", action="store_true")
@@ -305,6 +320,8 @@ def main() -> None:
         counters = [{name: count for name, count in ring.counters.items() if count} for ring in read_rings(rings)]
     if trace is None:
         raise SystemExit(f"nothing of {options.engine} was recorded")
+    if options.trace:
+        write(part_of(trace, list(cases.values())[-1]["spans"][-1:]), options.trace)
     busy = {} if options.no_truth else truth_of(options)
     found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
     for note in trace.notes:
