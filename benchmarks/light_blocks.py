@@ -242,7 +242,7 @@ def truth_of(options: argparse.Namespace) -> dict[str, float]:
             outcome = cupti_run.record([sys.executable, *sys.argv], "graph", rings)
         if outcome.trace is None or outcome.code:
             raise RecordError(f"exit code {outcome.code}, {outcome.why}")
-        cases = json.loads(options.output.read_text(encoding="utf-8"))
+        cases = json.loads(cases_of(options).read_text(encoding="utf-8"))
         return {name: told(outcome.trace, found["spans"])["busy_us"][0] for name, found in cases.items()}
     except TraceError as problem:
         print(f"no truth: {problem}", flush=True)
@@ -280,6 +280,12 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
     return said
 
 
+def cases_of(options: argparse.Namespace) -> Path:
+    """Return the file in which the engine's process leaves what it ran."""
+    output: Path = options.output
+    return output.with_suffix(".cases")
+
+
 def run_engine(options: argparse.Namespace) -> None:
     """Run the engine's blocks in this process."""
     fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda"}
@@ -287,7 +293,7 @@ def run_engine(options: argparse.Namespace) -> None:
         setattr(options, name, value)
     if options.engine == "transformers":
         options.model = {}
-    options.output.write_text(json.dumps(ENGINES[options.engine](options)), encoding="utf-8")
+    cases_of(options).write_text(json.dumps(ENGINES[options.engine](options)), encoding="utf-8")
 
 
 def main() -> None:
@@ -313,7 +319,7 @@ def main() -> None:
         done = subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=False)
         if done.returncode:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")
-        cases = json.loads(options.output.read_text(encoding="utf-8"))
+        cases = json.loads(cases_of(options).read_text(encoding="utf-8"))
         trace, own_us = read_folder(rings), stamps_us(rings)
         if options.rings:
             keep(rings, options.rings)
@@ -322,13 +328,26 @@ def main() -> None:
         raise SystemExit(f"nothing of {options.engine} was recorded")
     if options.trace:
         write(part_of(trace, list(cases.values())[-1]["spans"][-1:]), options.trace)
-    busy = {} if options.no_truth else truth_of(options)
-    found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
+
+    def save(busy: dict[str, float]) -> None:
+        found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
+        facts = {
+            "date": datetime.date.today().isoformat(),
+            **machine(),
+            "engine": options.engine,
+            "call_sites": options.call_sites,
+            "cases": found,
+            "notes": trace.notes,
+            "counters": counters,
+        }
+        options.output.write_text(json.dumps(facts, indent=1, default=float) + "\n", encoding="utf-8")
+
+    save({})  # in case the truth takes too long
     for note in trace.notes:
         print("note:", note[:300])
-    facts = {"date": datetime.date.today().isoformat(), **machine(), "engine": options.engine,
-             "call_sites": options.call_sites, "cases": found, "notes": trace.notes, "counters": counters}  # fmt: skip
-    options.output.write_text(json.dumps(facts, indent=1, default=float) + "\n", encoding="utf-8")
+    if not options.no_truth:
+        save(truth_of(options))
+    cases_of(options).unlink()
     return None
 
 
