@@ -159,15 +159,8 @@ def vllm(options: argparse.Namespace) -> list[Change]:
             continue
         figures, trace = options.output / f"vllm-{name}.json", options.output / f"vllm-{name}"
         command = [sys.executable, str(HERE / "light_blocks.py"), "vllm", "-o", str(figures), "--trace", str(trace)]
-        command += [
-            "--no-truth",
-            "--cases",
-            "b1",
-            "--pairs",
-            str(options.repeats),
-            "--engine-options",
-            json.dumps(engine),
-        ]
+        command += ["--no-truth", "--cases", "b1", "--pairs", str(options.repeats)]
+        command += ["--engine-options", json.dumps(engine)]
         command += ["--call-sites"] if name == "full" else []  # its recording is not used, its cost is told
         Program(command).run()
         (case,) = json.loads(figures.read_text())["cases"].values()

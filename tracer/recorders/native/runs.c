@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #include "interpose.h"
+#include "samples.h"
 #include "stamps.h"
 
 typedef struct {
@@ -32,7 +33,7 @@ typedef struct {
     uint64_t until;            /* deadline for launching the part, before the gate opens itself */
 } Run;
 
-enum { RUNS = 16, PART = 8 /* maximum launches */, BURST_NS = 500000, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -44,12 +45,6 @@ typedef struct {
 static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static _Atomic uint32_t given;
 static _Atomic uint32_t waits = 1; /* number of waits plus one */
-
-/* What is sampled. Threads may lose each other's counts. */
-typedef struct {
-    _Atomic uint64_t next;         /* the tick from which there is time for the next sample */
-    _Atomic uint32_t passed, skip; /* candidates since the last sample, and those to skip before the next one */
-} Samples;
 
 static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
 
@@ -102,36 +97,6 @@ int stamps_runs_now(Stream stream) {
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
-/* Whether to sample a candidate. Once there is time, a random number of candidates is skipped: otherwise those after a
- * pause of the host would be chosen most often. */
-static int is_chosen(Samples *of, uint64_t now) {
-    uint32_t passed = atomic_load_explicit(&of->passed, memory_order_relaxed);
-    uint32_t skip = atomic_load_explicit(&of->skip, memory_order_relaxed);
-    int has_time = now >= atomic_load_explicit(&of->next, memory_order_relaxed);
-    if (has_time && passed) {
-        uint64_t chance = now * 0x9e3779b97f4a7c15u >> 48;
-        skip = (uint32_t)(passed * chance >> 16);
-        passed = 0;
-    } else if (!has_time) {
-        passed++;
-    }
-    atomic_store_explicit(&of->passed, passed, memory_order_relaxed);
-    atomic_store_explicit(&of->skip, has_time && skip ? skip - 1 : skip, memory_order_relaxed);
-    return has_time && !skip;
-}
-
-/* Stamps have taken the time since then: the next sample comes when that is no more than its share of the time. What
- * was left of it before, when nothing was launched, is added up to BURST_NS. */
-static void spend(Samples *of, uint64_t since) {
-    uint64_t now = ring_now(), next = atomic_load_explicit(&of->next, memory_order_relaxed), later;
-    uint64_t apart = (uint64_t)((double)(now - since) * device_driver()->apart);
-    double burst = BURST_NS / 1e3 * ring.ticks_per_us * device_driver()->apart;
-    uint64_t least = burst < (double)now ? now - (uint64_t)burst : 0;
-    ring_count(COUNT_run_stamps_ns, (uint64_t)((double)(now - since) * 1e3 / ring.ticks_per_us));
-    do later = (next > least ? next : least) + apart;
-    while (!atomic_compare_exchange_weak(&of->next, &next, later));
-}
-
 static int launch(KernelNode kernel, Stream stream) {
     Result (*real)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
                    void **) = real_call(CALL_cuLaunchKernel);
@@ -172,7 +137,10 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
         uint64_t since = ring_now();
         int runs = stamps_runs_now(on);
         if (runs) end_part(context, run, on);
-        if (runs && run->has_stamps) is_put = put(&devices[context], on, number_of(run), TAIL), spend(&ends, since);
+        if (runs && run->has_stamps) {
+            is_put = put(&devices[context], on, number_of(run), TAIL);
+            samples_spend(&ends, since);
+        }
         device_leave(entered);
     }
     run->waits = is_put ? atomic_load(&waits) : 0;
@@ -218,10 +186,10 @@ static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     uint32_t number = atomic_fetch_add(&given, 1u) % NUMBERS + 1;
     if (!stamps_runs_now(on)) return;
-    run->has_stamps = is_chosen(&ends, since);
+    run->has_stamps = samples_choose(&ends, since);
     if (run->has_stamps && !is_behind) {
         if (!put(device, on, number, HEAD)) return;
-        spend(&ends, since);
+        samples_spend(&ends, since);
     }
     run->turn = ring_turn();
     run->waits = 0;
@@ -250,7 +218,7 @@ static int put_inside(uint8_t context, Stream on) {
 static int put_behind(uint8_t context, Stream on) {
     uint64_t since = ring_now();
     int is_put = put_inside(context, on);
-    spend(&parts, since);
+    samples_spend(&parts, since);
     return is_put;
 }
 
@@ -266,14 +234,14 @@ static int begin_part(uint8_t context, Stream on, uint64_t now) {
                  launch(device_nothing(device), on) && put_inside(context, on);
     if (!is_put) open_gates(context), run->gate = 0;
     unlock(&contexts[context]);
-    spend(&parts, now);
+    samples_spend(&parts, now);
     return is_put;
 }
 
 /* The number to record for a launch into this thread's last run. */
 static uint32_t next_of(uint8_t context, Stream on) {
     uint64_t now = device_driver()->apart > 0 && !last.run->gate ? ring_now() : 0;
-    int begins = now && is_chosen(&parts, now) && begin_part(context, on, now);
+    int begins = now && samples_choose(&parts, now) && begin_part(context, on, now);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;

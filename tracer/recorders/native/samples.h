@@ -1,0 +1,20 @@
+/* Random samples of what costs time to measure, limited to a share of the time. */
+#ifndef INTERTOKEN_SAMPLES_H
+#define INTERTOKEN_SAMPLES_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* One kind of sample. Threads may lose each other's counts. */
+typedef struct {
+    _Atomic uint64_t next;         /* the tick from which there is time for the next sample */
+    _Atomic uint32_t passed, skip; /* candidates since the last sample, and those to skip before the next one */
+} Samples;
+
+/* Whether to sample a candidate. */
+int samples_choose(Samples *of, uint64_t now);
+
+/* Stamps have taken the time since then: the next sample comes when that is no more than its share of the time. */
+void samples_spend(Samples *of, uint64_t since);
+
+#endif
