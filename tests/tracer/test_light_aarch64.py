@@ -46,7 +46,8 @@ def test_a_decode_loop_however_it_gets_the_driver(folder: Path, tmp_path: Path, 
     assert EMULATOR
     rings = tmp_path / "rings"
     rings.mkdir(mode=0o700)
-    given = {"LD_LIBRARY_PATH": folder, "LD_PRELOAD": folder / "light.so", "INTERTOKEN_LIGHT": rings}
+    given = {"LD_LIBRARY_PATH": folder, "LD_PRELOAD": folder / "light.so", "INTERTOKEN_LIGHT": rings,
+             "INTERTOKEN_LIGHT_BUDGET": "0"}  # fmt: skip
     environment = [word for name, value in given.items() for word in ("-E", f"{name}={value}")]
     program = folder / ("decode_linked" if way == "direct" else "decode")
     subprocess.run(

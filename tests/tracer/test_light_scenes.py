@@ -238,7 +238,7 @@ def test_every_launch_and_copy_of_a_part_has_a_stamp_behind_it(built: Build) -> 
 
 
 def test_parts_are_as_far_apart_as_is_wished(built: Build) -> None:
-    assert built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET="1", FAKE_LAUNCH_NS="300000").count("gate") == 1
+    assert built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET="0.01", FAKE_LAUNCH_NS="300000").count("gate") == 1
     assert "gate" not in built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET="0").split()
 
 
