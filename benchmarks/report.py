@@ -96,7 +96,8 @@ def gaps_by_rate(found: dict[str, Any]) -> Iterator[str]:
         "by the untraced rate of the same instance of the loop. Recording and pausing alternate within one process, "
         "because two processes differ by more than the effect measured. "
         f"{close} of {len(rows)} are within 5 %, all within {max(map(abs, apart)):.1f} µs. Brackets give the lowest "
-        "and highest repeat. *Recorded* is the gap of the recording before correction; stamps are part of both rates."
+        "and highest repeat. *Recorded* is the gap of the recording before correction; stamps are part of both rates. "
+        "The stamps were the executor's own, which the light recorder has replaced; the script is in that commit."
     )
     yield table(["run", "recorded", "from stamps", "corrected", "difference"], rows)
 

@@ -1,0 +1,109 @@
+"""The calls of CUDA that the backend makes, with CuPy and the driver replaced: nothing is computed, calls are noted."""
+
+import ctypes
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from executor.backends import cuda
+from executor.backends.cuda_runtime import Cuda
+from executor.configuration import Configuration
+from executor.run import execute
+from executor.strategies import STRATEGIES
+from tests.sync_counts.test_cpu import copies, syncs
+
+WAITS = ("streamSynchronize", "eventSynchronize")
+TOKENS_RUN = 4
+
+
+class Runtime:
+    """CUDA's runtime as CuPy wraps it: memory is the host's, copies are done at once, the rest is noted."""
+
+    CUDARuntimeError = type("CUDARuntimeError", (Exception,), {})
+
+    def __init__(self):
+        self.made = []
+        self._memory = {}
+
+    def malloc(self, size):
+        memory = (ctypes.c_char * size)()
+        self._memory[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
+
+    def free(self, address):
+        del self._memory[address]
+
+    def memcpyAsync(self, target, source, size, kind, stream):
+        self.made.append("memcpyAsync")
+        ctypes.memmove(target, source, size)
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self.made.append(name)
+            return len(self.made)
+
+        return call
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    made, cupy, bindings = Runtime(), MagicMock(), MagicMock()
+    cupy.cuda.alloc_pinned_memory = lambda size: (ctypes.c_char * size)()
+    for make in (cupy.zeros, cupy.asarray, cupy.cuda.alloc):
+        make.return_value = SimpleNamespace(data=SimpleNamespace(ptr=1), ptr=1)
+    cupy.RawModule.return_value.get_function.return_value.kernel.ptr = 1
+    bindings.CUresult = SimpleNamespace(CUDA_SUCCESS=0, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE=910)
+    bindings.cuLaunchKernelEx.return_value = (0,)
+    bindings.cuGraphExecUpdate.return_value = (0, None)
+    driver = MagicMock(CUDADriverError=Runtime.CUDARuntimeError)
+    driver.occupancyMaxActiveBlocksPerMultiprocessor.return_value = 2
+    driver.launchKernel.side_effect = lambda *_: made.made.append("launchKernel")
+    library = Cuda(cupy, made, driver, bindings, "GPU", 100)
+    monkeypatch.setattr(cuda, "load_cuda", lambda device: library)
+    monkeypatch.setattr(Cuda, "errors", (Runtime.CUDARuntimeError,))
+    return made
+
+
+def run(runtime, **options):
+    """The calls of the tokens of one repeat, and the result."""
+    at = []
+    (result,) = execute(
+        [Configuration("cuda", tokens=TOKENS_RUN, repeats=1, warmup=1, **options)],
+        progress=lambda: at.append(len(runtime.made)), make_recorder=lambda: None,
+    )  # fmt: skip
+    return runtime.made[at[0] : at[1]], result
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_token_is_one_graph_launch_and_nothing_stamps_it(runtime, strategy):
+    made, result = run(runtime, strategy=strategy)
+    assert made.count("graphLaunch") == TOKENS_RUN
+    assert "launchKernel" not in made
+    assert result.tokens.shape == (1, TOKENS_RUN, 1)
+    assert len(result.trace) == 0
+    assert result.spans[0][1] <= result.spans[1][0]
+
+
+def test_a_graph_holds_the_kernels_of_the_plan_alone(runtime):
+    _, result = run(runtime, strategy="aaag")
+    first, last = (runtime.made.index(name) for name in ("streamBeginCapture", "streamEndCapture"))
+    early = cuda.load_cuda(0).bindings.cuLaunchKernelEx.call_count
+    captured = runtime.made[first:last].count("launchKernel") + early
+    assert captured == len(result.prepared.splits[0].plan.launches)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_token_waits_and_copies_as_often_as_its_strategy_says(runtime, strategy):
+    made, _ = run(runtime, strategy=strategy)
+    steps = made[made.index("graphLaunch") + 1 :]  # the first begins behind the start of the sequence
+    steps = steps[: len(steps) - steps[::-1].index("graphLaunch")]
+    assert sum(map(steps.count, WAITS)) == (TOKENS_RUN - 1) * syncs(strategy, 6)
+    assert steps.count("memcpyAsync") == (TOKENS_RUN - 1) * copies(strategy, 6)
+
+
+def test_eager_launches_follow_each_other(runtime):
+    made, result = run(runtime, strategy="aaag", launch="eager")
+    kernels = len(result.prepared.splits[0].plan.launches)
+    assert made.count("launchKernel") == TOKENS_RUN * kernels
+    assert "graphLaunch" not in made
