@@ -2,8 +2,8 @@
 
 Environments: each Python with the lowest versions that pyproject.toml allows (and that have wheels for it) and with the
 newest ones; and each Python with what `tests/engine_pins/installed` lists for vLLM and SGLang. Of an engine only the
-distributions that intertoken needs are installed; the others, such as torch, are there by name and version alone, with
-the engine's own requirements.
+distributions that intertoken needs, and theirs, are installed; the others, such as torch, are there by name and version
+alone, with the engine's own requirements.
 
 Needs `uv` on PATH and the network. Build the wheel first: python -m build --wheel.
 Usage: python benchmarks/install_matrix.py dist/*.whl [--json FILE] PYTHON ...
@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from read_nsys_sqlite import machine
 
 ROOT = Path(__file__).parents[1]
@@ -72,10 +73,8 @@ class Environment:
 
     def versions(self) -> dict[str, str]:
         """Distribution -> version."""
-        return {
-            each["name"].lower().replace("_", "-"): each["version"]
-            for each in json.loads(self.pip("list", "--format", "json"))
-        }
+        installed = json.loads(self.pip("list", "--format", "json"))
+        return {canonicalize_name(each["name"]): each["version"] for each in installed}
 
     def failures(self, commands: tuple[str, ...]) -> list[str]:
         """The commands that do not end with exit code 0, each with the last line that it printed."""
@@ -117,15 +116,19 @@ def beside(directory: Path, python: str, wheel: Path, engine: Path) -> dict[str,
     lines = (ROOT / "tests/engine_pins/installed" / engine.name).read_text("utf-8").splitlines()
     there = dict(line.split("==") for line in lines if not line.startswith("#"))
     ours = needed([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["perfetto"]])
-    real = {name: version for name, version in there.items() if name.lower().replace("_", "-") in ours}
-    environment.install("--no-deps", *(f"{name}=={version}" for name, version in real.items()))
-    write_metadata(environment.site, {name: at for name, at in there.items() if name not in real}, engine)
+    real = [f"{name}=={at}" for name, at in there.items() if canonicalize_name(name) in ours]
+    pins = directory / "pins.txt"
+    pins.write_text("\n".join(lines) + "\n", "utf-8")
+    environment.install("--constraint", str(pins), *real)
+    installed = environment.versions()
+    others = {name: at for name, at in there.items() if canonicalize_name(name) not in installed}
+    write_metadata(environment.site, others, engine)
     before = environment.versions()
     environment.pip("install", "--quiet", f"{wheel}[cupti,perfetto]")
     after = environment.versions()
     changed = [f"{name} {at} → {after.get(name, 'gone')}" for name, at in before.items() if after.get(name) != at]
     failed = environment.failures(COMMANDS + WITH_EXTRAS)
-    facts = {"there": len(before), "real": len(real), "added": len(after) - len(before), "changed": changed}
+    facts = {"there": len(before), "real": len(installed), "added": len(after) - len(before), "changed": changed}
     return {"versions": after, "commands": len(COMMANDS + WITH_EXTRAS), "failed": failed, **facts}
 
 

@@ -24,7 +24,7 @@ _NUMBERS: Final = ("base", "other", "estimate", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A run compared with the base; `found` is None if `problem` says why they cannot be compared."""
+    """A run compared with the base; `found` is None if `problem` says why the two cannot be compared."""
 
     base: Run
     other: Run
@@ -36,7 +36,7 @@ def measured(run: Run) -> Recording:
     """A run's measurement for comparisons, under a name that can be shown.
 
     Raises:
-        TraceError: it cannot be read any more, or it has no two consecutive steps.
+        TraceError: it can no longer be read, or it has no two consecutive steps.
     """
     if run.trace is None or run.steps is None:
         raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")

@@ -34,10 +34,10 @@ def place() -> html.Div:
 
 
 def say(problem: Exception) -> None:
-    """Tell the page that asked, whose components stay as they were; the log gets the traceback.
+    """Show a message on the page that made the request, and leave its components unchanged; log the traceback.
 
-    For `Dash(on_error=)`. Our own errors are shown; of others only a number is shown, under which the log has the
-    details.
+    For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, under which the log has
+    the details.
     """
     number = _logged(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -53,7 +53,7 @@ def say(problem: Exception) -> None:
 
 
 def catch(server: Flask) -> None:
-    """Answer 500 with a number, under which the log has the traceback, to whatever no page can say in place."""
+    """Answer 500 with a number, under which the log has the traceback, for failures that no page can show itself."""
 
     @server.errorhandler(Exception)
     def answer(problem: Exception) -> Answer | HTTPException:
@@ -64,7 +64,7 @@ def catch(server: Flask) -> None:
 
 
 def _logged(problem: Exception) -> str:
-    """A number under which the log has the traceback, the last of it: its lines may hold a stranger's text."""
+    """Log the end of the traceback, whose lines may contain untrusted text, and return its number."""
     number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
     _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
     return number

@@ -32,7 +32,7 @@ def stamp_of(path: Path) -> Stamp:
 
 @dataclass(eq=False)
 class Place:
-    """A recording: where it is, as it was found, what its runs are called, and once they are read the runs."""
+    """A recording: its path, its state when it was found, the names of its runs and, once they are read, the runs."""
 
     path: Path
     stamp: Stamp
@@ -44,7 +44,7 @@ class Place:
     _share: float | None = None
 
     def read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
-        """Its runs; a second caller waits for the first. `arrived` is called once they are there."""
+        """Its runs; a second caller waits for the first. `arrived` is called once they are read."""
         with self._lock:
             if self.runs is not None:
                 return self.runs
@@ -73,12 +73,12 @@ class Place:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is called wherever it is shown, alone or beside others of the same name; its key first."""
+        """Its names wherever it is shown, alone or beside others of the same name; its key first."""
         alone, parent = name_of(self.path), self.path.absolute().parent.name
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)
 
     def key_of(self, name: str) -> str | None:
-        """The key for a name of it, or of a run in it; None if it is neither."""
+        """The key for one of its names, or of a run in it; None for any other name."""
         if name in self.names:
             return self.key
         for own in self.names:

@@ -1,6 +1,6 @@
 """Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
 
-Questions hold weak references to runs, so that a run whose recording is gone is not kept alive by its answers.
+Questions hold weak references to runs, so that answers do not keep a run alive after its recording is gone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     Args:
         store: that has the run.
         run: which.
-        more: makes edits that need more than the recording, see `advice.advise`.
+        more: creates the edits that need more than the recording, see `advice.advise`.
     """
 
     def work() -> Advised:
@@ -105,7 +105,7 @@ class Sites:
     Attributes:
         idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.
         calls: in launches, copies and waits, see `by_site`; None if the recording shows no calls.
-        notes: the part of that without a call site.
+        notes: the parts without a call site.
         hosts: the host in the median step and in a slow one, see `host_steps`.
     """
 
@@ -139,13 +139,13 @@ def what_if(
     question: Hashable,
     edits: Callable[[], Sequence[Edit]],
 ) -> Future[WhatIf]:
-    """What a run would be with edits; fails with what making them, or the prediction, raises.
+    """A run with edits; raises the errors of creating them, and of the prediction.
 
     Args:
         store: that has the run.
         run: which.
-        question: what tells this one from others of the run.
-        edits: makes them.
+        question: distinguishes this prediction from others of the run.
+        edits: creates the edits.
     """
 
     def work() -> WhatIf:

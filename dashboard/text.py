@@ -15,7 +15,7 @@ from tracer.text import LONGEST, plain
 __all__ = ["LONGEST", "apart", "markup", "plain"]
 
 _BETWEEN: Final = "-_ /.·~"
-"""Where a name falls into words."""
+"""The boundaries of words in a name."""
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:

@@ -35,7 +35,7 @@ _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
 _LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
-"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added."""
+"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to it."""
 
 Shown = TypeVar("Shown")
 Number = TypeVar("Number", int, float)
@@ -50,7 +50,7 @@ def one_of(names: Collection[str]) -> AfterValidator:
 
     def check(text: str) -> str:
         if text not in names:
-            raise ValueError("is none of those there are")
+            raise ValueError("is not one of the known values")
         return text
 
     return AfterValidator(check)

@@ -73,7 +73,7 @@ def eager_cells(one: dict[str, Any]) -> dict[str, str]:
 
 
 def details(facts: dict[str, Any]) -> list[str]:
-    """What must be true for each edit to be safe, what its engine calls it, and how to check it."""
+    """The conditions for each edit to be safe, the engine's name for it, and how to check it."""
     advice = facts["advice"]
     lines = [f"{one['edit']}: safe if {'; and if '.join(one['conditions'])}" for one in advice]
     named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
@@ -93,12 +93,12 @@ def details(facts: dict[str, Any]) -> list[str]:
 
 
 def notes_of(facts: dict[str, Any]) -> list[str]:
-    """What the predictions of the listed edits assume, each once."""
+    """The assumptions behind the listed edits, without duplicates."""
     return list(dict.fromkeys(note for one in facts["advice"] for note in one["assumptions"]))
 
 
 def unused_of(facts: dict[str, Any]) -> list[str]:
-    """What the engine offers, and the recording does not use."""
+    """Settings that the engine offers and the recording does not use."""
     return [
         f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
         f"{setting['seen']}); its gain is not predicted"
@@ -107,7 +107,7 @@ def unused_of(facts: dict[str, Any]) -> list[str]:
 
 
 def rest(facts: dict[str, Any]) -> list[str]:
-    """What shows no gain, what data flow forbids, what the engine offers unused, and the upper bound."""
+    """Edits without a gain, edits that data flow forbids, unused settings of the engine, and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]

@@ -10,6 +10,7 @@ import click
 
 from tracer import report
 from tracer.advice_words import cells, details, eager_cells, facts_of, rest, unused_of
+from tracer.collectives import shown_name
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.text import spelled
 
@@ -87,7 +88,7 @@ def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched beside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo("\neager launches around the graph, by the time in which the device idles before them:")
-        rows = [eager_cells(one) | {"kernel": one["kernel"][:_LONGEST]} for one in facts["eager_launches"]]
+        rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
         report.show_table(rows, _EAGER)
 
 
@@ -104,7 +105,7 @@ def _show_markdown(facts: dict[str, Any]) -> None:
 
 
 def _withheld(facts: dict[str, Any]) -> bool:
-    """Print why nothing was predicted, if that is so, and return whether it is."""
+    """If nothing was predicted, print why; return whether that is the case."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 

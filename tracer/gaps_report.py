@@ -12,6 +12,7 @@ from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.holes import PLACES
 from tracer.analysis.summary import Summary
+from tracer.collectives import shown_name
 from tracer.ranks_report import show_ranks
 from tracer.report import (
     CAUSE_STYLES,
@@ -122,7 +123,8 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
                 console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
     holes = [
         {
-            **hole, "place": PLACES[hole["place"]], "next": spelled(hole["next"])[:70], "part": PART_NAMES[hole["part"]]
+            **hole, "place": PLACES[hole["place"]], "next": spelled(shown_name(hole["next"]))[:70],
+            "part": PART_NAMES[hole["part"]],
         }
         for hole in facts["holes"] if hole["idle_us"] >= _LEAST * whole
     ]  # fmt: skip

@@ -1,7 +1,7 @@
 """A part of a run's graph as Cytoscape elements: one column per stream, time downwards.
 
 A kernel is one row below all its predecessors: what it reads, the kernel before it on its stream, and the events that
-its stream waits for. So every kernel has a row of its column to itself.
+its stream waits for. So no two kernels of a column share a row.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _lane(source: Place, target: Place, ends: Sequence[str], away: int) -> dict[
     """The corners of an edge that crosses columns between two rows, `away` px from the nearer one.
 
     A stream is idle before its fork and after its join, so the edge goes down where the stream on the right is idle.
-    Cytoscape wants every corner as a share of the way from end to end and a distance to the right of it.
+    Cytoscape takes every corner as a share of the line between both ends and a distance to the right of it.
     """
     x, top = source[0], source[1] + (_SMALL if "from-view" in ends else _HIGH) / 2
     length_x, length_y = target[0] - x, target[1] - (_SMALL if "to-view" in ends else _HIGH) / 2 - top

@@ -1,7 +1,8 @@
 """Supervises one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
 
-A process of its own and not a thread of the server: the recording ends with the server however that ends (standard
-input closes then), any server process can cancel it, and its runs are moved into place without a server.
+It is a separate process instead of a thread of the server: the recording ends with the server however that ends
+(standard input is then closed), any server process can cancel it, and its runs are moved into place even without a
+server.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dashboard.recording.job import CANCELLED, DONE, FAILED, STOPPED, Job, Place
 
 _MOST_LINES, _LONGEST_LINE = 200, 2_000
 _LOOK: Final = 0.1
-"""Seconds between two looks at the process and at whether a reader wants it to end."""
+"""Seconds between two checks of the process and of cancellation."""
 _SOONEST: Final = 0.5
-"""Seconds between two writes of what is known."""
+"""Seconds between two writes of the state."""
 _PR_SET_PDEATHSIG: Final = 1
 _PROGRESS: Final = "intertoken.progress/1"
 
@@ -48,7 +49,7 @@ class Supervisor:
         self._written = 0.0
 
     def run(self, server: int) -> None:
-        """Until the command has ended.
+        """Run until the command has ended.
 
         Args:
             server: a file descriptor that closes when the server does.
@@ -137,7 +138,7 @@ class Supervisor:
             try:
                 job.whole = [*job.whole, put(self._place.staging / Path(whole).name, self._place.output)]
             except OSError as problem:
-                self._lost = f"{whole}: cannot be put into {self._place.output}: {problem.strerror}"
+                self._lost = f"{whole}: cannot be moved to {self._place.output}: {problem.strerror}"
                 self._log(self._lost)
         return True
 
@@ -169,7 +170,7 @@ class Supervisor:
 
 
 def put(run: Path, output: Path) -> str:
-    """Move a whole run directory into the output directory, under a name that is free; the name."""
+    """Move a complete run directory into the output directory under an unused name; return the name."""
     number = 1
     while True:
         name = run.name if number == 1 else f"{run.name}-{number}"

@@ -11,7 +11,9 @@ from dashboard.store import RunStore
 
 
 def add_health(server: Flask, store: RunStore) -> None:
-    """Answer /healthz: the version and how many recordings have been read, of how many. Reads none, names none."""
+    """Answer /healthz: the version, and the number of recordings that are read and of all recordings. Reads and names
+    none.
+    """
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:

@@ -18,7 +18,7 @@ _NAME: Final = "intertoken-uploads-"
 def scratch() -> Iterator[Path]:
     """A private directory, removed at the end; directories of killed servers are removed first.
 
-    Its user holds a lock on it, which is released with the process however that ends.
+    The process holds a lock on it, which is released however the process ends.
     """
     remove_orphans()
     folder, lock = _locked()

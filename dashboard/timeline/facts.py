@@ -30,7 +30,7 @@ def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
 
 
 def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[list[str]]:
-    """All that is known of events, by start, from their own rows.
+    """All known facts about events, by start, from their own rows.
 
     Args:
         row: of the events.

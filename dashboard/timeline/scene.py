@@ -84,7 +84,7 @@ def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
 
 
 def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
-    """What the recordings hold, ns from time 0."""
+    """The range of the recordings, ns from time 0."""
     token = token_of(runs, view)
     ends = [
         (run.whole[0] - anchor, run.whole[1] - anchor)

@@ -89,7 +89,7 @@ def test_a_file_that_is_none_of_ours_counts_for_nothing_and_is_not_written_over(
     file.write_bytes(content)
     assert kept(runs[0]) == []
     assert not may_keep(runs[0])
-    with pytest.raises(UsageError, match="may not write beside the recording"):
+    with pytest.raises(UsageError, match="may not write next to the recording"):
         keep(runs[0], [MARK])
     assert file.read_bytes() == content
 

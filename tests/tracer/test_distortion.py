@@ -121,7 +121,7 @@ def test_nothing_is_estimated_without_a_rate(tmp_path: Path) -> None:
     facts = json.loads(CliRunner().invoke(gaps, [path, "--json"]).stdout)
     assert facts["estimated_untraced_gap_us"] is None
     text = " ".join(CliRunner().invoke(info, [path]).output.split())
-    assert "of 23 recordings of 4 programs at graph level, 5% to 173% of it was left in runs without one" in text
+    assert "of 23 recordings of 4 programs at graph level, 5% to 173% of it remained without the profiler" in text
     assert "times at" not in text
 
 

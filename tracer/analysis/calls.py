@@ -40,7 +40,7 @@ _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which values are among a few: `np.isin` without the sort."""
+    """Which values are among a few given ones: `np.isin` without sorting."""
     return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
 
 

@@ -1,4 +1,4 @@
-"""What a device waits for while it computes nothing: the causes, their parts, and the intervals that show each.
+"""What a device waits for while it computes nothing: the causes, their parts, and the intervals that reveal each.
 
 *The thread* is the one that launches the compute after a period without compute on the device. `on_device` and
 `on_host` give the intervals from which `windows.parts_of` determines the parts.

@@ -26,6 +26,7 @@ from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import parts_of
+from tracer.collectives import shown_name
 from tracer.text import plain
 from tracer.trace import RUN, Trace
 
@@ -102,10 +103,11 @@ class IdleReport:
         there = sorted(zip(sums[at].tolist(), PART_COLUMNS, strict=True), key=lambda each: -each[0])
         named = [f"{PART_NAMES[part]} {ns / total:.0%}" for ns, part in there if ns >= _LEAST * total]
         hole = self.holes.iloc[0]
+        following = plain(shown_name(hole["next"]), _LONGEST)
         far = "" if hole["place"] == place else f"{PLACES[hole['place']]}, "
         return (
             f"{total / whole:.0%} {PLACES[place]}: {', '.join(named[:_MOST_NAMED])}; largest hole: {far}before "
-            f"{plain(hole['next'], _LONGEST)}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
+            f"{following}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
         )
 
     @property

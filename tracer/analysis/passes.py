@@ -34,7 +34,7 @@ from tracer.trace import Trace
 LONGER: Final = 1.5
 """Work that takes this many times as long is of another kind."""
 MOST: Final = 0.5
-"""What holds for this share is taken to hold for all."""
+"""What applies to this share is taken to apply to all."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
@@ -148,7 +148,7 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
 
 
 def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
-    """The turns that begin a step if runs of a short pass, no longer than drafts are, each end with a long one of
+    """The turns that begin a step if runs of a short pass, no longer than drafts, each end with a long one of
     another graph, or (eager) of more launches; None otherwise."""
     two = passes["kind"].value_counts(sort=True).index[:2]
     size = passes["busy"].where(passes["graph"] > 0, passes["last"] - passes["first"]).groupby(passes["kind"]).first()
@@ -248,7 +248,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
     runs = kind.groupby((kind != kind.shift()).cumsum()).size()
     again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
     if again and replays.any() == replays.all():
-        return "of two kinds in turn: drafts, prompts, two models, or parts of a step"
+        return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     return ""
 
 

@@ -78,17 +78,17 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     told, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
-        doubts.append("which need not be steps of an optimizer")
+        doubts.append("which may not be steps of an optimizer")
     if asked.any() and (told or _generates(work[asked], steps)):
         found, sure = _by_work(kernels, work, ~prompts)
         phase[asked] = found[asked]
         if not told and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
-            doubts.append("prompts beside which others may decode")
+            doubts.append("prompts, beside which other sequences may decode")
         if not told and not sure and not _one_token_each(kernels, work[phase == DECODE]):
-            doubts.append("taken for decoding without a sign of one token each")
+            doubts.append("assumed to decode, without evidence of one token each")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
     elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
-        doubts.append("of which several share a result")
+        doubts.append("several of which share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
     table = steps.table.assign(phase=phase)
     return replace(steps, table=table, confidence=confidence, detail=", ".join([steps.detail, *doubts]))

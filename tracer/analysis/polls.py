@@ -23,14 +23,14 @@ _ENDED: Final = 0  # what a query returns once the work has completed; cudaError
 def poll_loops(trace: Trace) -> pd.DataFrame:
     """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between.
 
-    If the trace records return values, a loop ends with the query that finds the work completed. A single query waits
-    for nothing. Neither do several queries that may be of different events: allocators query which blocks they can
+    If the trace records return values, a loop ends with the query that finds the work completed. A single query is not
+    a wait. Neither are several queries that may refer to different events: allocators query which blocks they can
     reuse. If a trace has neither return values nor events, a loop needs at least `MANY` queries, and work of the
     process must end between the last two.
 
     Returns:
         Columns start (of the first query) end (of the last) process thread correlation name (both of the last) letter
-        (`POLL`) and queries (how many), sorted by (process, thread, start).
+        (`POLL`) and queries (their number), sorted by (process, thread, start).
     """
     api = trace["api"]
     threads = api.loc[letters_of(api["name"]) == POLL, _THREAD].drop_duplicates()
