@@ -109,7 +109,7 @@ def methods_of(found: Sequence[Against]) -> str:
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run but the first and figure, as `compare_report.compare_table` makes them.
+    """One row per run but the first and figure, as returned by `compare_report.compare_table`.
 
     Columns run, against (the first), figure, base, other, estimate, low, high, and problem: of runs that cannot be
     compared the one row says why, of others it is empty.

@@ -58,7 +58,7 @@ def labels(
     """ "gap 150 µs" or "idle 98 µs" below each gap or hole that is wide enough for it.
 
     Args:
-        gaps, holes: as of `Drawing`.
+        gaps, holes: as in `Drawing`.
         limits: what the time axis shows, ns from time 0.
         look: the theme.
         width: of the plot, px.

@@ -34,12 +34,12 @@ class Drawing:
     Attributes:
         title, note: its heading, and the note beside it; neither escaped.
         panel: its position.
-        marks: as `timeline.marks.marks_of` makes them.
-        lines: as `timeline.marks.connectors` makes them.
+        marks: as returned by `timeline.marks.marks_of`.
+        lines: as returned by `timeline.marks.connectors`.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
-        holes: what is shaded as idle, as `timeline.holes.shades_of` makes it.
+        holes: what is shaded as idle, as returned by `timeline.holes.shades_of`.
         tokens: those that the ruler numbers: x (s), step; None for no ruler.
-        chosen, arrows: of the chosen event, as `timeline.choice` makes them; None if there is none.
+        chosen, arrows: of the chosen event, as returned by `timeline.choice`; None if there is none.
     """
 
     title: str

@@ -26,7 +26,7 @@ def content_security_policy(scripts: Iterable[str]) -> str:
     styles, and `img-src` data: and blob: addresses.
 
     Args:
-        scripts: as `Dash.csp_hashes` gives them.
+        scripts: as returned by `Dash.csp_hashes`.
     """
     rules = {
         "default-src": "'none'",

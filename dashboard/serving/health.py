@@ -11,9 +11,7 @@ from dashboard.store import RunStore
 
 
 def add_health(server: Flask, store: RunStore) -> None:
-    """Answer /healthz: the version, and the number of recordings that are read and of all recordings. Reads and names
-    none.
-    """
+    """Answer /healthz with the version and the numbers of recordings, read and in all, without reading or naming any."""
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:

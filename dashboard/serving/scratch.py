@@ -39,7 +39,9 @@ def remove_orphans() -> None:
 
 
 def _locked() -> tuple[Path, int | None]:
-    """A new directory and the lock on it; no lock where the file system has none, so that nobody else takes it."""
+    """A new directory and its lock; None for the lock if the file system has no locks, so that no one else can take
+    it.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         lock = _lock(folder, fcntl.LOCK_EX)

@@ -59,7 +59,7 @@ def around(
     """What the browser draws around a view.
 
     Args:
-        runs: of each its holes, where its rows stand, and time 0, ns of its clock.
+        runs: for each run its holes, the positions of its rows, and time 0, ns of its clock.
         limits, whole: as for `rings_of`.
         theme: "light" or "dark".
 

@@ -63,7 +63,7 @@ def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None, api: pd.DataFrame)
 
 
 def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
-    """Start of the call that launched the first compute of each span; its start where there is no such call."""
+    """Start of the call that launched the first compute of each span; the span's start if there is no such call."""
     by = ["process", "correlation"]
     known = api.loc[api["correlation"].isin(spans["correlation"]), [*by, "start"]].drop_duplicates(by)
     calls = spans[by].merge(known, on=by, how="left")["start"]

@@ -38,8 +38,8 @@ def flows_of(
     Args:
         rows: the run's rows.
         row, event: positions of the event.
-        waits: as `marks.waits_of` makes them.
-        pairs: as `event_pairs` makes them.
+        waits: as returned by `marks.waits_of`.
+        pairs: as returned by `event_pairs`.
 
     Returns:
         kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
@@ -113,7 +113,7 @@ def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame,
 
 
 def _across(rows: Sequence[Row], row: int, event: int, pair: dict[Hashable, int], edge: str) -> Iterator[Flow]:
-    """From the last activity before a record to the first behind the wait for it, this event being one of them."""
+    """From the last activity before a record to the first one after the wait for it; this event is one of them."""
     stream, time = ("after_stream", "began") if edge == "ended" else ("before_stream", "ended")
     for at, other in _rows(rows, "stream", pair["process"]):
         found = _starting(other, pair[time]) if time == "began" else _ending(other, pair[time])
@@ -180,7 +180,7 @@ def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """Per call that makes a stream wait: before_stream, ended, after_stream, began, as `event_pairs` has them."""
+    """Per call that makes a stream wait: before_stream, ended, after_stream, began, as in `event_pairs`."""
     pairs = ordered_by_events(trace, segments)
     before, after = (segments.activities.iloc[pairs[side]].reset_index(drop=True) for side in ("before", "after"))
     return pd.DataFrame(

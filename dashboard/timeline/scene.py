@@ -180,7 +180,7 @@ def _drawing(
 
 
 def _ruled(run: Run, window: Window) -> pd.DataFrame:
-    """The tokens that the ruler numbers, so many of those in view as there is room for: x (s), step."""
+    """The tokens in view that the ruler numbers, as many as there is room for: x (s), step."""
     tokens = run.tokens
     assert tokens is not None
     low, high = np.searchsorted(tokens.start, window.wider)

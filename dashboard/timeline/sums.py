@@ -72,7 +72,7 @@ def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFr
     """The sums of [low, high), ns, by group, largest first.
 
     Args:
-        parts: what is summed.
+        parts: the rows and their groups.
         low, high: the area, on the recording's clock.
         step: how long a step of the run is, 0 for unknown.
 

@@ -109,7 +109,7 @@ def test_nothing_is_kept_where_the_server_may_not_write(runs, monkeypatch):
     assert not may_keep(runs[0])
     view = View(runs=("a",), bookmarks=(MARK,))
     assert SUFFIX not in str(listed(view, runs))
-    with pytest.raises(UsageError, match="the link holds"):
+    with pytest.raises(UsageError, match="are in the link"):
         written({"what": "keep bookmarks", "run": "a"}, view, runs)
 
 

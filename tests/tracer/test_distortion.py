@@ -128,7 +128,7 @@ def test_nothing_is_estimated_without_a_rate(tmp_path: Path) -> None:
 def test_what_is_known_is_of_the_recorder() -> None:
     assert "at node level" in known("node", "cupti 13.0")
     assert "by PyTorch's profiler" in known("node", "PyTorch profiler")
-    assert "not known of recordings of this kind" in known("node", "roctracer")
+    assert "unknown for recordings of this kind" in known("node", "roctracer")
 
 
 def test_a_light_pass_has_nothing_to_correct() -> None:

@@ -122,7 +122,7 @@ class Advised:
         kept: edits by gain, the largest first.
         unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
         refused: label -> why data flow forbids the edit.
-        withheld: label -> why this recording cannot tell what the edit brings.
+        withheld: label -> why the gain of the edit cannot be determined from this recording.
         before: the figures of the recording, without the profiler if a rate is known.
         state: as in `Base`; `base.TRACED` if nothing is predicted because no rate is known.
         bound: speedup if the device never idled; None if unknown.

@@ -125,7 +125,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     Args:
         trace: the recording.
         steps: its token steps.
-        spans: `step_spans` of them.
+        spans: their `step_spans`.
 
     Returns:
         device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts

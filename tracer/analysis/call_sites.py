@@ -79,7 +79,7 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
         steps: the number of steps.
 
     Returns:
-        Columns what (as `signature.MEANING` calls it), name, site, through, source, per_step (calls), us_per_step
+        Columns what (as in `signature.MEANING`), name, site, through, source, per_step (calls), us_per_step
         (inside them); in the order of `MEANING`, the most time first.
     """
     table = calls[["letter", "name"]].astype(str).join(sites)

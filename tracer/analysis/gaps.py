@@ -48,7 +48,7 @@ class GapReport:
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to that of the next step, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
-        idle: the idle time of the steps, of which the gaps are a part.
+        idle: the idle time of the steps, which includes the gaps.
         source: the recorder, as given by the trace.
         untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
         distortion: traced period / untraced period, None if the untraced one is unknown.

@@ -6,9 +6,9 @@ Stages, over the turns of each host (`tracer.analysis.turns`):
    runs; a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
 2. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
-   replays another graph of it, turns in a constant order form a step (routing in each layer);
+   replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
 3. keep the most common kind of step, and what computes as much next to it (prompts, other batches); of what precedes
-   them (loading, tuning, warm-up) only what follows a wait can be a step, and what captures graphs is none;
+   them (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
 4. begin each step where its inputs begin;
 5. check whether something contradicts that each of these steps is one pass;
 6. combine the hosts: the confidence is the share of the device's time that their steps explain.
@@ -98,7 +98,7 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
 
 
 def work_of(host: Host, first: Ints) -> pd.DataFrame:
-    """Stage 1: what is launched from each of some launches to the next.
+    """Stage 1: the work launched from each of these launches to the next.
 
     Returns:
         first and last (launches, half open), graph (how many are of graphs), busy (ns), inputs, waits, captures (see

@@ -1,4 +1,4 @@
-"""The phase of steps whose marks do not give it, judged by what they compute.
+"""The phase of steps whose marks do not give it, judged by their compute.
 
 1. Training: optimizers, gradients and their kernels, which only training has, in most of the steps or in single ones.
 2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
@@ -124,7 +124,7 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
 
 
 def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:
-    """Which steps train: all, if most of them show it."""
+    """Which steps train; all of them if most show it."""
     texts = trace["nvtx"][rows_named(trace["nvtx"]["text"], TRAINING_TEXT.search)]
     begun = np.searchsorted(np.sort(texts["start"].to_numpy()), steps.table["end"].to_numpy())
     ended = np.searchsorted(np.sort(texts["end"].to_numpy()), steps.table["start"].to_numpy(), side="right")

@@ -147,7 +147,7 @@ def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Int
 
 
 def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
-    """Stage 3: the first launch of each turn, with turns split that repeat themselves."""
+    """Stage 3: the first launch of each turn; turns that repeat themselves are split."""
     code, graph = launches["code"].to_numpy(), launches["graph"].to_numpy()
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
