@@ -159,9 +159,9 @@ def main() -> None:
         print(f"{row['python']:8}{row['environment']:16}{ran:20}pip changed: {', '.join(row['changed']) or 'nothing'}")
         print(*(f"    {line}" for line in row["failed"]), sep="\n", end="\n" if row["failed"] else "", flush=True)
         found.append(row)
-    if options.json:
-        facts = {"machine": machine(), "date": datetime.date.today().isoformat(), "rows": found}
-        options.json.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if options.json:
+            facts = {"machine": machine(), "date": datetime.date.today().isoformat(), "rows": found}
+            options.json.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

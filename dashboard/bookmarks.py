@@ -68,11 +68,11 @@ def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
         raise UsageError("this server may not write next to the recording; the bookmarks are in the link")
     before = _read(file)
     others = [one for one in before.bookmarks if one.within != run.within] if before else []
-    mine = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
-    if len(others) + len(mine) > MOST_BOOKMARKS:
+    own = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
+    if len(others) + len(own) > MOST_BOOKMARKS:
         raise UsageError(f"a recording has room for {MOST_BOOKMARKS} bookmarks")
     try:
-        _write(file, _File(bookmarks=[*others, *mine]).model_dump())
+        _write(file, _File(bookmarks=[*others, *own]).model_dump())
     except OSError as problem:
         raise UsageError(f"the bookmarks cannot be written: {problem.strerror}") from None
 

@@ -69,9 +69,9 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] =
     ]  # fmt: skip
 
 
-def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run) -> Against:
+def _against(base: Run, base_run: compare.Run, other: Run, other_run: compare.Run) -> Against:
     try:
-        return Against(base, other, compare.compare(mine, theirs))
+        return Against(base, other, compare.compare(base_run, other_run))
     except IntertokenError as problem:
         return Against(base, other, problem=printable(str(problem)))
 
@@ -96,14 +96,14 @@ def _kept(against: Against) -> int:
     return 1 if against.found is None else sum(_weight(r) for r in against.found.other.recordings)
 
 
-def cautions_of(found: Sequence[Against]) -> list[str]:
+def cautions_of(comparisons: Sequence[Against]) -> list[str]:
     """Cautions that apply to any of their differences, each once."""
-    return list(dict.fromkeys(text for one in found if one.found is not None for text in one.found.cautions))
+    return list(dict.fromkeys(text for one in comparisons if one.found is not None for text in one.found.cautions))
 
 
-def methods_of(found: Sequence[Against]) -> str:
+def methods_of(comparisons: Sequence[Against]) -> str:
     """How the intervals of rates were computed; "" if there are none."""
-    stated = [one.found for one in found if one.found is not None and one.found.speedup is not None]
+    stated = [one.found for one in comparisons if one.found is not None and one.found.speedup is not None]
     methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
     return f"95 % intervals of rates: {methods}." if methods else ""
 
@@ -115,7 +115,7 @@ def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
     compared the one row says why, of others it is empty.
     """
     columns = ["run", "against", "figure", "base", "other", "estimate", "low", "high", "problem"]
-    tables = [_rows(found).reindex(columns=columns) for found in against_base(runs)] if runs else []
+    tables = [_rows(comparison).reindex(columns=columns) for comparison in against_base(runs)] if runs else []
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
 
 

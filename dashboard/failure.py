@@ -42,13 +42,13 @@ def say(problem: Exception) -> None:
     number = _logged(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(problem, IntertokenError):
-        said = f"{plain(str(problem), 600)} ({when})"
+        message = f"{plain(str(problem), 600)} ({when})"
     else:
-        said = (
+        message = (
             f"The server failed at this, and the page shows what it showed before. Change something or load the page "
             f"again; if it stays so, the output of intertoken dashboard says why: failure {number}, {when}."
         )
-    set_props("failure-said", {"children": said})
+    set_props("failure-said", {"children": message})
     set_props("failure", {"hidden": False})
 
 
@@ -59,8 +59,8 @@ def catch(server: Flask) -> None:
     def answer(problem: Exception) -> Answer | HTTPException:
         if isinstance(problem, HTTPException):
             return problem
-        said = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
-        return Response(said, 500, mimetype="text/plain")
+        message = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
+        return Response(message, 500, mimetype="text/plain")
 
 
 def _logged(problem: Exception) -> str:

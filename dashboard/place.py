@@ -54,8 +54,8 @@ class Place:
                     self.runs = self._read(cache, readers)
             except Exception as problem:  # an internal error must not hide the others
                 _log.exception("%s cannot be shown", self.path)
-                said = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
-                self.runs = [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+                message = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
+                self.runs = [Run(self.key, self.name, Summary(self.name, problem=message), path=self.path)]
         self.arrived()
         return self.runs
 
@@ -96,8 +96,8 @@ class Place:
         """Its runs or, until they are read, a placeholder."""
         if self.runs is not None:
             return self.runs
-        said = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"
-        return [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+        message = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"
+        return [Run(self.key, self.name, Summary(self.name, problem=message), path=self.path)]
 
     def _tell(self, share: float) -> None:
         self._share = share

@@ -72,8 +72,8 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     """
 
     def work() -> Prediction:
-        found = predict_from(_base(store, run), [WithoutSyncs(positions)])
-        return replace(found, trace=Trace({}))
+        prediction = predict_from(_base(store, run), [WithoutSyncs(positions)])
+        return replace(prediction, trace=Trace({}))
 
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
@@ -90,10 +90,10 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     """
 
     def work() -> Advised:
-        found = advise(*_recorded(run), _base(store, run), more())
-        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in found.kept)
-        unsure = {label: replace(one, trace=Trace({})) for label, one in found.unsure.items()}
-        return replace(found, kept=tuple(kept), unsure=unsure)
+        prediction = advise(*_recorded(run), _base(store, run), more())
+        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in prediction.kept)
+        unsure = {label: replace(one, trace=Trace({})) for label, one in prediction.unsure.items()}
+        return replace(prediction, kept=tuple(kept), unsure=unsure)
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
 
@@ -150,12 +150,12 @@ def what_if(
 
     def work() -> WhatIf:
         base = _base(store, run)
-        found = predict_from(base, edits())
+        prediction = predict_from(base, edits())
         before = run
         if base.state == CORRECTED:
             before = _run(run, f"{run.name} · without its profiler", predict_from(base, []).trace)
         under = ", still under its profiler" if base.state == TRACED else ""
-        return WhatIf(found, (before, _run(run, f"{run.name} · {found.label}{under}", found.trace)))
+        return WhatIf(prediction, (before, _run(run, f"{run.name} · {prediction.label}{under}", prediction.trace)))
 
     def weight(answer: WhatIf) -> int:
         return 2 * len(answer.found.trace) + _FIGURES

@@ -148,10 +148,10 @@ class Run:
         """The effect of the given rate in one line, "" if none was given."""
         if self.given_rate is None or self.steps is None:
             return ""
-        said, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
+        text, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
         if self.rate_problem:
-            return f"{said}, ignored: {self.rate_problem}"
-        return said if gained is None else f"{said}, which are {self.given_rate * gained:,.1f} tokens/s"
+            return f"{text}, ignored: {self.rate_problem}"
+        return text if gained is None else f"{text}, which are {self.given_rate * gained:,.1f} tokens/s"
 
     @property
     def recorded(self) -> Hashable:
@@ -305,8 +305,12 @@ def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
 
 def same_work(one: Run, other: Run) -> bool:
     """Whether two runs did the same work on the same device, as far as known (`comparable.MUST_AGREE`)."""
-    mine, theirs = one.summary.conditions, other.summary.conditions
-    unlike = [key for key in MUST_AGREE if key in mine and key in theirs and mine[key] != theirs[key]]
+    conditions, other_conditions = one.summary.conditions, other.summary.conditions
+    unlike = [
+        key
+        for key in MUST_AGREE
+        if key in conditions and key in other_conditions and conditions[key] != other_conditions[key]
+    ]
     return not unlike and one.phases == other.phases
 
 

@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from tracer.analysis.advice import Advice, Advised
 
 
-def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
+def facts_of(advised: Advised, path: str, options: list[str]) -> dict[str, Any]:
     """What `--json` prints. `path` and `options` of the recording are quoted as a shell needs them."""
-    before = found.before
+    before = advised.before
     return {
         "before": asdict(before),
-        "base": found.state,
-        "bound": found.bound,
-        "advice": [_facts(advice, path, options) for advice in found.kept],
+        "base": advised.state,
+        "bound": advised.bound,
+        "advice": [_facts(advice, path, options) for advice in advised.kept],
         "unsure": [
             {"edit": edit, "speedup": asdict(one.speedup), "assumptions": one.notes}
-            for edit, one in found.unsure.items()
+            for edit, one in advised.unsure.items()
         ],
-        "engine": found.engine.name if found.engine else None,
-        "unused": [asdict(setting) for setting in found.unused],
-        "eager_launches": [asdict(one) for one in found.eager],
-        "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
-        "withheld": [{"edit": edit, "why": why} for edit, why in found.withheld.items()],
+        "engine": advised.engine.name if advised.engine else None,
+        "unused": [asdict(setting) for setting in advised.unused],
+        "eager_launches": [asdict(one) for one in advised.eager],
+        "refused": [{"edit": edit, "why": why} for edit, why in advised.refused.items()],
+        "withheld": [{"edit": edit, "why": why} for edit, why in advised.withheld.items()],
     }
 
 
 def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
-    found = advice.prediction
+    prediction = advice.prediction
     return {
-        "edit": found.label,
-        "speedup": asdict(found.speedup),
-        "steps_per_s": found.predicted.steps_per_s,
-        "tokens_per_s": found.predicted.tokens_per_s,
+        "edit": prediction.label,
+        "speedup": asdict(prediction.speedup),
+        "steps_per_s": prediction.predicted.steps_per_s,
+        "tokens_per_s": prediction.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
         "settings": [asdict(setting) for setting in advice.settings],
         "sites": list(advice.sites),
-        "assumptions": found.notes,
+        "assumptions": prediction.notes,
         "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
         "checked_by": f"intertoken compare {path} AFTER",
     }

@@ -53,11 +53,11 @@ def advise(
     trace, steps = load(path, within, bounds, python_functions=True)
     with report.working("trying edits"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        found = advised(trace, steps, base, _on_streams(path, within, trace))
+        result = advised(trace, steps, base, _on_streams(path, within, trace))
     options = ["--range", shlex.quote(within)] if within else []
     if untraced_tokens_per_s is not None:
         options += ["--untraced-tokens-per-s", f"{untraced_tokens_per_s:g}"]
-    facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(found, shlex.quote(str(path)), options)}
+    facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(result, shlex.quote(str(path)), options)}
     emit(as_json, facts, _show_markdown if markdown else _show, trace.notes)
 
 

@@ -36,17 +36,17 @@ _LEAST: Final = 0.05
 _MOST_SITES: Final = 25
 
 
-def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
+def idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
     """The idle time in the JSON of `intertoken gaps`."""
     return {
         "idle_us": summary.idle_us,
         "idle_share": summary.idle_share,
         "busy_us": summary.busy_us,
         "idle_where": summary.idle_where,
-        "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
-        "idle_parts_us": found.idle.parts_us,
-        "untraced_idle_us": found.untraced_idle_us,
-        "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
+        "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
+        "idle_parts_us": report.idle.parts_us,
+        "untraced_idle_us": report.untraced_idle_us,
+        "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 
 

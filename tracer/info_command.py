@@ -27,14 +27,14 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     with report.reading(path):
         trace = kept.read(path)
     start, end = trace.span
-    found = analyse(trace, path.name, within, bounds)
+    analysed = analyse(trace, path.name, within, bounds)
     facts = {
         "schema": "intertoken.info/1",
         "duration_ms": (end - start) / 1e6,
         "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
-        **asdict(found.summary),
+        **asdict(analysed.summary),
     }
-    emit(as_json, facts, show_info, [*(found.steps.notes if found.steps else []), *trace.notes])
+    emit(as_json, facts, show_info, [*(analysed.steps.notes if analysed.steps else []), *trace.notes])
 
 
 def show_info(facts: dict[str, Any]) -> None:
@@ -91,5 +91,5 @@ def _idle(facts: dict[str, Any]) -> str:
 
 def _waits(facts: dict[str, Any]) -> str:
     """Waits other than syncs, if any."""
-    found = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
-    return "".join(f", {number(count)} {what}" for what, count in found.items() if count)
+    counts = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
+    return "".join(f", {number(count)} {what}" for what, count in counts.items() if count)

@@ -64,8 +64,8 @@ def collapsed(steps: Sequence[HostStep]) -> str:
 
 def _frame(name: str) -> dict[str, Any]:
     """A function as a frame of speedscope, with its file and line if known."""
-    found = _PYTHON.match(name)
-    return {"name": name} | ({"file": found["file"], "line": int(found["line"])} if found else {})
+    match = _PYTHON.match(name)
+    return {"name": name} | ({"file": match["file"], "line": int(match["line"])} if match else {})
 
 
 def _title(step: HostStep) -> str:

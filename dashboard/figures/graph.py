@@ -77,21 +77,21 @@ def _places(graph: RunGraph, part: range) -> dict[int, Place]:
             waits.setdefault(wait.target, []).append(wait.source)
     places: dict[int, Place] = {}
     last_row: dict[int, float] = {}
-    taken: set[Place] = set()
+    used: set[Place] = set()
     for i in part:
         node = graph.nodes[i]
         before = [places[j] for j in (*node.src, *waits.get(i, ())) if j in places]
         if node.stream is None:
             column, row = before[0] if before else (0.0, -1.0)
             place = (int(column) + 0.5, int(row) + _BELOW)
-            while place in taken:
+            while place in used:
                 place = (place[0] + 0.1, place[1])
         else:
             row = max([-1.0, last_row.get(node.stream, -1.0), *(float(int(row)) for _, row in before)]) + 1
             last_row[node.stream] = row
             place = (float(node.stream), row)
         places[i] = place
-        taken.add(place)
+        used.add(place)
     return places
 
 

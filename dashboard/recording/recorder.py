@@ -90,8 +90,8 @@ class Recorder:
             finally:
                 os.close(lock)
         except OSError as problem:
-            said = f"{self.shown} cannot be written to ({problem.strerror})"
-            raise UsageError(f"{said}; start the dashboard with --record-to DIR") from None
+            message = f"{self.shown} cannot be written to ({problem.strerror})"
+            raise UsageError(f"{message}; start the dashboard with --record-to DIR") from None
 
     def _locked(self, lock: int) -> bool:
         """Take the lock if no recording is running; the process of a finished one may hold it for a moment."""
@@ -187,7 +187,7 @@ class Recorder:
         except OSError as problem:
             raise UsageError(f"{self._command[0]}: cannot be started: {problem.strerror}") from None
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise UsageError(said[-1].removeprefix("intertoken: ") if said else f"exit code {done.returncode}")
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            raise UsageError(lines[-1].removeprefix("intertoken: ") if lines else f"exit code {done.returncode}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found

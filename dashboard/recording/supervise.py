@@ -126,9 +126,9 @@ class Supervisor:
         if _PROGRESS not in text:
             return False
         try:
-            found = json.loads(text)
-            units, steps, runs = ((int(found[k][0]), int(found[k][1])) for k in ("units", "steps", "runs"))
-            whole = found["whole"]
+            progress = json.loads(text)
+            units, steps, runs = ((int(progress[k][0]), int(progress[k][1])) for k in ("units", "steps", "runs"))
+            whole = progress["whole"]
         except (ValueError, LookupError, TypeError):
             return False
         job = self._job
@@ -159,8 +159,8 @@ class Supervisor:
             memory = "; perhaps it ran out of memory: choose smaller numbers" if -code == signal.SIGKILL else ""
             self._end(FAILED, f"ended by {name}{memory}")
         else:
-            said = [line for line in self._job.lines if line.strip()]
-            self._end(FAILED, said[-1].removeprefix("intertoken: ") if said else f"ended with exit code {code}")
+            lines = [line for line in self._job.lines if line.strip()]
+            self._end(FAILED, lines[-1].removeprefix("intertoken: ") if lines else f"ended with exit code {code}")
 
     def _end(self, status: str, problem: str = "") -> None:
         shutil.rmtree(self._place.staging, ignore_errors=True)

@@ -104,8 +104,8 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
-    said = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
-    return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in said if text]
+    notes = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
+    return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in notes if text]
 
 
 def _policy(*scripts: str) -> Markup:

@@ -171,8 +171,8 @@ class Inbox:
             self._keep(target, upload.sender)
             return readable[0].key
         except FormatError as problem:
-            said = str(problem).replace(f"{self._folder}/", "")
-            raise FormatError(said.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
+            message = str(problem).replace(f"{self._folder}/", "")
+            raise FormatError(message.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
         finally:
             self._remove(upload)
             if not readable:

@@ -173,7 +173,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
-            found = predict_from(base, candidate.edits)
+            prediction = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
             refused[label] = str(problem)
         except CannotTellError as problem:
@@ -181,12 +181,12 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         except (UsageError, TraceError):
             continue  # this recording does not allow the edit
         else:
-            if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
+            if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
                 sites = _sites(base, candidate.edits)
-                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names, sites))
+                kept.append(Advice(candidate.edits, prediction, candidate.conditions, candidate.command, names, sites))
             else:
-                unsure[label] = found
+                unsure[label] = prediction
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
     known = {setting for advice in kept for setting in advice.settings}
     unused = tuple(setting for setting in unused if setting not in known)

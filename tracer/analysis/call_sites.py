@@ -121,8 +121,8 @@ def _paths(
     for depth in range(int(depths.max(initial=-1)) + 1):
         rows = np.flatnonzero(depths == depth)
         around = np.append(paths, -1)[parents[rows]]
-        keys, mine = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
-        paths[rows] = len(names) + mine
+        keys, numbers = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
+        paths[rows] = len(names) + numbers
         outer, text = (keys // len(texts) - 1).tolist(), (keys % len(texts)).tolist()
         names += [f"{names[o]};{texts[t]}" if o >= 0 else texts[t] for o, t in zip(outer, text, strict=True)]
     return paths, [*names, ""]

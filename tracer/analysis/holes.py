@@ -117,11 +117,11 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
     kept, at = [], []
     places = holes.groupby(["device", "host"], sort=False).indices
     for key, rows in periods.groupby(["device", "host"], sort=False).indices.items():
-        mine = np.asarray(places.get(key, np.zeros(0, np.int64)))
-        start = holes["start"].to_numpy()[mine]
+        positions = np.asarray(places.get(key, np.zeros(0, np.int64)))
+        start = holes["start"].to_numpy()[positions]
         period = np.searchsorted(periods["begin"].to_numpy()[rows], start, side="right") - 1
         inside = (period >= 0) & (start < periods["until"].to_numpy()[rows[period]])
-        kept.append(mine[inside])
+        kept.append(positions[inside])
         at.append(rows[period[inside]])
     chosen, of = np.concatenate(kept), np.concatenate(at)
     found = holes.iloc[chosen].reset_index(drop=True)
@@ -179,12 +179,12 @@ def _not_idle(
     for key, rows in holes.groupby(["device", "process", "host"], sort=False).indices.items():
         device, process, host = cast("tuple[int, int, int]", key)
         start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
-        mine = communication[(communication["device"] == device) & (communication["process"] == process)]
-        theirs = [mine, rest[rest["device"] == device]]
+        of_process = communication[(communication["device"] == device) & (communication["process"] == process)]
+        removed = [of_process, rest[rest["device"] == device]]
         if several:
-            theirs.append(compute[(compute["device"] == device) & (compute["host"] != host)])
-        within[rows] = covered(mine["start"], mine["end"], start, end)
-        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in theirs]) for side in ("start", "end"))
+            removed.append(compute[(compute["device"] == device) & (compute["host"] != host)])
+        within[rows] = covered(of_process["start"], of_process["end"], start, end)
+        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in removed]) for side in ("start", "end"))
         both[rows] = covered(starts, ends, start, end)
         cut = np.flatnonzero(both[rows])
         begin, until, of = uncovered(starts, ends, start[cut], end[cut])

@@ -30,9 +30,9 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
     """
     pieces = _pieces(steps, idle)
     parts = [
-        _of_host(trace, process, thread, mine)
+        _of_host(trace, process, thread, of_device)
         for process, thread, rows in by_thread(pieces)
-        for _, mine in pieces.iloc[rows].groupby("device", sort=False)
+        for _, of_device in pieces.iloc[rows].groupby("device", sort=False)
     ]
     if not parts:
         return pd.DataFrame(columns=[*_KEYS, "idle_us", "share", "calls_us"])
@@ -56,8 +56,8 @@ def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
     pieces = _pieces(steps, idle)
     parts = []
     for process, thread, rows in by_thread(pieces):
-        for _, mine in pieces.iloc[rows].groupby("device", sort=False):
-            low, high = _cut(trace, process, thread, mine)
+        for _, of_device in pieces.iloc[rows].groupby("device", sort=False):
+            low, high = _cut(trace, process, thread, of_device)
             stack = stacks(trace, process, thread, low)
             sums = pd.DataFrame({"stack": stack, "ns": high - low}).groupby("stack", observed=True)["ns"].sum()
             parts.append(sums.set_axis(sums.index.astype(str)))

@@ -134,11 +134,11 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
         return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
-        told = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
-        in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and told
+        inputs_differ = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
+        in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and inputs_differ
         cycle = host.launches[turns["first"].iloc[marks[0]] : turns["last"].iloc[marks[0] : marks[0] + length].iloc[-1]]
         if (in_turn or not whole.any()) and _shows_pass(cycle):
-            begin = marks - (int(np.argmax(fed)) if told else length - 1)
+            begin = marks - (int(np.argmax(fed)) if inputs_differ else length - 1)
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
             return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
     parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))

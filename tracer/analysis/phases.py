@@ -75,16 +75,16 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     doubts = []
     trains = _trains(trace, steps, work) & ~known
     asked = (phase == "") & ~trains
-    told, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
+    has_tokens, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
         doubts.append("which may not be steps of an optimizer")
-    if asked.any() and (told or _generates(work[asked], steps)):
+    if asked.any() and (has_tokens or _generates(work[asked], steps)):
         found, sure = _by_work(kernels, work, ~prompts)
         phase[asked] = found[asked]
-        if not told and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
+        if not has_tokens and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
             doubts.append("prompts, beside which other sequences may decode")
-        if not told and not sure and not _one_token_each(kernels, work[phase == DECODE]):
+        if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
             doubts.append("assumed to decode, without evidence of one token each")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
     elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:

@@ -49,12 +49,12 @@ def turns_of_others(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
     mine = functions["thread"] == thread
     own = _edges(functions[mine])
     found = {}
-    for other, theirs in functions[~mine].groupby("thread", sort=True):
-        edges = _edges(theirs)
+    for other, of_other in functions[~mine].groupby("thread", sort=True):
+        edges = _edges(of_other)
         low, high = edges[:-1], edges[1:]
         before = np.searchsorted(own, low, side="left")
         steps = np.searchsorted(own, high, side="right") - before
-        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(theirs))
+        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(of_other))
         if chosen.any():
             found[int(str(other))] = (low[chosen], high[chosen])
     return found

@@ -40,15 +40,15 @@ def settings_of(engine: Engine | None, edit: Edit) -> tuple[Setting, ...]:
     return tuple(setting for setting in engine.settings if setting.change == change) if engine is not None else ()
 
 
-def unused_settings(engine: Engine | None, found: SyncReport) -> tuple[Setting, ...]:
+def unused_settings(engine: Engine | None, report: SyncReport) -> tuple[Setting, ...]:
     """Settings of the engine that are off according to the recorded steps.
 
     The host runs ahead if it reads the result of an earlier step than the one launched last. A step is one graph launch
     if the median step replays one graph; with none it is eager, with several it is piecewise.
     """
-    graphs = found.calls["letter"].eq(GRAPH_LAUNCH).groupby(found.calls["step"]).sum()
+    graphs = report.calls["letter"].eq(GRAPH_LAUNCH).groupby(report.calls["step"]).sum()
     is_off = {
-        RUN_AHEAD: found.fetch_lag is not None and found.fetch_lag.median == 0,
+        RUN_AHEAD: report.fetch_lag is not None and report.fetch_lag.median == 0,
         GRAPH: bool(len(graphs)) and float(np.median(graphs)) != 1,
     }
     return tuple(setting for setting in engine.settings if is_off.get(setting.change)) if engine is not None else ()

@@ -69,8 +69,8 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
     for process, of_process in _with_work(trace, calls).groupby("process", sort=False):
         began = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
         for leader, threads in _together(of_process).items():
-            mine = of_process[of_process["thread"].isin(threads)]
-            yield _host(mine.sort_values("start", kind="stable", ignore_index=True), leader, began)
+            of_host = of_process[of_process["thread"].isin(threads)]
+            yield _host(of_host.sort_values("start", kind="stable", ignore_index=True), leader, began)
 
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:

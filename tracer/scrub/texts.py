@@ -172,9 +172,9 @@ class Texts:
 
     def frame(self, text: str, where: str) -> str:
         """Remove the directories from a Python function, `FILE(LINE): FUNCTION`. The rest is not yet cleaned."""
-        found = _DIRECTORIES.match(text)
-        self.remove("directories of Python files", where, int(found is not None))
-        return text[found.end() :] if found else text
+        match = _DIRECTORIES.match(text)
+        self.remove("directories of Python files", where, int(match is not None))
+        return text[match.end() :] if match else text
 
     def call(self, text: str, where: str) -> str:
         """Keep the name of an API call; clean any other text as a name."""

@@ -81,9 +81,9 @@ class Causality:
         ranges = ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()]
         computed = np.zeros(len(edges.kind), np.int64)
         for thread, own in ranges.groupby(_THREAD, sort=False):
-            mine = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
+            on_thread = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
             here = np.flatnonzero(edges.kind == HOST)
-            here = here[mine[edges.source[here] // 2]]
+            here = here[on_thread[edges.source[here] // 2]]
             window = self.dag.time[edges.source[here]], self.dag.time[edges.target[here]]
             computed[here] = covered(own["start"], own["end"], *window)
         return computed

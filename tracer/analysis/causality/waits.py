@@ -27,9 +27,9 @@ def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
     asked = _asked(trace, segments)
     found = _last_issued(segments, asked)
     is_sync = (segments.calls["letter"] == SYNC).to_numpy()
-    told = np.zeros(len(is_sync), bool)
-    told[asked["call"].to_numpy()] = True
-    return pd.concat([found, _last_ended(segments, np.flatnonzero(is_sync & ~told))], ignore_index=True)
+    recorded = np.zeros(len(is_sync), bool)
+    recorded[asked["call"].to_numpy()] = True
+    return pd.concat([found, _last_ended(segments, np.flatnonzero(is_sync & ~recorded))], ignore_index=True)
 
 
 def sync_lanes(trace: Trace, segments: Segments) -> pd.DataFrame:

@@ -21,24 +21,24 @@ def edits_of(
     Raises:
         UsageError: choices that cannot be combined.
     """
-    found: list[Edit] = [WithoutSyncs()] if without_syncs else []
+    edits: list[Edit] = [WithoutSyncs()] if without_syncs else []
     if positions:
-        found.append(WithoutSyncs(tuple(positions)))
+        edits.append(WithoutSyncs(tuple(positions)))
     if early_starts and not one_graph:
         raise UsageError("--early-starts needs --graph")
     if one_graph:
-        found.append(OneGraph(early_starts))
+        edits.append(OneGraph(early_starts))
     if eager_into_graph:
-        found.append(IntoGraph())
+        edits.append(IntoGraph())
     if merge_copies:
-        found.append(MergedCopies())
+        edits.append(MergedCopies())
     if launch_first:
-        found.append(LaunchFirst())
+        edits.append(LaunchFirst())
     if read_later:
-        found.append(ReadLater())
-    found += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
+        edits.append(ReadLater())
+    edits += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
     if scale_host is not None:
-        found.append(ScaleHost(scale_host))
+        edits.append(ScaleHost(scale_host))
     if sync_latency_us is not None:
-        found.append(SyncLatency(sync_latency_us))
-    return found
+        edits.append(SyncLatency(sync_latency_us))
+    return edits

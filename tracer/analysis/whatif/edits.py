@@ -100,12 +100,12 @@ class WithoutSyncs(_FewerCalls):
             usual = kept[syncs[needed].groupby("position").size() * 2 > len(steps)]
             return [f"sync {position} stays: {reason}" for position, reason in usual.items()]
         for position in self.positions:
-            mine = syncs["position"] == position
-            if not mine.any():
+            at_position = syncs["position"] == position
+            if not at_position.any():
                 most = f"they have {syncs['position'].max()} at most" if len(syncs) else "they have none"
                 raise UsageError(f"no step has a sync {position}; {most}")
-            if (mine & needed).sum() * 2 > mine.sum():
-                reason = syncs.loc[mine & needed, "reason"].mode().iloc[0]
+            if (at_position & needed).sum() * 2 > at_position.sum():
+                reason = syncs.loc[at_position & needed, "reason"].mode().iloc[0]
                 raise UnsafePlanError(f"sync {position} cannot go: {reason}")
         changes.remove_calls(syncs.loc[syncs["position"].isin(self.positions) & ~needed, "call"].to_numpy())
         return []

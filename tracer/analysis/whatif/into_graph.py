@@ -43,24 +43,24 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
     graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))
     first = pd.Series(graphs, index=at[graphs]).groupby(level=0).first()
     call = activities["call"].to_numpy()
-    mine = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
-    mine = mine[(letter[call[mine]] == LAUNCH) & np.isin(at[call[mine]], first.index)]
-    call = call[mine]
+    kernels = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
+    kernels = kernels[(letter[call[kernels]] == LAUNCH) & np.isin(at[call[kernels]], first.index)]
+    call = call[kernels]
     graph = first.reindex(at[call]).to_numpy(np.int64)
     nvtx = host_ranges(causality.trace)
     operator = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls.iloc[call])
     starts = calls["start"].to_numpy()
     return pd.DataFrame(
         {
-            "kernel": activities["name"].astype(str).to_numpy()[mine],
+            "kernel": activities["name"].astype(str).to_numpy()[kernels],
             "operator": operator.astype(str),
             "where": np.where(starts[call] < starts[graph], BEFORE, BEHIND),
             "at": at[call],
-            "activity": mine,
+            "activity": kernels,
             "call": call,
             "graph": graph,
-            "hole_ns": _holes(activities)[mine],
-            "kernel_ns": (activities["end"] - activities["start"]).to_numpy()[mine],
+            "hole_ns": _holes(activities)[kernels],
+            "kernel_ns": (activities["end"] - activities["start"]).to_numpy()[kernels],
             "launch_ns": (calls["end"] - calls["start"]).to_numpy()[call],
             "is_wait_between": _is_wait_between(calls, starts[call], starts[graph]),
         }
@@ -150,8 +150,8 @@ def _holes(activities: pd.DataFrame) -> NDArray[np.int64]:
     """How long nothing, copies included, runs on the device before each activity; 0 for the first."""
     found = np.zeros(len(activities), np.int64)
     of_compute = activities["table"].isin([*COMPUTE_TABLES, "memcpys", "memsets"]).to_numpy()
-    for mine in activities[of_compute].groupby("device", sort=False).indices.values():
-        rows = np.flatnonzero(of_compute)[mine]
+    for of_device in activities[of_compute].groupby("device", sort=False).indices.values():
+        rows = np.flatnonzero(of_compute)[of_device]
         rows = rows[np.argsort(activities["start"].to_numpy()[rows], kind="stable")]
         start, end = (activities[name].to_numpy()[rows] for name in ("start", "end"))
         found[rows[1:]] = np.maximum(start[1:] - np.maximum.accumulate(end)[:-1], 0)

@@ -191,10 +191,10 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
                 continue
             behind = np.append(given.loc[~given["call"].isin(own["call"]), "start"].to_numpy(), NEVER)
             other[behind[np.searchsorted(behind, start)] < until_next] = another
-        told = np.searchsorted(own["start"], syncs["until"])
+        covered = np.searchsorted(own["start"], syncs["until"])
         stays = syncs["call"].isin(needed).to_numpy() | (other >= 0)
-        before = np.append(0, np.maximum.accumulate(np.where(stays, told, 0)))[:-1]
-        alone = (other >= 0) & (told > before)
+        before = np.append(0, np.maximum.accumulate(np.where(stays, covered, 0)))[:-1]
+        alone = (other >= 0) & (covered > before)
         for another in map(int, np.unique(other[alone])):
             reason = ORDERS.format(stream[lane], stream[another])
             _mark(table, syncs.loc[alone & (other == another), "call"].to_numpy(), reason)

@@ -66,9 +66,9 @@ def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], na
     thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
     moved = frame[["start", "end"]].to_numpy(np.int64).copy()
     for of_process, of_thread, rows in by_thread(calls):
-        mine = (process == of_process) & (thread == of_thread)
+        on_thread = (process == of_process) & (thread == of_thread)
         points = (2 * rows[:, None] + np.array([0, 1])).reshape(-1)
-        moved[mine] = _interpolated(moved[mine], causality.dag.time[points], time[points])
+        moved[on_thread] = _interpolated(moved[on_thread], causality.dag.time[points], time[points])
     return frame.assign(start=moved[:, 0], end=np.maximum(moved[:, 0], moved[:, 1]))
 
 

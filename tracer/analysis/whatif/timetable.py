@@ -112,6 +112,6 @@ def _graphs(causality: Causality, activities: pd.DataFrame) -> Ints:
     """The CUDA graph that each activity ran in, or that it is; `MISSING` for none."""
     found = np.full(len(activities), MISSING)
     for name in ("kernels", "graph_launches"):
-        mine = (activities["table"] == name).to_numpy()
-        found[mine] = causality.trace[name]["graph"].to_numpy()[activities["row"].to_numpy()[mine]]
+        in_table = (activities["table"] == name).to_numpy()
+        found[in_table] = causality.trace[name]["graph"].to_numpy()[activities["row"].to_numpy()[in_table]]
     return found
