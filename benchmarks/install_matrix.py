@@ -5,7 +5,8 @@ newest ones; and each Python with what `tests/engine_pins/installed` lists for v
 distributions that intertoken needs, and theirs, are installed; the others, such as torch, are there by name and version
 alone, with the engine's own requirements.
 
-Needs `uv` on PATH and the network. Build the wheel first: python -m build --wheel.
+Needs `uv` on PATH and the network. Build the wheel first: python -m build --wheel. Rows that FILE already has are kept,
+so that an interrupted run can be continued.
 Usage: python benchmarks/install_matrix.py dist/*.whl [--json FILE] PYTHON ...
 """
 
@@ -132,14 +133,17 @@ def beside(directory: Path, python: str, wheel: Path, engine: Path) -> dict[str,
     return {"versions": after, "commands": len(COMMANDS + WITH_EXTRAS), "failed": failed, **facts}
 
 
-def rows(wheel: Path, pythons: list[str]) -> Iterator[dict[str, Any]]:
-    """One row per environment; each is deleted after it was tried."""
+def rows(wheel: Path, pythons: list[str], known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row per environment that has none in `known`; each is deleted after it was tried."""
+    tried = {(row["python"], row["environment"]) for row in known}
     for python in pythons:
         version = done(python, "-c", "import platform; print(platform.python_version())").strip()
         ways: dict[str, Any] = {"lowest": "lowest-direct", "newest": "highest"}
         if version.split(".")[:2] >= ["3", "11"]:  # what the engines pin has no wheels for 3.10
             ways |= {engine.stem: engine for engine in PINS}
         for name, way in ways.items():
+            if (version, name) in tried:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 install = alone if isinstance(way, str) else beside
                 found = install(Path(folder, "environment"), python, wheel, way)
@@ -153,8 +157,8 @@ def main() -> None:
     parser.add_argument("pythons", nargs="+")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = []
-    for row in rows(options.wheel.absolute(), options.pythons):
+    found = json.loads(options.json.read_text("utf-8"))["rows"] if options.json and options.json.exists() else []
+    for row in rows(options.wheel.absolute(), options.pythons, found):
         ran = f"{row['commands'] - len(row['failed'])} of {row['commands']} commands"
         print(f"{row['python']:8}{row['environment']:16}{ran:20}pip changed: {', '.join(row['changed']) or 'nothing'}")
         print(*(f"    {line}" for line in row["failed"]), sep="\n", end="\n" if row["failed"] else "", flush=True)

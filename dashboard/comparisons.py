@@ -46,7 +46,7 @@ def measured(run: Run) -> Recording:
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
-    """All runs but the first compared with the first, each on the best basis that both have.
+    """Compare all other runs with the first one, each on the best basis that both have.
 
     Args:
         runs: the base and the others.
@@ -109,10 +109,10 @@ def methods_of(comparisons: Sequence[Against]) -> str:
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run but the first and figure, as returned by `compare_report.compare_table`.
+    """One row per figure and run, except the first run, as returned by `compare_report.compare_table`.
 
-    Columns run, against (the first), figure, base, other, estimate, low, high, and problem: of runs that cannot be
-    compared the one row says why, of others it is empty.
+    Columns run, against (the first), figure, base, other, estimate, low, high, and problem: a run that cannot be
+    compared has one row that says why; for others it is empty.
     """
     columns = ["run", "against", "figure", "base", "other", "estimate", "low", "high", "problem"]
     tables = [_rows(comparison).reindex(columns=columns) for comparison in against_base(runs)] if runs else []

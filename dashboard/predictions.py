@@ -84,8 +84,8 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     Raises TraceError if nothing can be predicted.
 
     Args:
-        store: that has the run.
-        run: which.
+        store: the store of the run.
+        run: the run.
         more: creates the edits that need more than the recording, see `advice.advise`.
     """
 
@@ -142,8 +142,8 @@ def what_if(
     """A run with edits; raises the errors of creating them, and of the prediction.
 
     Args:
-        store: that has the run.
-        run: which.
+        store: the store of the run.
+        run: the run.
         question: distinguishes this prediction from others of the run.
         edits: creates the edits.
     """

@@ -86,8 +86,9 @@ class Arrangement:
 
 
 class Bookmark(NamedTuple):
-    """A bookmarked part of a run: its key, its range (ns from the start of its first token's compute, as the
-    recording's own clock has more digits than a browser), and a note."""
+    """A bookmarked part of a run: its key, its range (ns from the start of its first token's compute, because the
+    recording's own clock has more digits than a browser can store), and a note.
+    """
 
     run: str
     low: Time

@@ -158,7 +158,7 @@ def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
 
 
 def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
-    """From the end of what a sync waited for up to the sync's return."""
+    """Lines from the end of the work that a sync waited for to the return of the sync."""
     if not len(lines):
         return []
     gap = np.full(len(lines), np.nan)

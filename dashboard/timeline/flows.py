@@ -44,7 +44,7 @@ def flows_of(
     Returns:
         kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
         activity's start, an activity's end and a sync's return, a record's start and a wait's start, or the end of the
-        last activity before the record and the start of the first behind the wait.
+        last activity before the record and the start of the first one after the wait.
     """
     of = _of_activity if rows[row].role == "stream" else _of_call if rows[row].role == "api" else _of_none
     found = list(of(rows, row, event, waits, pairs))
@@ -152,8 +152,9 @@ def event_pairs(trace: Trace) -> pd.DataFrame:
     """Every wait for a CUDA event, with the last record of that event before it.
 
     Columns: process, of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and of
-    a stream's wait the last activity before the record and the first behind the wait, with their streams and when the
-    one ended and the other began (ns): before_stream, ended, after_stream, began. MISSING where there are none.
+    a stream's wait the last activity before the record and the first one after the wait, with their streams and the end
+    of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there are
+    none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
     waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})

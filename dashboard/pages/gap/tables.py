@@ -100,7 +100,7 @@ def _longest(run: Run, report: GapReport, theme: str) -> list[dict[str, Any]]:
 
 
 def timeline_link(run: Run, step: int, theme: str) -> str:
-    """The overview at a step of the run, zoomed to the gap behind it."""
+    """The overview at a step of the run, zoomed to the gap after it."""
     assert run.tokens is not None
     at = run.tokens.clamp(int(np.searchsorted(run.tokens.step, step)))
     view = View(runs=(run.key,), token=at, theme=theme, rates=run.rates)
