@@ -19,8 +19,8 @@ class Tokens:
     Attributes:
         step: the steps' numbers.
         start, end: of each step's compute.
-        gap: the gap after each step, MISSING (-1) where none follows.
-        launch: start of the host call that launched each step's first compute; `start` where none is known.
+        gap: the gap after each step, MISSING (-1) after the last one.
+        launch: start of the host call that launched each step's first compute; `start` if it is unknown.
     """
 
     step: Ints

@@ -77,7 +77,7 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
 
 
 def _token_starts(run: Run, row: Row) -> Ints:
-    """Start of each token in a row, ns: of its compute on the device, of its step on the host; and no end."""
+    """Start of each token in a row, ns (compute on a device, step on a host), followed by `MOST_NS`."""
     assert run.tokens is not None
     starts = run.tokens.start
     if row.role != "stream" and run.steps is not None:

@@ -202,7 +202,7 @@ def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
 
 
 def _agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
-    """Whether all bounds permit that both clocks are the same."""
+    """Whether all bounds allow both clocks to agree."""
     return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
 
 
