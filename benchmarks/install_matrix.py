@@ -106,7 +106,8 @@ def done(*program: str) -> str:
 def alone(directory: Path, python: str, wheel: Path, resolution: str) -> dict[str, Any]:
     """An environment with nothing but intertoken."""
     environment = Environment(directory, python)
-    environment.install("--resolution", resolution, str(wheel))
+    # named here, so that "lowest-direct" means these too
+    environment.install("--resolution", resolution, str(wheel), *PROJECT["dependencies"])
     failed = environment.failures(COMMANDS)
     return {"versions": environment.versions(), "changed": [], "commands": len(COMMANDS), "failed": failed}
 
