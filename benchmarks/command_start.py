@@ -1,5 +1,7 @@
 """Run time of `info`, `syncs` and `gaps` on a small recording, compared with `python -c "import pandas"`, interleaved.
 
+CPU time is user and system time, which depends less on what else the machine does.
+
 One uncounted run of each warms up the caches and the bytecode, which are kept in a separate folder.
 Usage: python benchmarks/command_start.py [--repeats 9] [--json FILE] [RECORDING ...]
 """
@@ -10,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -33,19 +36,25 @@ def programs(recordings: list[Path]) -> dict[str, list[str]]:
     return {"import pandas": [sys.executable, "-c", "import pandas"], "--help": [*command, "--help"], **of_recordings}
 
 
-def measured(recordings: list[Path], repeats: int) -> dict[str, list[float]]:
-    """Return the seconds of every run, by name; each round runs every command once."""
-    seconds: dict[str, list[float]] = {name: [] for name in programs(recordings)}
+def measured(recordings: list[Path], repeats: int) -> dict[str, list[tuple[float, float]]]:
+    """Return wall-clock and CPU seconds of every run, by name; each round runs every command once."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in programs(recordings)}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONPATH": str(ROOT), "INTERTOKEN_CACHE": "off"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for turn in range(repeats + 1):
             for name, program in programs(recordings).items():
-                begin = time.perf_counter()
+                begin, cpu = time.perf_counter(), cpu_of_children()
                 subprocess.run(program, env=environment, check=True, capture_output=True)
                 if turn:
-                    seconds[name].append(time.perf_counter() - begin)
+                    seconds[name].append((time.perf_counter() - begin, cpu_of_children() - cpu))
     return seconds
+
+
+def cpu_of_children() -> float:
+    """Return user and system seconds of all child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -55,13 +64,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     seconds = measured(options.recordings or [SAMPLES / name for name in CHOSEN], options.repeats)
-    pandas = statistics.median(seconds["import pandas"])
     rows: dict[str, dict[str, Any]] = {}
-    for name, taken in seconds.items():
-        median = statistics.median(taken)
-        rows[name] = {"s": median, "least_s": min(taken), "most_s": max(taken), "ratio": median / pandas}
+    for name, runs in seconds.items():
+        wall, cpu = ([run[at] for run in runs] for at in (0, 1))
+        median, used = statistics.median(wall), statistics.median(cpu)
+        rows[name] = {"s": median, "least_s": min(wall), "most_s": max(wall), "cpu_s": used}
+        base = rows["import pandas"]
+        rows[name] |= {"ratio": median / base["s"], "cpu_ratio": used / base["cpu_s"]}
         print(
-            f"{name:34}{median:6.2f} s  ({min(taken):.2f} to {max(taken):.2f})  {median / pandas:.2f} × import pandas"
+            f"{name:34}{median:6.2f} s  ({min(wall):.2f} to {max(wall):.2f})  CPU {used:5.2f} s  "
+            f"{rows[name]['cpu_ratio']:.2f} × import pandas"
         )
     if options.json:
         facts = {"machine": machine(), "repeats": options.repeats, "programs": rows}

@@ -2,10 +2,11 @@
 
 Environments: each Python with the lowest versions that pyproject.toml allows (and that have wheels for it) and with the
 newest ones; and each Python with what `tests/engine_pins/installed` lists for vLLM and SGLang. Of an engine only the
-distributions that intertoken needs are installed; the others, such as torch, are there by name and version alone, with
-the engine's own requirements.
+distributions that intertoken needs, and theirs, are installed; the others, such as torch, are there by name and version
+alone, with the engine's own requirements.
 
-Needs `uv` on PATH and the network. Build the wheel first: python -m build --wheel.
+Needs `uv` on PATH and the network. Build the wheel first: python -m build --wheel. Rows that FILE already has are kept,
+so that an interrupted run can be continued.
 Usage: python benchmarks/install_matrix.py dist/*.whl [--json FILE] PYTHON ...
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from read_nsys_sqlite import machine
 
 ROOT = Path(__file__).parents[1]
@@ -72,10 +74,8 @@ class Environment:
 
     def versions(self) -> dict[str, str]:
         """Distribution -> version."""
-        return {
-            each["name"].lower().replace("_", "-"): each["version"]
-            for each in json.loads(self.pip("list", "--format", "json"))
-        }
+        installed = json.loads(self.pip("list", "--format", "json"))
+        return {canonicalize_name(each["name"]): each["version"] for each in installed}
 
     def failures(self, commands: tuple[str, ...]) -> list[str]:
         """The commands that do not end with exit code 0, each with the last line that it printed."""
@@ -106,7 +106,8 @@ def done(*program: str) -> str:
 def alone(directory: Path, python: str, wheel: Path, resolution: str) -> dict[str, Any]:
     """An environment with nothing but intertoken."""
     environment = Environment(directory, python)
-    environment.install("--resolution", resolution, str(wheel))
+    # named here, so that "lowest-direct" means these too
+    environment.install("--resolution", resolution, str(wheel), *PROJECT["dependencies"])
     failed = environment.failures(COMMANDS)
     return {"versions": environment.versions(), "changed": [], "commands": len(COMMANDS), "failed": failed}
 
@@ -117,26 +118,33 @@ def beside(directory: Path, python: str, wheel: Path, engine: Path) -> dict[str,
     lines = (ROOT / "tests/engine_pins/installed" / engine.name).read_text("utf-8").splitlines()
     there = dict(line.split("==") for line in lines if not line.startswith("#"))
     ours = needed([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["perfetto"]])
-    real = {name: version for name, version in there.items() if name.lower().replace("_", "-") in ours}
-    environment.install("--no-deps", *(f"{name}=={version}" for name, version in real.items()))
-    write_metadata(environment.site, {name: at for name, at in there.items() if name not in real}, engine)
+    real = [f"{name}=={at}" for name, at in there.items() if canonicalize_name(name) in ours]
+    pins = directory / "pins.txt"
+    pins.write_text("\n".join(lines) + "\n", "utf-8")
+    environment.install("--constraint", str(pins), *real)
+    installed = environment.versions()
+    others = {name: at for name, at in there.items() if canonicalize_name(name) not in installed}
+    write_metadata(environment.site, others, engine)
     before = environment.versions()
     environment.pip("install", "--quiet", f"{wheel}[cupti,perfetto]")
     after = environment.versions()
     changed = [f"{name} {at} → {after.get(name, 'gone')}" for name, at in before.items() if after.get(name) != at]
     failed = environment.failures(COMMANDS + WITH_EXTRAS)
-    facts = {"there": len(before), "real": len(real), "added": len(after) - len(before), "changed": changed}
+    facts = {"there": len(before), "real": len(installed), "added": len(after) - len(before), "changed": changed}
     return {"versions": after, "commands": len(COMMANDS + WITH_EXTRAS), "failed": failed, **facts}
 
 
-def rows(wheel: Path, pythons: list[str]) -> Iterator[dict[str, Any]]:
-    """One row per environment; each is deleted after it was tried."""
+def rows(wheel: Path, pythons: list[str], known: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row per environment that has none in `known`; each is deleted after it was tried."""
+    tried = {(row["python"], row["environment"]) for row in known}
     for python in pythons:
         version = done(python, "-c", "import platform; print(platform.python_version())").strip()
         ways: dict[str, Any] = {"lowest": "lowest-direct", "newest": "highest"}
         if version.split(".")[:2] >= ["3", "11"]:  # what the engines pin has no wheels for 3.10
             ways |= {engine.stem: engine for engine in PINS}
         for name, way in ways.items():
+            if (version, name) in tried:
+                continue
             with tempfile.TemporaryDirectory() as folder:
                 install = alone if isinstance(way, str) else beside
                 found = install(Path(folder, "environment"), python, wheel, way)
@@ -150,15 +158,15 @@ def main() -> None:
     parser.add_argument("pythons", nargs="+")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = []
-    for row in rows(options.wheel.absolute(), options.pythons):
+    found = json.loads(options.json.read_text("utf-8"))["rows"] if options.json and options.json.exists() else []
+    for row in rows(options.wheel.absolute(), options.pythons, found):
         ran = f"{row['commands'] - len(row['failed'])} of {row['commands']} commands"
         print(f"{row['python']:8}{row['environment']:16}{ran:20}pip changed: {', '.join(row['changed']) or 'nothing'}")
         print(*(f"    {line}" for line in row["failed"]), sep="\n", end="\n" if row["failed"] else "", flush=True)
         found.append(row)
-    if options.json:
-        facts = {"machine": machine(), "date": datetime.date.today().isoformat(), "rows": found}
-        options.json.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if options.json:
+            facts = {"machine": machine(), "date": datetime.date.today().isoformat(), "rows": found}
+            options.json.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -355,6 +355,27 @@ def engines(found: dict[str, Any]) -> Iterator[str]:
     yield table(["process", "engine", "case", "untraced", "attached", "recorded"], rows)
 
 
+def installs(found: dict[str, Any]) -> Iterator[str]:
+    shown = ("numpy", "pandas", "pyarrow", "click", "rich", "plotly", "dash")
+    yield (
+        "A wheel installed into environments with the lowest versions that `pyproject.toml` allows (and that have "
+        "wheels for that Python), with the newest ones, and with what pip installs for vLLM and SGLang, whose "
+        "distributions that intertoken does not use are there by name and version alone. *Changed* lists distributions "
+        "that pip installed in another version than before; *commands* counts those that ended without an error."
+    )
+    yield table(
+        ["Python", "environment", "changed", "commands", *shown],
+        [
+            [
+                row["python"], row["environment"], ", ".join(row["changed"]) or "nothing",
+                f"{row['commands'] - len(row['failed'])} of {row['commands']}",
+                *(row["versions"].get(name, "–") for name in shown),
+            ]
+            for row in found["rows"]
+        ],
+    )  # fmt: skip
+
+
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
     ("The gap corrected by the untraced rate", "gap_by_rate", gaps_by_rate),
@@ -367,8 +388,21 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("Two GPUs", "gpu_pipeline", pipeline),
     ("Many sequences", "gpu_kv_streams", kv_streams),
     ("vLLM and transformers, recorded", "engine_samples", engines),
+    ("Installed beside other packages", "install_matrix", installs),
 )
 """Title, file and writer of each section."""
+
+
+def machine_of(machine: dict[str, Any]) -> Iterator[str]:
+    if "gpu" in machine:
+        yield f"{machine['gpu']}, driver {machine['driver']}"
+    else:
+        yield f"{machine['cores']} cores ({machine['cpu']})"
+
+
+def commit_of(found: dict[str, Any]) -> Iterator[str]:
+    if "commit" in found:
+        yield f"commit {found['commit']}"
 
 
 def report() -> str:
@@ -376,9 +410,7 @@ def report() -> str:
     parts = [HEAD.strip()]
     for title, name, section in SECTIONS:
         found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        where = (
-            f"{found['machine']['gpu']}, driver {found['machine']['driver']}, commit {found['commit']}, {found['date']}"
-        )
+        where = ", ".join((*machine_of(found["machine"]), *commit_of(found), found["date"]))
         parts += [f"## {title}", f"`{name}.json`: {where}.", *section(found)]
     return "\n\n".join(parts) + "\n"
 

@@ -1,8 +1,8 @@
-"""Slow answers: computed in the background, once for all readers, the latest kept.
+"""Slow answers: computed in the background, once for all readers; the latest ones are kept.
 
-Threads, and not Dash's background callbacks: those start a process per question, which would need the recording pickled
-or read again. Here all readers with the same question share one answer, and the page polls for it, so any server
-process can answer.
+This uses threads instead of Dash's background callbacks, which start a process per question and would need the
+recording pickled or read again. All readers with the same question share one answer, and the page polls for it, so any
+server process can answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BYTES: Final = 100  # of memory that an event takes
 
 
 def heaviest() -> int:
-    """Most events held by all kept answers: a sixteenth of the memory of this machine or container."""
+    """Maximum number of events in all kept answers: a sixteenth of the memory of this machine or container."""
     return half_of_memory() // 8 // _BYTES
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A question: its answer, its weight, its lane, and how many of the lane are kept."""
+    """A question: its answer, its weight, its lane, and how many answers of the lane are kept."""
 
     future: Future[Any]
     weight: Callable[[Any], int]
@@ -41,8 +41,8 @@ class _Asked:
 class Background:
     """Questions and their answers. Safe to use from several threads.
 
-    Each lane has a thread of its own while there is work for it, so that the questions of one page do not wait for
-    those of another. What is kept weighs at most `most` events together, the answer asked for last excepted.
+    Each lane has its own thread while it has work, so that the questions of one page do not wait for those of another.
+    The kept answers together weigh at most `most` events, not counting the last one requested.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -58,9 +58,9 @@ class Background:
         """The answer to a question, perhaps not ready yet; asking again returns the same one.
 
         Args:
-            lane: who asks.
-            question: what is asked.
-            work: finds the answer.
+            lane: the lane of the question.
+            question: identifies the answer.
+            work: computes the answer.
             weight: how much memory the answer takes, in events.
             most: how many of the lane's answers are kept.
         """
@@ -83,7 +83,7 @@ class Background:
             return future
 
     def now(self, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int]) -> Answer:
-        """The same, computed in the calling thread unless known; for what several answers need."""
+        """The same, computed in the calling thread unless it is known; for parts that several answers need."""
         with self._lock:
             known = self._asked.get(question)
             future: Future[Answer] = known.future if known else Future()

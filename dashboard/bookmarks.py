@@ -1,8 +1,8 @@
 """Bookmarks of a recording in a file beside it, NAME.bookmarks.json, if this server may write there.
 
 The file is JSON: {"bookmarks": [{"low": ns, "high": ns, "note": text, "within": text}, ...]}, times from the start of
-the first token's compute; `within` names the part of a recording that holds several runs. What is not of that form, too
-large or no plain file counts for nothing, and is never written over.
+the first token's compute; `within` names the part of a recording that holds several runs. A file of another form, too
+large a file, or anything but a regular file is ignored and never overwritten.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ def may_keep(run: Run) -> bool:
 
 
 def kept(run: Run) -> list[Bookmark]:
-    """A run's bookmarks in the file."""
+    """The bookmarks of a run in the file."""
     file = file_of(run)
     found = None if file is None else _read(file)
     return [_shown(run, one) for one in found.bookmarks if one.within == run.within] if found else []
 
 
 def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
-    """Write the bookmarks of a run; those of other parts of its recording stay.
+    """Write the bookmarks of a run; those of other parts of its recording are kept.
 
     Raises:
         UsageError: the server may not write there, or there are more than `MOST_BOOKMARKS`.
     """
     file = file_of(run)
     if file is None or not may_keep(run):
-        raise UsageError("this server may not write beside the recording; the link holds the bookmarks")
+        raise UsageError("this server may not write next to the recording; the bookmarks are in the link")
     before = _read(file)
     others = [one for one in before.bookmarks if one.within != run.within] if before else []
-    mine = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
-    if len(others) + len(mine) > MOST_BOOKMARKS:
+    own = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
+    if len(others) + len(own) > MOST_BOOKMARKS:
         raise UsageError(f"a recording has room for {MOST_BOOKMARKS} bookmarks")
     try:
-        _write(file, _File(bookmarks=[*others, *mine]).model_dump())
+        _write(file, _File(bookmarks=[*others, *own]).model_dump())
     except OSError as problem:
         raise UsageError(f"the bookmarks cannot be written: {problem.strerror}") from None
 

@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     if (prefix := prefix_of(value)) is None:
-        raise click.BadParameter(f"{value[:100]!r} is no path of an address; for example /intertoken")
+        raise click.BadParameter(f"{value[:100]!r} is not a path of a URL, such as /intertoken")
     return prefix
 
 
@@ -38,14 +38,14 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     try:
         return str(ip_address(value))
     except ValueError:
-        raise click.BadParameter(f"{value[:100]!r} is no IP address; for example 127.0.0.1") from None
+        raise click.BadParameter(f"{value[:100]!r} is not an IP address, such as 127.0.0.1") from None
 
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[TRACE_OR_DIR]...", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
+    "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 for any free one."
 )
 @click.option("--open/--no-open", "opens", default=True, help="Open a browser.")
 @click.option(
@@ -82,7 +82,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     "names",
     multiple=True,
     metavar="NAME",
-    help="Also answer to this host name, as behind a proxy; repeatable.",
+    help="Also accept this host name, for example behind a proxy; repeatable.",
 )
 @click.option("--upload/--no-upload", "takes", default=True, help="Whether readers may upload recordings.")
 @click.option(
@@ -100,7 +100,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for parsed recordings.  [default: INTERTOKEN_CACHE, or in the user's cache directory]",
 )
-@click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing; parse every recording again.")
+@click.option("--no-cache", "forgets", is_flag=True, help="Do not cache; parse every recording again.")
 @click.option(
     "--record/--no-record", "records", default=True,
     help="Whether readers may start runs on this machine; never with --no-token.",
@@ -140,10 +140,10 @@ def dashboard(
 ) -> None:
     """Show recordings side by side in a browser.
 
-    A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
-    while the page is open. What readers upload is gone when the command ends. From the record page readers start
-    `intertoken run`. The link that is printed holds a token, without which nobody else on this machine reads anything.
-    Recordings are read in processes of their own; where reading fails, the page says so in the recording's place.
+    A directory that is not itself a recording is searched for recordings, two levels deep; new ones appear while the
+    page is open. Uploads are deleted when the command ends. On the record page, readers can start `intertoken run`. The
+    printed link contains a token, without which other users of this machine cannot read anything. Recordings are read
+    in separate processes; if reading fails, the page says so in place of the recording.
     """
     from dashboard.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
@@ -187,7 +187,7 @@ def dashboard(
 
 
 def _token(token: str, file: Path | None, is_open: bool) -> str | None:
-    """The token that readers must know, None for none; says what makes it a weak one."""
+    """The token that readers must give, None for none; warns if it is weak."""
     given = click.get_current_context().get_parameter_source("token") is not ParameterSource.DEFAULT
     os.environ.pop(VARIABLE, None)  # child processes need not know it
     if sum((given, file is not None, is_open)) > 1:
@@ -208,7 +208,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
 
 
 def _file_options(command: Command) -> Command:
-    """TRACE..., --token and --force, which every command takes that makes a file of several runs."""
+    """Add TRACE..., --token and --force, which every command takes that writes a file about several runs."""
     for option in (
         click.option("--force", is_flag=True, help="Replace FILE."),
         click.option("--token", type=click.IntRange(0), metavar="N",
@@ -293,14 +293,14 @@ def timeline(
 
 
 def _runs_directory(paths: Iterable[Path]) -> Path | None:
-    """The first of the paths that is a directory of runs, and not one itself."""
+    """The first path that is a directory of runs and not itself a run."""
     from tracer.formats import is_trace
 
     return next((path for path in paths if path.is_dir() and not is_trace(path)), None)
 
 
 def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
-    """Whether what comes into this directory is found when the paths are searched."""
+    """Whether new recordings in this directory are found when the paths are searched."""
     return any(path.resolve() in (runs.resolve(), runs.resolve().parent) for path in paths)
 
 

@@ -24,7 +24,7 @@ _NUMBERS: Final = ("base", "other", "estimate", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A run compared with the base; `found` is None if `problem` says why they cannot be compared."""
+    """A run compared with the base; `found` is None if `problem` says why the two cannot be compared."""
 
     base: Run
     other: Run
@@ -36,7 +36,7 @@ def measured(run: Run) -> Recording:
     """A run's measurement for comparisons, under a name that can be shown.
 
     Raises:
-        TraceError: it cannot be read any more, or it has no two consecutive steps.
+        TraceError: it can no longer be read, or it has no two consecutive steps.
     """
     if run.trace is None or run.steps is None:
         raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")
@@ -46,7 +46,7 @@ def measured(run: Run) -> Recording:
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
-    """All runs but the first compared with the first, each on the best basis that both have.
+    """Compare all other runs with the first one, each on the best basis that both have.
 
     Args:
         runs: the base and the others.
@@ -69,9 +69,9 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] =
     ]  # fmt: skip
 
 
-def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run) -> Against:
+def _against(base: Run, base_run: compare.Run, other: Run, other_run: compare.Run) -> Against:
     try:
-        return Against(base, other, compare.compare(mine, theirs))
+        return Against(base, other, compare.compare(base_run, other_run))
     except IntertokenError as problem:
         return Against(base, other, problem=printable(str(problem)))
 
@@ -96,26 +96,26 @@ def _kept(against: Against) -> int:
     return 1 if against.found is None else sum(_weight(r) for r in against.found.other.recordings)
 
 
-def cautions_of(found: Sequence[Against]) -> list[str]:
+def cautions_of(comparisons: Sequence[Against]) -> list[str]:
     """Cautions that apply to any of their differences, each once."""
-    return list(dict.fromkeys(text for one in found if one.found is not None for text in one.found.cautions))
+    return list(dict.fromkeys(text for one in comparisons if one.found is not None for text in one.found.cautions))
 
 
-def methods_of(found: Sequence[Against]) -> str:
+def methods_of(comparisons: Sequence[Against]) -> str:
     """How the intervals of rates were computed; "" if there are none."""
-    stated = [one.found for one in found if one.found is not None and one.found.speedup is not None]
+    stated = [one.found for one in comparisons if one.found is not None and one.found.speedup is not None]
     methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
     return f"95 % intervals of rates: {methods}." if methods else ""
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run but the first and figure, as `compare_report.compare_table` makes them.
+    """One row per figure and run, except the first run, as returned by `compare_report.compare_table`.
 
-    Columns run, against (the first), figure, base, other, estimate, low, high, and problem: of runs that cannot be
-    compared the one row says why, of others it is empty.
+    Columns run, against (the first), figure, base, other, estimate, low, high, and problem: a run that cannot be
+    compared has one row that says why; for others it is empty.
     """
     columns = ["run", "against", "figure", "base", "other", "estimate", "low", "high", "problem"]
-    tables = [_rows(found).reindex(columns=columns) for found in against_base(runs)] if runs else []
+    tables = [_rows(comparison).reindex(columns=columns) for comparison in against_base(runs)] if runs else []
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
 
 

@@ -48,8 +48,8 @@ class Executions:
 def executions_of(trace: Trace | None, steps: pd.DataFrame | None, graph: RunGraph) -> Executions:
     """Find the node of every kernel in the token steps.
 
-    The CPU backend names a kernel `op(node)`. CUDA graphs number their nodes as they are made: where a recording has as
-    many numbers as the plan has launches, the k-th number is the k-th launch.
+    The CPU backend names a kernel `op(node)`. CUDA graphs number their nodes in order of creation: if a recording has
+    as many numbers as the plan has launches, the k-th number is the k-th launch.
     """
     nothing = pd.DataFrame({name: pd.Series(dtype="int64") for name in ("node", "start", "end", "stream")})
     if trace is None or steps is None or not len(steps):
@@ -76,6 +76,6 @@ def _by_name(names: pd.Series, graph: RunGraph) -> Ints:
 
 
 def _by_number(numbers: Ints, known: Ints, launches: Sequence[int]) -> Ints:
-    """The node of every kernel by its number in the CUDA graph; MISSING where it has none."""
+    """The node of every kernel by its number in the CUDA graph; MISSING for kernels without one."""
     place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
     return np.where(known[place] == numbers, np.array(launches, dtype=np.int64)[place], MISSING)

@@ -34,37 +34,37 @@ def place() -> html.Div:
 
 
 def say(problem: Exception) -> None:
-    """Tell the page that asked, whose components stay as they were; the log gets the traceback.
+    """Show a message on the page that made the request, and leave its components unchanged; log the traceback.
 
-    For `Dash(on_error=)`. Our own errors are shown; of others only a number is shown, under which the log has the
-    details.
+    For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, under which the log has
+    the details.
     """
     number = _logged(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(problem, IntertokenError):
-        said = f"{plain(str(problem), 600)} ({when})"
+        message = f"{plain(str(problem), 600)} ({when})"
     else:
-        said = (
+        message = (
             f"The server failed at this, and the page shows what it showed before. Change something or load the page "
             f"again; if it stays so, the output of intertoken dashboard says why: failure {number}, {when}."
         )
-    set_props("failure-said", {"children": said})
+    set_props("failure-said", {"children": message})
     set_props("failure", {"hidden": False})
 
 
 def catch(server: Flask) -> None:
-    """Answer 500 with a number, under which the log has the traceback, to whatever no page can say in place."""
+    """Answer 500 with a number, under which the log has the traceback, for failures that no page can show itself."""
 
     @server.errorhandler(Exception)
     def answer(problem: Exception) -> Answer | HTTPException:
         if isinstance(problem, HTTPException):
             return problem
-        said = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
-        return Response(said, 500, mimetype="text/plain")
+        message = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
+        return Response(message, 500, mimetype="text/plain")
 
 
 def _logged(problem: Exception) -> str:
-    """A number under which the log has the traceback, the last of it: its lines may hold a stranger's text."""
+    """Log the end of the traceback, whose lines may contain untrusted text, and return its number."""
     number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
     _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
     return number

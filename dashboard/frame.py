@@ -1,8 +1,8 @@
-"""What all pages share: one server, the navigation, and what stands around a page's own sections.
+"""The common part of all pages: one server, the navigation, and the elements around a page's own sections.
 
 Each page is a Dash app of its own on the same Flask server. Dash's `pages` would keep all of them in one list per
-process, so that two dashboards (the tests make many) would show each other's, and in one name space of components and
-callbacks. Links between pages are relative: they hold behind any prefix.
+process, so that two dashboards (as in the tests) would show each other's pages, and in one namespace of components and
+callbacks. Links between pages are relative, so they work behind any prefix.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def add_pages(
     """Serve the pages.
 
     Args:
-        server: serves them.
+        server: the server.
         pages: in the order of the navigation.
         store: their runs.
         prefix: path before all addresses in the browser, "" or such as "/tool".

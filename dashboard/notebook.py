@@ -32,11 +32,11 @@ def timeline(
         EmptyTraceError: it has no token steps.
     """
     name = plain(str(trace.metadata.get("source") or "recording"))
-    found = analyse(trace, name)
-    run = Run("0", name, found.summary, Recording(Path(), trace), found.steps)
-    run.__dict__.update(gaps=found.gaps, syncs=found.syncs)
+    analysed = analyse(trace, name)
+    run = Run("0", name, analysed.summary, Recording(Path(), trace), analysed.steps)
+    run.__dict__.update(gaps=analysed.gaps, syncs=analysed.syncs)
     if run.tokens is None:
-        raise EmptyTraceError(found.summary.problem or f"{name} has no token steps")
+        raise EmptyTraceError(analysed.summary.problem or f"{name} has no token steps")
     view = View(runs=(run.key,), token=token)
     view = replace(view, range=scene.range_of([run], view, show))
     figure, height = scene.timeline([run], view, theme, width)

@@ -35,7 +35,7 @@ def stamp_of(path: Path) -> Stamp:
 
 @dataclass(eq=False)
 class Place:
-    """A recording: where it is, as it was found, what its runs are called, and once they are read the runs."""
+    """A recording: its path, its state when it was found, the names of its runs and, once they are read, the runs."""
 
     path: Path
     stamp: Stamp
@@ -47,7 +47,7 @@ class Place:
     _share: float | None = None
 
     def read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
-        """Its runs; a second caller waits for the first. `arrived` is called once they are there."""
+        """Its runs; a second caller waits for the first. `arrived` is called once they are read."""
         with self._lock:
             if self.runs is not None:
                 return self.runs
@@ -57,8 +57,8 @@ class Place:
                     self.runs = self._read(cache, readers)
             except Exception as problem:  # an internal error must not hide the others
                 _log.exception("%s cannot be shown", self.path)
-                said = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
-                self.runs = [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+                message = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
+                self.runs = [Run(self.key, self.name, Summary(self.name, problem=message), path=self.path)]
         self.arrived()
         return self.runs
 
@@ -76,12 +76,12 @@ class Place:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is called wherever it is shown, alone or beside others of the same name; its key first."""
+        """Its names wherever it is shown, alone or beside others of the same name; its key first."""
         alone, parent = name_of(self.path), self.path.absolute().parent.name
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)
 
     def key_of(self, name: str) -> str | None:
-        """The key for a name of it, or of a run in it; None if it is neither."""
+        """The key for one of its names, or of a run in it; None for any other name."""
         if name in self.names:
             return self.key
         for own in self.names:
@@ -99,8 +99,8 @@ class Place:
         """Its runs or, until they are read, a placeholder."""
         if self.runs is not None:
             return self.runs
-        said = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"
-        return [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+        message = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"
+        return [Run(self.key, self.name, Summary(self.name, problem=message), path=self.path)]
 
     def _tell(self, share: float) -> None:
         self._share = share

@@ -1,6 +1,6 @@
 """Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
 
-Questions hold weak references to runs, so that a run whose recording is gone is not kept alive by its answers.
+Questions hold weak references to runs, so that answers do not keep a run alive after its recording is gone.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     """
 
     def work() -> Prediction:
-        found = predict_from(_base(store, run), [WithoutSyncs(positions)])
-        return replace(found, trace=Trace({}))
+        prediction = predict_from(_base(store, run), [WithoutSyncs(positions)])
+        return replace(prediction, trace=Trace({}))
 
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
@@ -84,16 +84,16 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     Raises TraceError if nothing can be predicted.
 
     Args:
-        store: that has the run.
-        run: which.
-        more: makes edits that need more than the recording, see `advice.advise`.
+        store: the store of the run.
+        run: the run.
+        more: creates the edits that need more than the recording, see `advice.advise`.
     """
 
     def work() -> Advised:
-        found = advise(*_recorded(run), _base(store, run), more())
-        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in found.kept)
-        unsure = {label: replace(one, trace=Trace({})) for label, one in found.unsure.items()}
-        return replace(found, kept=tuple(kept), unsure=unsure)
+        prediction = advise(*_recorded(run), _base(store, run), more())
+        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in prediction.kept)
+        unsure = {label: replace(one, trace=Trace({})) for label, one in prediction.unsure.items()}
+        return replace(prediction, kept=tuple(kept), unsure=unsure)
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
 
@@ -105,7 +105,7 @@ class Sites:
     Attributes:
         idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.
         calls: in launches, copies and waits, see `by_site`; None if the recording shows no calls.
-        notes: the part of that without a call site.
+        notes: the parts without a call site.
         hosts: the host in the median step and in a slow one, see `host_steps`.
     """
 
@@ -139,23 +139,23 @@ def what_if(
     question: Hashable,
     edits: Callable[[], Sequence[Edit]],
 ) -> Future[WhatIf]:
-    """What a run would be with edits; fails with what making them, or the prediction, raises.
+    """A run with edits; raises the errors of creating them, and of the prediction.
 
     Args:
-        store: that has the run.
-        run: which.
-        question: what tells this one from others of the run.
-        edits: makes them.
+        store: the store of the run.
+        run: the run.
+        question: distinguishes this prediction from others of the run.
+        edits: creates the edits.
     """
 
     def work() -> WhatIf:
         base = _base(store, run)
-        found = predict_from(base, edits())
+        prediction = predict_from(base, edits())
         before = run
         if base.state == CORRECTED:
             before = _run(run, f"{run.name} · without its profiler", predict_from(base, []).trace)
         under = ", still under its profiler" if base.state == TRACED else ""
-        return WhatIf(found, (before, _run(run, f"{run.name} · {found.label}{under}", found.trace)))
+        return WhatIf(prediction, (before, _run(run, f"{run.name} · {prediction.label}{under}", prediction.trace)))
 
     def weight(answer: WhatIf) -> int:
         return 2 * len(answer.found.trace) + _FIGURES

@@ -53,7 +53,7 @@ def with_rate(rates: Iterable[Rate], run: str, steps_per_s: float | None) -> tup
     """The rates after setting a run's, None to remove it.
 
     Raises:
-        NoRate: the view has the most rates already.
+        NoRate: the view already has the maximum number of rates.
     """
     others = [rate for rate in rates if rate.run != run]
     if steps_per_s is None:
@@ -79,7 +79,7 @@ def pairs_of(rates: Iterable[Rate]) -> list[tuple[str, str]]:
 
 
 def parsed(fields: Iterable[str]) -> tuple[Rate, ...]:
-    """The inverse of `pairs_of`; invalid fields are left out, the last one for a run counts."""
+    """The inverse of `pairs_of`; invalid fields are left out, and the last one for a run wins."""
     found: tuple[Rate, ...] = ()
     for field in fields:
         number, _, run = field.partition(":")

@@ -29,9 +29,9 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
     """Report readiness with an empty message; then handle tasks, answering each with nothing or a one-line error.
 
     Args:
-        line: brings (work, path, arguments).
-        memory: most bytes that reading may take.
-        share: gets how much of the work is done.
+        line: receives (work, path, arguments).
+        memory: maximum number of bytes that reading may take.
+        share: receives the completed share of the work.
         scratch: a directory for temporary files.
         prepare: called once before.
     """
@@ -77,7 +77,7 @@ def done(memory: int, share: Any, work: Callable[..., None], path: Path, *argume
 
 
 def _end_with_parent() -> None:
-    """End with the server, also if it is killed."""
+    """Make this process end with the server, even if the server is killed."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

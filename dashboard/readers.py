@@ -1,4 +1,4 @@
-"""Processes that read recordings, so that a file which crashes, exhausts or stalls its reader affects nothing else."""
+"""Processes that read recordings, so that a file that crashes, exhausts or stalls its reader affects nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def half_of_memory() -> int:
-    """Half of the bytes of memory that this machine, or this container, has."""
+    """Half of the memory of this machine or container, bytes."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(whole, int(_CGROUP.read_text())) // 2
@@ -45,8 +45,8 @@ class Limits:
     """Limits on reading one recording.
 
     Attributes:
-        memory: bytes beyond those of a reader that has read nothing.
-        seconds: of the clock; a file or directory gets a second more for each of its megabytes.
+        memory: bytes, in addition to those of an idle reader.
+        seconds: wall-clock time; a file or directory gets one more second per megabyte.
     """
 
     memory: int = field(default_factory=half_of_memory)
@@ -64,16 +64,16 @@ class Limits:
 class Readers:
     """Readers of recordings. Safe to use from several threads; the processes are started when first needed.
 
-    `multiprocessing` as it is: of the pools, those of the standard library end with a process of theirs, and Pebble
-    (5.2) loses the task of one that ends as soon as it has begun.
+    This uses plain `multiprocessing`: the pools of the standard library break when one of their processes ends, and
+    Pebble (5.2) loses the task of a process that ends directly after its start.
 
     Args:
         limits: of each recording.
         prepare: called in each new process, such as to register more formats.
-        within: a directory for what they keep; by default that for temporary files.
+        within: a directory for their data; by default the one for temporary files.
 
     Attributes:
-        cache: where what was read is kept that shall be gone with the readers.
+        cache: the cache for parsed recordings that are deleted with the readers.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Readers:
         self._give_back(self._take_process())
 
     def close(self) -> None:
-        """End the processes, whatever they do, and remove their files."""
+        """End the processes, whatever they are doing, and remove their files."""
         with self._lock:
             self._closed = True
             every = list(self._all)
@@ -106,7 +106,7 @@ class Readers:
         """Have a reader call `work(path, *arguments)`, and report its progress as `tracer.progress` does.
 
         Raises:
-            TraceError: the recording cannot be read, or reading it ended the reader or took too much.
+            TraceError: the recording cannot be read, or reading it ended the reader or exceeded a limit.
         """
         with self._free:
             process = self._take_process()
@@ -149,7 +149,7 @@ class Readers:
 class _Process:
     """One process, which handles one task at a time, and counts them.
 
-    Its temporary files lie in a directory of its own within `within`, and go with it however it ends.
+    Its temporary files are in its own directory below `within`, which is removed however the process ends.
     """
 
     def __init__(self, memory: int, prepare: Callable[[], None] | None, within: Path) -> None:
@@ -203,7 +203,7 @@ class _Process:
 
 
 def _how(exitcode: int | None) -> str:
-    """How a process ended; the system's term if by a signal."""
+    """How a process ended; if by a signal, the name that the system gives it."""
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
     names = {known.value: known.name.removeprefix("SIG") for known in signal.Signals}

@@ -42,8 +42,8 @@ _KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleRepor
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
     """The runs of one recording; if it cannot be read, a run that gives the reason.
 
-    With a cache the runs come from it, or go there first: then their arrays are on disk, and no trace stays in memory.
-    With readers they read, and this process only maps what they kept, in the cache or in their own.
+    With a cache, the runs come from it or are stored there first: their arrays are then on disk, and no trace stays in
+    memory. With readers, these read the recording, and this process only maps the result, in this cache or in theirs.
     """
     if readers is not None:
         return _read_elsewhere(path, [readers.cache] if cache is None else [cache, readers.cache], readers)
@@ -59,10 +59,10 @@ def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = 
 
 
 def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
-    """Read a recording's runs and keep them in the first cache that takes them.
+    """Read a recording's runs and store them in the first cache that accepts them.
 
     Raises:
-        TraceError: it cannot be read, or nothing can be kept.
+        TraceError: it cannot be read, or not be stored.
     """
     runs = _analysed(path, caches)
     if runs[0].recording is None:
@@ -71,12 +71,13 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
 
 
 def keep_trace(path: Path, caches: Sequence[Cache]) -> None:
-    """The same of its trace."""
+    """The same for its trace."""
     _keep(caches, path, formats.read(path, whole=False), TRACE)
 
 
 def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> Trace | None:
-    """The trace of a recording with its Python functions, read where `read_runs` reads it; None if it has no others.
+    """The trace of a recording with its Python functions, read in the same process as by `read_runs`; None if it has no
+    others.
 
     Raises:
         TraceError: it cannot be read any more.
@@ -97,7 +98,7 @@ def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> 
 
 
 def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
-    """Read a recording with its Python functions and keep it in the first cache that takes it.
+    """Read a recording with its Python functions and store it in the first cache that accepts it.
 
     Raises:
         TraceError: it cannot be read, or not be kept.
@@ -106,7 +107,7 @@ def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
 
 
 def write_copy(path: Path, target: Path) -> None:
-    """Write a recording as a parquetdir, with all that it holds.
+    """Write a recording as a parquetdir, with all of its data.
 
     Raises:
         TraceError: it cannot be read any more, or not be written.
@@ -153,7 +154,7 @@ def _first(found: Iterable[Found | None]) -> Found | None:
 
 def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
     if not any(cache.save(path, value, part) for cache in caches):
-        raise TraceError(f"{path}: there is no room on the disk to keep what the page needs of it")
+        raise TraceError(f"{path}: there is not enough disk space for what the page needs of it")
 
 
 def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
@@ -173,7 +174,7 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
 
 
 def _trace(path: Path, caches: Sequence[Cache]) -> Trace:
-    """As kept by a command, or else read."""
+    """From the cache of the commands, or else from the file."""
     kept = _first(kept_trace(path, cache) for cache in caches)
     return formats.read(path, whole=False) if kept is None else kept
 
@@ -227,7 +228,7 @@ def _graph_file(path: Path) -> Path | None:
 
 
 def _parts(trace: Trace, steps: Steps) -> list[str]:
-    """NVTX texts whose ranges each hold several token steps: the runs of a recording of more than one."""
+    """NVTX texts whose ranges each contain several token steps: the runs of a recording of several runs."""
     if steps.source != "nvtx" or steps.table["group"].nunique() < 2:
         return []
     nvtx = trace["nvtx"]

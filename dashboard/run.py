@@ -49,9 +49,9 @@ class Recording:
     """A trace, read on first use unless it is given.
 
     Args:
-        path: where it is.
-        trace: the trace, if it is there already.
-        read: reads it.
+        path: the recording.
+        trace: the trace, if it is already read.
+        read: the function that reads it.
     """
 
     def __init__(self, path: Path, trace: Trace | None = None, read: Callable[[Path], Trace] | None = None) -> None:
@@ -74,7 +74,7 @@ class Recording:
 
 
 class _Recorded(cached_property[Found]):
-    """What does not depend on the rate: a run with a rate shares it with the run without."""
+    """The analyses that do not depend on the rate, shared by a run with a rate and the same run without."""
 
     def __get__(self, run: Any, owner: type[Any] | None = None) -> Any:
         if run is None or run.without_rate is None:
@@ -87,14 +87,14 @@ class Run:
     """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
 
     Attributes:
-        key: its name in links; unique in its store.
+        key: its unique name in the store, used in links.
         name: its name for readers.
         summary: its figures; `problem` names what is missing.
-        recording: where its trace is, None if it cannot be read.
+        recording: its trace, None if it cannot be read.
         steps: its token steps, None if none were found.
         graph_file: the graph that was run, None if the run directory has none.
-        path: where the recording is, readable or not; None before it was looked at.
-        within: the NVTX range that the run is, None for the whole recording.
+        path: the path of the recording, readable or not; None before it was examined.
+        within: the NVTX range of the run, None for the whole recording.
         predicted: whether it is the prediction of a what-if.
         given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
         rate_problem: why that rate is ignored.
@@ -115,7 +115,7 @@ class Run:
     without_rate: Run | None = field(default=None, repr=False)
 
     def at(self, steps_per_s: float) -> Run:
-        """The run by the engine's own rate, of which its figures then are; one that is of another run changes none."""
+        """The run with the engine's own rate, used for its figures; the rate of another run is ignored."""
         return self._by_rate(steps_per_s)
 
     @cached_property
@@ -150,10 +150,10 @@ class Run:
         """The effect of the given rate in one line, "" if none was given."""
         if self.given_rate is None or self.steps is None:
             return ""
-        said, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
+        text, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
         if self.rate_problem:
-            return f"{said}, ignored: {self.rate_problem}"
-        return said if gained is None else f"{said}, which are {self.given_rate * gained:,.1f} tokens/s"
+            return f"{text}, ignored: {self.rate_problem}"
+        return text if gained is None else f"{text}, which are {self.given_rate * gained:,.1f} tokens/s"
 
     @property
     def recorded(self) -> Hashable:
@@ -214,7 +214,7 @@ class Run:
 
     @_Recorded
     def gaps(self) -> GapReport | None:
-        """The gaps as the recording shows them, with the untraced ones beside, or None where it has none."""
+        """The gaps as recorded, with the untraced ones beside them; None if there are none."""
 
         def report(trace: Trace, steps: Steps) -> GapReport:
             return gap_report(trace, steps, measured_rate(trace, steps, self.within))
@@ -228,12 +228,12 @@ class Run:
 
     @_Recorded
     def syncs(self) -> SyncReport | None:
-        """What its steps do between host and device; None if the recording does not say."""
+        """What its steps do between host and device; None if that is not recorded."""
         return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
 
     @_Recorded
     def tokens(self) -> Tokens | None:
-        """Where its tokens are; None if there is nothing to align at."""
+        """The times of its tokens; None if there are none to align at."""
         if self.trace is None or self.steps is None:
             return None
         gaps = None if self.gaps is None else self.gaps.table
@@ -246,7 +246,7 @@ class Run:
 
     @_Recorded
     def event_pairs(self) -> pd.DataFrame:
-        """Its waits for CUDA events and the records they are for; see `timeline.flows.event_pairs`."""
+        """Its waits for CUDA events, with the records that they wait for; see `timeline.flows.event_pairs`."""
         return event_pairs(self.trace if self.trace is not None else Trace({}))
 
     @_Recorded
@@ -278,7 +278,7 @@ class Run:
 
     @property
     def phases(self) -> frozenset[str]:
-        """What its steps are, of `engines.engine.PHASES`."""
+        """The phase of its steps, one of `engines.engine.PHASES`."""
         return frozenset() if self.steps is None else frozenset(self.steps.table["phase"])
 
     @property
@@ -300,7 +300,7 @@ class Run:
         return {}
 
     def operators(self, row: Row) -> pd.Series:
-        """Of each event of one of its rows the operator; see `timeline.operators`."""
+        """The operator of each event of one of its rows; see `timeline.operators`."""
         known: dict[Row, pd.Series] = self._named
         if row not in known:
             known[row] = operators_of(self.trace if self.trace is not None else Trace({}), row)
@@ -323,8 +323,12 @@ def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
 
 def same_work(one: Run, other: Run) -> bool:
     """Whether two runs did the same work on the same device, as far as known (`comparable.MUST_AGREE`)."""
-    mine, theirs = one.summary.conditions, other.summary.conditions
-    unlike = [key for key in MUST_AGREE if key in mine and key in theirs and mine[key] != theirs[key]]
+    conditions, other_conditions = one.summary.conditions, other.summary.conditions
+    unlike = [
+        key
+        for key in MUST_AGREE
+        if key in conditions and key in other_conditions and conditions[key] != other_conditions[key]
+    ]
     return not unlike and one.phases == other.phases
 
 

@@ -282,7 +282,7 @@ def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
 
 
 def _below(path: Path, depth: int) -> list[Path]:
-    """The path, if it is a recording, and the recordings down to so many levels below it."""
+    """The path, if it is a recording, and the recordings down to this many levels below it."""
     try:
         found = [path] if formats.is_trace(path) else []
         if depth and path.is_dir():

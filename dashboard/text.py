@@ -15,7 +15,7 @@ from tracer.text import LONGEST, plain
 __all__ = ["LONGEST", "apart", "markup", "plain"]
 
 _BETWEEN: Final = "-_ /.·~"
-"""Where a name falls into words."""
+"""The boundaries of words in a name."""
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
@@ -30,9 +30,9 @@ def apart(names: Sequence[str], limit: int) -> list[str]:
     for alike in {text for text in short if short.count(text) > 1}:
         places = [place for place, text in enumerate(short) if text == alike]
         group = list(dict.fromkeys(names[place] for place in places))
-        told = dict(zip(group, _around_difference(group, limit), strict=True)) if len(group) > 1 else {}
+        shortened = dict(zip(group, _around_difference(group, limit), strict=True)) if len(group) > 1 else {}
         for place in places:
-            short[place] = told.get(names[place], alike)
+            short[place] = shortened.get(names[place], alike)
     return short
 
 

@@ -35,7 +35,7 @@ _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
 _LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
-"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added."""
+"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to it."""
 
 Shown = TypeVar("Shown")
 Number = TypeVar("Number", int, float)
@@ -50,7 +50,7 @@ def one_of(names: Collection[str]) -> AfterValidator:
 
     def check(text: str) -> str:
         if text not in names:
-            raise ValueError("is none of those there are")
+            raise ValueError("is not one of the known values")
         return text
 
     return AfterValidator(check)
@@ -86,8 +86,9 @@ class Arrangement:
 
 
 class Bookmark(NamedTuple):
-    """A bookmarked part of a run: its key, its range (ns from the start of its first token's compute, as the
-    recording's own clock has more digits than a browser), and a note."""
+    """A bookmarked part of a run: its key, its range (ns from the start of its first token's compute, because the
+    recording's own clock has more digits than a browser can store), and a note.
+    """
 
     run: str
     low: Time

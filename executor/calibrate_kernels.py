@@ -73,7 +73,7 @@ def kernel_costs(
 def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the time of each kernel of a step and the gap after it, ns; empty if unknown.
 
-    Times are medians over the steps; behind a split of the host, a kernel's time runs from its own start. Gaps are
+    Times are medians over the steps; after a split of the host, a kernel's time runs from its own start. Gaps are
     10th percentiles, as the tracing of each kernel lengthens them.
     """
     nothing = np.zeros(0), np.zeros(0)

@@ -1,4 +1,4 @@
-"""Costs of what the host computes as a device in a recording of a hybrid run."""
+"""Costs of the host as a device, from a recording of a hybrid run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def products_on_host(trace: Trace, sources: dict[str, str]) -> HostCost:
 
 
 def _line(nbytes: pd.Series, took: pd.Series) -> tuple[float, int]:
-    """Return bytes per ns, and the ns of no bytes, which are 0 without different sizes or where a line gives less."""
+    """Return bytes per ns, and the time of zero bytes: 0 if all sizes are equal or the fitted line gives less."""
     if nbytes.min() < nbytes.max():
         slope, fixed = np.polyfit(nbytes.to_numpy(), took.to_numpy(np.float64), 1)
         if slope > 0 and fixed >= 0:

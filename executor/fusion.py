@@ -94,16 +94,16 @@ def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tupl
             readers.setdefault(source, []).append(node)
     position = {node: i for i, node in enumerate(graph.nodes)}
     chains: dict[Tensor, tuple[Tensor, ...]] = {}
-    taken: set[Tensor] = set()
+    fused: set[Tensor] = set()
     for node in reversed(graph.nodes):
-        for pattern in patterns if node not in taken else ():
+        for pattern in patterns if node not in fused else ():
             parts: set[Tensor] = set()
             if not _match(pattern, node, parts.add):
                 continue
             chain = tuple(sorted(parts, key=position.__getitem__))
-            if not parts & taken and _is_closed(chain, readers, position, graph):
+            if not parts & fused and _is_closed(chain, readers, position, graph):
                 chains[node] = chain
-                taken |= parts
+                fused |= parts
                 break
     return chains
 

@@ -1,9 +1,9 @@
 """Token steps in two halves of the sequences, whose parts on the host and on the devices alternate.
 
-While the host computes its part for one half, the devices compute theirs for the other: layers beside layers, experts
-on the host beside attention. The halves have memory and graphs of their own and share weights and state, of which each
-only touches what belongs to its sequences. Both read all weights, so this pays where a part's time grows with the
-sequences: many of them, or experts of which each sequence uses others.
+While the host computes its part for one half, the devices compute theirs for the other: layers beside layers, or
+experts on the host beside attention. Each half has its own memory and graphs; they share weights and state, of which
+each touches only what belongs to its sequences. Both read all weights, so this pays off if the time of a part grows
+with the number of sequences: with many of them, or if each uses different experts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from executor.scheduler import Scheduler
 
 
 def halves_of(batch: int) -> tuple[range, range]:
-    """Return the numbers of the sequences of each half."""
+    """Return the numbers of the sequences in each half."""
     return range((batch + 1) // 2), range((batch + 1) // 2, batch)
 
 
 def alternate(schedulers: Sequence[Scheduler]) -> None:
-    """Run a step of each, stage by stage in turn."""
+    """Run a step of each scheduler, alternating after every stage."""
     running = [scheduler.stages() for scheduler in schedulers]
     while running:
         running = [stages for stages in running if next(stages, "done") != "done"]
@@ -34,11 +34,11 @@ def alternate(schedulers: Sequence[Scheduler]) -> None:
 
 
 class Halves:
-    """Two schedulers as one, with the interface of `GrowingScheduler` and of the scheduler that is its `now`.
+    """Two schedulers as one, with the interface of `GrowingScheduler` and of its current scheduler (`now`).
 
     Args:
         cache: the KV cache of all sequences.
-        schedulers: of each half.
+        schedulers: the scheduler of each half.
     """
 
     def __init__(self, cache: KvCache | None, schedulers: Sequence[GrowingScheduler]) -> None:

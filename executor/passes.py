@@ -94,8 +94,8 @@ def record_traced(
         order = json.dumps({"configuration": asdict(short), "run": of_pass, "kinds": kinds})
         done = spawn([level, str(directory / level)], order)
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise ExecutionError(f"{configuration.name}: the {level} pass failed: {said[-1]}")
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ExecutionError(f"{configuration.name}: the {level} pass failed: {lines[-1]}")
         figures[level] = pass_figures(read(directory / level))
         progress()
     text = json.dumps(run | {"passes": figures}, indent=2) + "\n"

@@ -50,8 +50,8 @@ class Piece:
         peers = [
             leaf for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
         ]
-        taken = [before[o.split].places[o.node] for leaf, o in split.origins.items() if leaf not in split.inputs]
-        count = max([turns if peers else 1, *(len(places) for places in taken)])
+        reused = [before[o.split].places[o.node] for leaf, o in split.origins.items() if leaf not in split.inputs]
+        count = max([turns if peers else 1, *(len(places) for places in reused)])
         self.read = [backend.event() for _ in range(count)] if peers else []
         self.fetched: list[list[Copy]] = []
         self.launchers: list[Launcher] = [] if smaller is None else smaller.launchers

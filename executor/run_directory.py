@@ -24,9 +24,9 @@ def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: 
             a run would be overwritten.
     """
     names = [c.name for c in configurations]
-    taken = [name for name in names if (runs / name).exists()]
-    if taken and not replace:
-        raise UsageError(f"{runs} already holds {', '.join(taken)}; choose another directory or use --force")
+    existing = [name for name in names if (runs / name).exists()]
+    if existing and not replace:
+        raise UsageError(f"{runs} already holds {', '.join(existing)}; choose another directory or use --force")
     with blaming_the_choice():
         for name in names:
             check_writable(runs / name, replace=replace, is_part=is_part_of_run)

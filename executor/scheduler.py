@@ -158,9 +158,9 @@ class Scheduler:
         self._close()
 
     def stages(self) -> Iterator[None]:
-        """Submit a step up to each split of the host that reads what a device computes; then ask for the outputs.
+        """Submit a step up to each split of the host that reads the result of a device; then request the outputs.
 
-        Between two stages the host may do other work, which may also be put on the same streams.
+        Between two stages the host may do other work, also on the same streams.
         """
         self._open()
         for number, (piece, copies) in enumerate(zip(self.pieces, self._copies, strict=True)):
@@ -175,7 +175,7 @@ class Scheduler:
         self._close()
 
     def _bring(self, piece: Piece, copies: list[Copy]) -> None:
-        """Issue the copies to a split of the host ahead of work that others put on the streams."""
+        """Issue the copies to a split of the host before other schedulers submit work to the streams."""
         if self._brings_early:
             for copy in copies:
                 copy.issue()

@@ -80,7 +80,7 @@ class Strategy(ABC):
         backend.synchronize(MAIN_STREAM)
 
     def wait_for(self, backend: Backend, event: Event) -> None:
-        """Wait for all requested outputs by the event after them, where other work of the stream may follow."""
+        """Wait for all requested outputs by the event after them, because other work of the stream may follow."""
         backend.event_synchronize(event)
 
 

@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from tracer.analysis.advice import Advice, Advised
 
 
-def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
+def facts_of(advised: Advised, path: str, options: list[str]) -> dict[str, Any]:
     """What `--json` prints. `path` and `options` of the recording are quoted as a shell needs them."""
-    before = found.before
+    before = advised.before
     return {
         "before": asdict(before),
-        "base": found.state,
-        "bound": found.bound,
-        "advice": [_facts(advice, path, options) for advice in found.kept],
+        "base": advised.state,
+        "bound": advised.bound,
+        "advice": [_facts(advice, path, options) for advice in advised.kept],
         "unsure": [
             {"edit": edit, "speedup": asdict(one.speedup), "assumptions": one.notes}
-            for edit, one in found.unsure.items()
+            for edit, one in advised.unsure.items()
         ],
-        "engine": found.engine.name if found.engine else None,
-        "unused": [asdict(setting) for setting in found.unused],
-        "eager_launches": [asdict(one) for one in found.eager],
-        "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
-        "withheld": [{"edit": edit, "why": why} for edit, why in found.withheld.items()],
+        "engine": advised.engine.name if advised.engine else None,
+        "unused": [asdict(setting) for setting in advised.unused],
+        "eager_launches": [asdict(one) for one in advised.eager],
+        "refused": [{"edit": edit, "why": why} for edit, why in advised.refused.items()],
+        "withheld": [{"edit": edit, "why": why} for edit, why in advised.withheld.items()],
     }
 
 
 def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
-    found = advice.prediction
+    prediction = advice.prediction
     return {
-        "edit": found.label,
-        "speedup": asdict(found.speedup),
-        "steps_per_s": found.predicted.steps_per_s,
-        "tokens_per_s": found.predicted.tokens_per_s,
+        "edit": prediction.label,
+        "speedup": asdict(prediction.speedup),
+        "steps_per_s": prediction.predicted.steps_per_s,
+        "tokens_per_s": prediction.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
         "settings": [asdict(setting) for setting in advice.settings],
         "sites": list(advice.sites),
-        "assumptions": found.notes,
+        "assumptions": prediction.notes,
         "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
         "checked_by": f"intertoken compare {path} AFTER",
     }
@@ -73,7 +73,7 @@ def eager_cells(one: dict[str, Any]) -> dict[str, str]:
 
 
 def details(facts: dict[str, Any]) -> list[str]:
-    """What must be true for each edit to be safe, what its engine calls it, and how to check it."""
+    """The conditions for each edit to be safe, the engine's name for it, and how to check it."""
     advice = facts["advice"]
     lines = [f"{one['edit']}: safe if {'; and if '.join(one['conditions'])}" for one in advice]
     named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
@@ -93,12 +93,12 @@ def details(facts: dict[str, Any]) -> list[str]:
 
 
 def notes_of(facts: dict[str, Any]) -> list[str]:
-    """What the predictions of the listed edits assume, each once."""
+    """The assumptions behind the listed edits, without duplicates."""
     return list(dict.fromkeys(note for one in facts["advice"] for note in one["assumptions"]))
 
 
 def unused_of(facts: dict[str, Any]) -> list[str]:
-    """What the engine offers, and the recording does not use."""
+    """Settings that the engine offers and the recording does not use."""
     return [
         f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
         f"{setting['seen']}); its gain is not predicted"
@@ -107,7 +107,7 @@ def unused_of(facts: dict[str, Any]) -> list[str]:
 
 
 def rest(facts: dict[str, Any]) -> list[str]:
-    """What shows no gain, what data flow forbids, what the engine offers unused, and the upper bound."""
+    """Edits without a gain, edits that data flow forbids, unused settings of the engine, and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]

@@ -10,6 +10,7 @@ import click
 
 from tracer import report
 from tracer.advice_words import cells, details, eager_cells, facts_of, rest, unused_of
+from tracer.collectives import shown_name
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.text import spelled
 
@@ -52,11 +53,11 @@ def advise(
     trace, steps = load(path, within, bounds, python_functions=True)
     with report.working("trying edits"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        found = advised(trace, steps, base, _on_streams(path, within, trace))
+        result = advised(trace, steps, base, _on_streams(path, within, trace))
     options = ["--range", shlex.quote(within)] if within else []
     if untraced_tokens_per_s is not None:
         options += ["--untraced-tokens-per-s", f"{untraced_tokens_per_s:g}"]
-    facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(found, shlex.quote(str(path)), options)}
+    facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(result, shlex.quote(str(path)), options)}
     emit(as_json, facts, _show_markdown if markdown else _show, trace.notes)
 
 
@@ -87,7 +88,7 @@ def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched beside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo("\neager launches around the graph, by the time in which the device idles before them:")
-        rows = [eager_cells(one) | {"kernel": one["kernel"][:_LONGEST]} for one in facts["eager_launches"]]
+        rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
         report.show_table(rows, _EAGER)
 
 
@@ -104,7 +105,7 @@ def _show_markdown(facts: dict[str, Any]) -> None:
 
 
 def _withheld(facts: dict[str, Any]) -> bool:
-    """Print why nothing was predicted, if that is so, and return whether it is."""
+    """If nothing was predicted, print why; return whether that is the case."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 

@@ -75,10 +75,10 @@ class Analysis:
         Raises:
             TraceError: the given rate is that of another run.
         """
-        found = gap_report(self.trace, self.steps, self.untraced_steps_per_s)
-        if found.refused is not None and self.rates:
-            raise TraceError(f"{self.name}: {found.refused}")
-        return found
+        report = gap_report(self.trace, self.steps, self.untraced_steps_per_s)
+        if report.refused is not None and self.rates:
+            raise TraceError(f"{self.name}: {report.refused}")
+        return report
 
     @property
     def idle(self) -> IdleReport:

@@ -49,12 +49,12 @@ def directory_of_user() -> Path | None:
     Raises:
         UsageError: the variable is not an absolute path.
     """
-    said = os.environ.get(VARIABLE, "")
-    if said.lower() == OFF:
+    value = os.environ.get(VARIABLE, "")
+    if value.lower() == OFF:
         return None
-    if said and not Path(said).is_absolute():
-        raise UsageError(f"{VARIABLE}={said}: neither an absolute path nor {OFF!r}")
-    return Path(said) if said else platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
+    if value and not Path(value).is_absolute():
+        raise UsageError(f"{VARIABLE}={value}: neither an absolute path nor {OFF!r}")
+    return Path(value) if value else platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
 
 
 class Cache:

@@ -165,8 +165,8 @@ def _compared(
         raise UsageError(printable(f"{budget}: base: {problem}")) from None
     if against := obstacles(other, current):
         raise UsageError(printable(f"{budget}: base: {recording} is not comparable with {path}: {'; '.join(against)}"))
-    found = compare(Run.of(other), Run.of(current))
-    return list(check_base(base, found)), found.cautions
+    comparison = compare(Run.of(other), Run.of(current))
+    return list(check_base(base, comparison)), comparison.cautions
 
 
 def _write_budget(

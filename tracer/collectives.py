@@ -65,6 +65,16 @@ def _of(found: NDArray[np.bool_], names: pd.Series) -> NDArray[np.bool_]:
     return np.append(found, False)[names.cat.codes.to_numpy()]
 
 
+def shown_name(name: str) -> str:
+    """A kernel's name for readers: a C++ function without return type, template arguments and parameters.
+
+    Example:
+        >>> shown_name("void flash::combine<128, (int)4>(Params const&)"), shown_name("graph 5")
+        ('flash::combine', 'graph 5')
+    """
+    return _plain(name) if name.startswith("void ") else name
+
+
 def _plain(name: str) -> str:
     """The function's qualified name, without return type, template arguments and parameters.
 

@@ -111,7 +111,7 @@ def _naming_the_file(command: Command) -> Command:
 def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bool = False) -> tuple[Trace, Steps]:
     """Read the trace and select its steps; notes about the steps are added to those of the trace.
 
-    `python_functions` keeps Python functions where the format leaves them out by default.
+    `python_functions` keeps Python functions that the format leaves out by default.
     """
     from tracer import kept
     from tracer.analysis.tokens import choose_steps

@@ -116,18 +116,18 @@ def compare(
     base, *others = runs
     with report.working("comparing"):
         try:
-            found = [compare_runs(base, other, force=force) for other in others]
+            comparisons = [compare_runs(base, other, force=force) for other in others]
         except IncomparableError as problem:
             raise UsageError(f"{problem} (--force compares them anyway)") from None
-    save(compare_table(found))
+    save(compare_table(comparisons))
     unity = {"speedup": {"estimate": 1.0, "low": 1.0, "high": 1.0}}
     facts = {
         "schema": "intertoken.compare/1",
         "basis": best_basis(*runs),
         "base": base.name,
-        "runs": [run_facts(base) | unity, *(run_facts(c.other) | comparison_facts(c) for c in found)],
+        "runs": [run_facts(base) | unity, *(run_facts(c.other) | comparison_facts(c) for c in comparisons)],
     }
-    emit(as_json, facts, lambda _: show_comparison(base, found), [])
+    emit(as_json, facts, lambda _: show_comparison(base, comparisons), [])
 
 
 def _directory(path: str) -> Path:

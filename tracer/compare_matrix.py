@@ -71,13 +71,15 @@ class Line:
     cells: list[Cell]
 
 
-def matrix(found: Sequence[Comparison]) -> list[Line]:
+def matrix(comparisons: Sequence[Comparison]) -> list[Line]:
     """The matrix of comparisons with one base."""
-    bases = {(one.rate, one.basis) for one in found}
-    tables = [dict(_rows(one, several=len(bases) > 1)) for one in found]
+    bases = {(one.rate, one.basis) for one in comparisons}
+    tables = [dict(_rows(one, several=len(bases) > 1)) for one in comparisons]
     names = dict.fromkeys(name for table in tables for name in table)
     ordered = sorted(names, key=lambda name: list(_LABELS).index(name[0]))
-    sizes = {name: [_size(one, table.get(name)) for one, table in zip(found, tables, strict=True)] for name in ordered}
+    sizes = {
+        name: [_size(one, table.get(name)) for one, table in zip(comparisons, tables, strict=True)] for name in ordered
+    }
     lit = _largest(sizes)
     return [
         Line(
@@ -98,12 +100,12 @@ _Name = tuple[str, str]
 """A line: its row in `compare_table`, and the suffix of its label if several lines have that row."""
 
 
-def _rows(found: Comparison, several: bool) -> Iterator[tuple[_Name, dict[Any, Any]]]:
+def _rows(comparison: Comparison, several: bool) -> Iterator[tuple[_Name, dict[Any, Any]]]:
     """The rows of a comparison by line; rates on different bases have separate lines."""
-    for row in compare_table([found]).to_dict("records"):
+    for row in compare_table([comparison]).to_dict("records"):
         figure = row["figure"]
         if figure in _LABELS:
-            yield (figure, f", {RATE_BASIS[found.basis]}" if several and figure in RATES.values() else ""), row
+            yield (figure, f", {RATE_BASIS[comparison.basis]}" if several and figure in RATES.values() else ""), row
 
 
 def _cell(row: dict[Any, Any] | None) -> Cell:
@@ -121,13 +123,13 @@ def _change(figure: str, change: Interval | None) -> str:
     return (percent if figure in RATES.values() else difference)(change)
 
 
-def _size(found: Comparison, row: dict[Any, Any] | None) -> float:
+def _size(comparison: Comparison, row: dict[Any, Any] | None) -> float:
     """The size of a difference, 0 if its interval includes 0."""
     change = None if row is None else _interval(row)
     if row is None or change is None:
         return 0.0
     if row["figure"] in RATES.values():
-        return abs(log(change.estimate)) if found.verdict in ("faster", "slower") else 0.0
+        return abs(log(change.estimate)) if comparison.verdict in ("faster", "slower") else 0.0
     return abs(change.estimate) if is_shown(change) else 0.0
 
 

@@ -63,28 +63,28 @@ def run_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def comparison_facts(found: Comparison) -> dict[str, Any]:
+def comparison_facts(comparison: Comparison) -> dict[str, Any]:
     """What the comparison adds to the other run's figures; null if the recordings lack the data."""
     return {
-        "speedup": _facts(found.speedup),
-        "verdict": found.verdict,
-        "why": None if found.refusal is None else found.refusal.why,
-        "instead": None if found.refusal is None else found.refusal.instead,
-        "sentence": sentence(found),
-        "method": found.method,
-        "paired": found.paired,
-        "total_speedup": found.total_speedup,
-        "needed": found.needed,
-        "unit": found.unit,
+        "speedup": _facts(comparison.speedup),
+        "verdict": comparison.verdict,
+        "why": None if comparison.refusal is None else comparison.refusal.why,
+        "instead": None if comparison.refusal is None else comparison.refusal.instead,
+        "sentence": sentence(comparison),
+        "method": comparison.method,
+        "paired": comparison.paired,
+        "total_speedup": comparison.total_speedup,
+        "needed": comparison.needed,
+        "unit": comparison.unit,
         "difference": {
-            "gap_us": _facts(found.gap_us),
-            "mean_gap_us": _facts(found.mean_gap_us),
-            "causes_us": {name: _facts(found.causes_us.get(name)) for name in CAUSES.values()},
-            "busy_us": _facts(found.busy_us),
-            **{f"{kind}_per_token": found.counts.get(kind) for kind in found.base.counts},
+            "gap_us": _facts(comparison.gap_us),
+            "mean_gap_us": _facts(comparison.mean_gap_us),
+            "causes_us": {name: _facts(comparison.causes_us.get(name)) for name in CAUSES.values()},
+            "busy_us": _facts(comparison.busy_us),
+            **{f"{kind}_per_token": comparison.counts.get(kind) for kind in comparison.base.counts},
         },
-        "kernels": found.kernels.astype(object).where(found.kernels.notna(), None).to_dict("records"),
-        "cautions": found.cautions,
+        "kernels": comparison.kernels.astype(object).where(comparison.kernels.notna(), None).to_dict("records"),
+        "cautions": comparison.cautions,
     }
 
 
@@ -98,33 +98,33 @@ def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     Rows of the distortion and of the required sample size (`needed UNIT`, in `other`) have no change; nor do figures
     that the recordings lack.
     """
-    return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
+    return pd.DataFrame(chain.from_iterable(_rows(comparison) for comparison in comparisons))
 
 
-def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
+def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
     def row(figure: str, base: float | None, other: float | None, change: Interval | None) -> dict[str, Any]:
-        return {"run": found.other.name, "figure": figure, "base": base, "other": other, **_facts(change)}
+        return {"run": comparison.other.name, "figure": figure, "base": base, "other": other, **_facts(change)}
 
-    runs = found.base, found.other
+    runs = comparison.base, comparison.other
     base, other = map(run_facts, runs)
-    rates = [run.rates(run.basis).get(found.rate) for run in runs]
-    yield row(RATES[found.rate], rates[0], rates[1], found.speedup)
-    yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
-    yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
+    rates = [run.rates(run.basis).get(comparison.rate) for run in runs]
+    yield row(RATES[comparison.rate], rates[0], rates[1], comparison.speedup)
+    yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], comparison.gap_us)
+    yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], comparison.mean_gap_us)
     for cause in CAUSES.values():
         if cause in present(base["causes_us"]) | present(other["causes_us"]):
             own = base["causes_us"][cause], other["causes_us"][cause]
-            yield row(cause_row(cause), *own, found.causes_us.get(cause))
-    yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
+            yield row(cause_row(cause), *own, comparison.causes_us.get(cause))
+    yield row(BUSY, base["busy_us"], other["busy_us"], comparison.busy_us)
     for kind in COUNTS:
         own = base[f"{kind}_per_token"], other[f"{kind}_per_token"]
         if own != (None, None):
-            yield row(count_row(kind), *own, Interval(found.counts[kind]) if kind in found.counts else None)
+            yield row(count_row(kind), *own, Interval(comparison.counts[kind]) if kind in comparison.counts else None)
     distortions = base["distortion"], other["distortion"]
-    yield {"run": found.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
-    if found.needed is not None:
-        yield {"run": found.other.name, "figure": needed_row(found.unit), "other": found.needed}
-    for kernel in found.kernels.to_dict("records"):
+    yield {"run": comparison.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
+    if comparison.needed is not None:
+        yield {"run": comparison.other.name, "figure": needed_row(comparison.unit), "other": comparison.needed}
+    for kernel in comparison.kernels.to_dict("records"):
         change = Interval(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
         yield row(
             f"kernel_us {kernel['name']} of {kernel['blocks']} blocks", kernel["base_us"], kernel["other_us"], change
@@ -133,13 +133,13 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
 
 def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
     """Print the cautions, then the sentences, the runs side by side, and the kernels that changed."""
-    for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
+    for caution in dict.fromkeys(text for comparison in comparisons for text in comparison.cautions):
         report.show(report.styled(f"warning: {caution}", "yellow"))
-    for found in comparisons:
-        report.show(report.styled(sentence(found), _COLOURS.get(found.verdict, "")))
+    for comparison in comparisons:
+        report.show(report.styled(sentence(comparison), _COLOURS.get(comparison.verdict, "")))
     report.show(Text(), _side_by_side(base, comparisons), Text())
-    for found in comparisons:
-        kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
+    for comparison in comparisons:
+        kernels = comparison.kernels[comparison.kernels["verdict"] != ""].head(_MOST_KERNELS)
         if len(kernels):
             report.show(_kernel_table(kernels))
     report.show(report.styled(_about(base, comparisons), "dim"))
@@ -148,16 +148,18 @@ def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
 def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
     """The origin of the rates and of the intervals."""
     runs: dict[Basis, list[str]] = {}
-    for run in (base, *(found.other for found in comparisons)):
+    for run in (base, *(comparison.other for comparison in comparisons)):
         runs.setdefault(run.basis, []).append(run.name)
     of = {basis: "" if len(runs) == 1 else f"of {', '.join(names)} " for basis, names in runs.items()}
     rates = [f"{names}{_BASIS[basis]}" for basis, names in of.items()]
-    methods = ", ".join(dict.fromkeys(found.method for found in comparisons if found.speedup is not None))
+    methods = ", ".join(
+        dict.fromkeys(comparison.method for comparison in comparisons if comparison.speedup is not None)
+    )
     return f"rates {'; '.join(rates)}; {f'95 % intervals: {methods}; ' if methods else ''}times in µs"
 
 
 def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
-    facts = [run_facts(run) for run in (base, *(found.other for found in comparisons))]
+    facts = [run_facts(run) for run in (base, *(comparison.other for comparison in comparisons))]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")
     for fact in facts:

@@ -58,107 +58,112 @@ def needed_row(unit: str) -> str:
     return f"needed {unit}"
 
 
-def sentence(found: Comparison) -> str:
+def sentence(comparison: Comparison) -> str:
     """The comparison in one sentence."""
-    return "".join(phrase.text for phrase in phrases(found))
+    return "".join(phrase.text for phrase in phrases(comparison))
 
 
-def phrases(found: Comparison) -> list[Phrase]:
+def phrases(comparison: Comparison) -> list[Phrase]:
     """The sentence as phrases."""
-    if found.refusal is not None:
-        return list(_no_verdict(found, found.refusal))
-    rate = _rate(found)
-    if found.needed is not None:
+    if comparison.refusal is not None:
+        return list(_no_verdict(comparison, comparison.refusal))
+    rate = _rate(comparison)
+    if comparison.needed is not None:
         power = f"would show an effect of that size ({POWER:.0%} power)"
-        rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} per run", needed_row(found.unit))]
+        rate += [
+            Phrase("; about "),
+            Phrase(f"{comparison.needed:,} {comparison.unit} per run", needed_row(comparison.unit)),
+        ]
         rate += [Phrase(f" {power}")]
-    if found.verdict == "no interval":
-        rate.append(Phrase(f" ({found.method}, so no interval can be given)"))
-    first, second = rate, [*_gpu(found), *_gap(found)]
-    if found.verdict in ("faster", "slower"):
+    if comparison.verdict == "no interval":
+        rate.append(Phrase(f" ({comparison.method}, so no interval can be given)"))
+    first, second = rate, [*_gpu(comparison), *_gap(comparison)]
+    if comparison.verdict in ("faster", "slower"):
         first, second = second, first
-    return [Phrase(f"{_verdict(found)}: "), *first, Phrase("; "), *second]
+    return [Phrase(f"{_verdict(comparison)}: "), *first, Phrase("; "), *second]
 
 
-def _no_verdict(found: Comparison, refusal: Refusal) -> Iterator[Phrase]:
+def _no_verdict(comparison: Comparison, refusal: Refusal) -> Iterator[Phrase]:
     """Why there is no verdict, what can be said anyway, and what to measure."""
-    yield Phrase(f"{found.other.name} against {found.base.name}: no verdict: {refusal.why}")
-    for number, phrases_of in enumerate(_all_the_same(found)):
+    yield Phrase(f"{comparison.other.name} against {comparison.base.name}: no verdict: {refusal.why}")
+    for number, phrases_of in enumerate(_all_the_same(comparison)):
         yield Phrase(", " if number else "; what can be said: ")
         yield from phrases_of
     yield Phrase(f"; for a verdict, {refusal.instead}")
 
 
-def _all_the_same(found: Comparison) -> Iterator[list[Phrase]]:
+def _all_the_same(comparison: Comparison) -> Iterator[list[Phrase]]:
     """What can be said without a verdict."""
-    if found.speedup is not None:
-        yield _rate(found)
-    for kind, change in found.counts.items():
+    if comparison.speedup is not None:
+        yield _rate(comparison)
+    for kind, change in comparison.counts.items():
         yield [Phrase(_counted(kind, change) if change else f"same number of {kind}", count_row(kind))]
-    if found.busy_us is not None:
-        yield [Phrase(f"GPU busy {difference(found.busy_us)} µs per token", BUSY)]
-    kernels = found.kernels[found.kernels["name"] != WHOLE_GRAPH]
+    if comparison.busy_us is not None:
+        yield [Phrase(f"GPU busy {difference(comparison.busy_us)} µs per token", BUSY)]
+    kernels = comparison.kernels[comparison.kernels["name"] != WHOLE_GRAPH]
     if len(kernels):
         changed = kernels["verdict"].isin(["slower", "faster"]).sum()
         yield [Phrase(f"{changed} of {len(kernels)} kernels with another duration per call")]
 
 
-def _rate(found: Comparison) -> list[Phrase]:
-    traced = _distortion(found.base, found.other) if found.basis == "traced" else []
+def _rate(comparison: Comparison) -> list[Phrase]:
+    traced = _distortion(comparison.base, comparison.other) if comparison.basis == "traced" else []
     return [
-        Phrase(f"{found.rate} {percent(found.speedup)}", RATES[found.rate]),
-        Phrase(", as traced" if traced else f", {RATE_BASIS[found.basis]}"),
+        Phrase(f"{comparison.rate} {percent(comparison.speedup)}", RATES[comparison.rate]),
+        Phrase(", as traced" if traced else f", {RATE_BASIS[comparison.basis]}"),
         *traced,
     ]
 
 
-def _verdict(found: Comparison) -> str:
-    base, other = found.base.name, found.other.name
-    if found.verdict in ("faster", "slower"):
-        return f"{other} is {found.verdict} than {base}"
-    return f"{other} against {base}" + (f": {found.verdict}" if found.verdict == "no difference shown" else "")
+def _verdict(comparison: Comparison) -> str:
+    base, other = comparison.base.name, comparison.other.name
+    if comparison.verdict in ("faster", "slower"):
+        return f"{other} is {comparison.verdict} than {base}"
+    return f"{other} against {base}" + (
+        f": {comparison.verdict}" if comparison.verdict == "no difference shown" else ""
+    )
 
 
-def _gpu(found: Comparison) -> Iterator[Phrase]:
+def _gpu(comparison: Comparison) -> Iterator[Phrase]:
     """The change of the device's busy time, if it outweighs that of the gap."""
-    if found.busy_us is None or not is_shown(found.busy_us):
+    if comparison.busy_us is None or not is_shown(comparison.busy_us):
         return
-    if abs(found.busy_us.estimate) > abs(_mean_gap(found)):
-        yield Phrase(f"GPU busy {signed(found.busy_us.estimate)} µs per token", BUSY)
+    if abs(comparison.busy_us.estimate) > abs(_mean_gap(comparison)):
+        yield Phrase(f"GPU busy {signed(comparison.busy_us.estimate)} µs per token", BUSY)
         yield Phrase("; ")
 
 
-def _gap(found: Comparison) -> Iterator[Phrase]:
-    base, other = (run.gap_us["p50"] for run in (found.base, found.other))
-    if found.gap_us is None:
+def _gap(comparison: Comparison) -> Iterator[Phrase]:
+    base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
+    if comparison.gap_us is None:
         yield Phrase(f"gaps of {base:,.1f} and {other:,.1f} µs, not comparable", GAP)
         yield Phrase(" (")
-        yield from _measured(found)
+        yield from _measured(comparison)
         yield Phrase(")")
         return
-    shown = is_shown(found.gap_us)
-    change = _gap_change(found, found.gap_us) if shown else "no difference shown"
-    change = change if found.gap_us.bounds else "no interval"
+    shown = is_shown(comparison.gap_us)
+    change = _gap_change(comparison, comparison.gap_us) if shown else "no difference shown"
+    change = change if comparison.gap_us.bounds else "no interval"
     yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs{f' ({change}' if change else ''}", GAP)
     yield Phrase("; " if change else " (")
-    yield from _measured(found)
+    yield from _measured(comparison)
     yield Phrase(")")
     if shown:
-        yield from _reasons(found, found.gap_us.estimate)
+        yield from _reasons(comparison, comparison.gap_us.estimate)
 
 
-def _gap_change(found: Comparison, change: Interval) -> str:
+def _gap_change(comparison: Comparison, change: Interval) -> str:
     """The change of the gap: relative if both gaps are known, absolute if only their difference is."""
-    base, other = (run.gap_us["p50"] for run in (found.base, found.other))
-    if _ESTIMATED in (_kind(found.base), _kind(found.other)):
+    base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
+    if _ESTIMATED in (_kind(comparison.base), _kind(comparison.other)):
         return f"{signed(change.estimate)} µs"
     return percent_of(other / base - 1, 0) if base > 0 else ""
 
 
-def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
+def _reasons(comparison: Comparison, way: float) -> Iterator[Phrase]:
     """The largest causes that change in the gap's direction, with the calls whose number changed."""
-    counts = {kind: change for kind, change in found.counts.items() if change}
-    causes = {name: c for name, c in found.causes_us.items() if is_shown(c) and c.estimate * way > 0}
+    counts = {kind: change for kind, change in comparison.counts.items() if change}
+    causes = {name: c for name, c in comparison.causes_us.items() if is_shown(c) and c.estimate * way > 0}
     causes = dict(sorted(causes.items(), key=lambda item: -abs(item[1].estimate)))
     counted = [name for name in causes if counts.get(_COUNT_OF.get(name, ""), 0) * way > 0]
     if counted and counted[0] == next(iter(causes)):
@@ -169,9 +174,9 @@ def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
             yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", cause_row(name))
     elif causes:
         name, most = next(iter(causes.items()))
-        share = "most of it" if abs(most.estimate) > abs(_mean_gap(found)) / 2 else "above all"
+        share = "most of it" if abs(most.estimate) > abs(_mean_gap(comparison)) / 2 else "above all"
         calls = _COUNT_OF.get(name, "")
-        same = f", in the same number of {calls}" if calls in found.counts and calls not in counts else ""
+        same = f", in the same number of {calls}" if calls in comparison.counts and calls not in counts else ""
         yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))
     for number, (kind, change) in enumerate(counts.items()):
         yield Phrase(" and " if number else ", with ")
@@ -183,17 +188,17 @@ def _counted(kind: str, change: float) -> str:
     return f"{abs(change):g} {'fewer' if change < 0 else 'more'} {name}"
 
 
-def _measured(found: Comparison) -> Iterator[Phrase]:
+def _measured(comparison: Comparison) -> Iterator[Phrase]:
     """Whether the gaps are measured, estimated or inflated, with the tracing overhead of traced passes."""
-    base, other = _kind(found.base), _kind(found.other)
+    base, other = _kind(comparison.base), _kind(comparison.other)
     if base == other:
         yield Phrase(base)
-        yield from _distortion(found.base, found.other)
+        yield from _distortion(comparison.base, comparison.other)
         return
     yield Phrase(base)
-    yield from _distortion(found.base)
+    yield from _distortion(comparison.base)
     yield Phrase(f" against {other}")
-    yield from _distortion(found.other)
+    yield from _distortion(comparison.other)
 
 
 def _kind(run: Run) -> str:
@@ -211,8 +216,8 @@ def _distortion(*runs: Run) -> list[Phrase]:
     return [Phrase(", "), Phrase(f"tracing overhead × {known}", DISTORTION)] if traced else []
 
 
-def _mean_gap(found: Comparison) -> float:
-    return 0.0 if found.mean_gap_us is None else found.mean_gap_us.estimate
+def _mean_gap(comparison: Comparison) -> float:
+    return 0.0 if comparison.mean_gap_us is None else comparison.mean_gap_us.estimate
 
 
 def is_shown(change: Interval) -> bool:

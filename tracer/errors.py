@@ -38,7 +38,7 @@ class EmptyTraceError(TraceError):
 
 
 class CannotTellError(TraceError):
-    """A recording cannot carry a prediction; says why, and what to record."""
+    """A recording lacks the data for a prediction; the message says why, and what to record."""
 
 
 class RecordError(TraceError):

@@ -40,12 +40,12 @@ def _installed() -> Any:
 
 def _loaded(entry: EntryPoint, kind: Any) -> Any:
     try:
-        found = entry.load()
+        loaded = entry.load()
     except Exception as problem:  # extensions may raise anything
         raise ExtensionError(_message(entry, f"cannot be loaded: {type(problem).__name__}: {problem}")) from problem
-    if not isinstance(found, kind):
-        raise ExtensionError(_message(entry, f"is of type {type(found).__name__}, not {kind.__name__}"))
-    return found
+    if not isinstance(loaded, kind):
+        raise ExtensionError(_message(entry, f"is of type {type(loaded).__name__}, not {kind.__name__}"))
+    return loaded
 
 
 def _message(entry: EntryPoint, what: str) -> str:

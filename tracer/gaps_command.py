@@ -78,26 +78,26 @@ def gaps(
         check_output(host_stacks, "a file of stacks", SUFFIXES, replace=False)
     with_functions = with_sites or stacks is not None or host_stacks is not None
     trace, steps = load(path, within, bounds, python_functions=with_functions)
-    found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
-    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
-    shown = found.corrected() if untraced_tokens_per_s and gives_gap else found
-    save(found.table)
-    summary = figures(trace, path.name, steps, gaps=found, within=within)
+    report = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
+    gives_gap = report.untraced_gap_us is not None or report.untraced_idle_us is None
+    shown = report.corrected() if untraced_tokens_per_s and gives_gap else report
+    save(report.table)
+    summary = figures(trace, path.name, steps, gaps=report, within=within)
     facts = {
         "schema": "intertoken.gaps/1",
-        **idle_facts(summary, found),
-        "gap_us": {name: shown.gap_us.get(name) for name in found.gap_us},
+        **idle_facts(summary, report),
+        "gap_us": {name: shown.gap_us.get(name) for name in report.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": summary.steps,
-        "gaps": len(found.table),
+        "gaps": len(report.table),
         "steps_per_s": summary.steps_per_s,
         "graph_trace": summary.graph_trace,
         "distortion": summary.distortion,
         "period_us": summary.period_us,
         "compute_us": summary.compute_us,
-        "traced_gap_us": found.gap_us,
-        "untraced_gap_us": found.untraced_gap_us,
+        "traced_gap_us": report.gap_us,
+        "untraced_gap_us": report.untraced_gap_us,
         "estimated_untraced_gap_us": asdict(summary.estimated_untraced_gap_us)
         if summary.estimated_untraced_gap_us
         else None,
@@ -106,16 +106,16 @@ def gaps(
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     if stacks is not None:
-        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
+        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, report.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
     if host_stacks is not None:
         write = partial(write_stacks, host_steps(trace, steps), suffix=host_stacks.suffix.lower())
         write_output(host_stacks, write, replace=False)
     if with_sites:
-        sites = idle_by_site(trace, steps, found.idle)
+        sites = idle_by_site(trace, steps, report.idle)
         facts["idle_sites"] = sites.to_dict("records")
         trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
-    facts |= rank_facts(trace, steps, found.table)
+    facts |= rank_facts(trace, steps, report.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
     laid = laid_in(path, trace, steps)
     emit(as_json, facts, show_gaps, [*trace.notes, *unused, *([laid.note] if laid else [])])

@@ -12,6 +12,7 @@ from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.holes import PLACES
 from tracer.analysis.summary import Summary
+from tracer.collectives import shown_name
 from tracer.ranks_report import show_ranks
 from tracer.report import (
     CAUSE_STYLES,
@@ -35,17 +36,17 @@ _LEAST: Final = 0.05
 _MOST_SITES: Final = 25
 
 
-def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
+def idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
     """The idle time in the JSON of `intertoken gaps`."""
     return {
         "idle_us": summary.idle_us,
         "idle_share": summary.idle_share,
         "busy_us": summary.busy_us,
         "idle_where": summary.idle_where,
-        "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
-        "idle_parts_us": found.idle.parts_us,
-        "untraced_idle_us": found.untraced_idle_us,
-        "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
+        "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
+        "idle_parts_us": report.idle.parts_us,
+        "untraced_idle_us": report.untraced_idle_us,
+        "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 
 
@@ -122,7 +123,8 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
                 console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
     holes = [
         {
-            **hole, "place": PLACES[hole["place"]], "next": spelled(hole["next"])[:70], "part": PART_NAMES[hole["part"]]
+            **hole, "place": PLACES[hole["place"]], "next": spelled(shown_name(hole["next"]))[:70],
+            "part": PART_NAMES[hole["part"]],
         }
         for hole in facts["holes"] if hole["idle_us"] >= _LEAST * whole
     ]  # fmt: skip

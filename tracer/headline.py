@@ -61,6 +61,6 @@ def sentence(of: Summary, name: str) -> str:
     """The figures of one recording in a sentence, or why it has none."""
     if of.steps is None or not of.idle_us:
         return f"{name}: {of.problem or 'no token steps'}"
-    said = f"{name}: {of.what}; a step idles {idle(of).text} (p50)"
+    text = f"{name}: {of.what}; a step idles {idle(of).text} (p50)"
     where = f", as recorded mostly {of.idle_where}" if of.idle_where else ""
-    return f"{said}{where}; gap {gap(of).text} (p50); {rate(of).text}"
+    return f"{text}{where}; gap {gap(of).text} (p50); {rate(of).text}"

@@ -34,15 +34,15 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     with report.reading(path):
         trace = kept.read(path)
     start, end = trace.span
-    found = analyse(trace, path.name, within, bounds)
+    analysed = analyse(trace, path.name, within, bounds)
     facts = {
         "schema": "intertoken.info/1",
         "duration_ms": (end - start) / 1e6,
         "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
-        **asdict(found.summary),
+        **asdict(analysed.summary),
     }
-    notes = [*(found.steps.notes if found.steps else []), *trace.notes]
-    if laid := laid_in(path, trace, found.steps):
+    notes = [*(analysed.steps.notes if analysed.steps else []), *trace.notes]
+    if laid := laid_in(path, trace, analysed.steps):
         facts["kernels"] = _kernels(laid)
         notes.append(laid.note)
     emit(as_json, facts, show_info, notes)
@@ -114,5 +114,5 @@ def _longest(kernels: list[dict[str, Any]]) -> str:
 
 def _waits(facts: dict[str, Any]) -> str:
     """Waits other than syncs, if any."""
-    found = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
-    return "".join(f", {number(count)} {what}" for what, count in found.items() if count)
+    counts = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
+    return "".join(f", {number(count)} {what}" for what, count in counts.items() if count)

@@ -1,4 +1,4 @@
-"""Reading a recording once: what a command parsed is there for the next one, see `tracer.cache`."""
+"""Reads a recording once: what one command has parsed is available to the next one, see `tracer.cache`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from tracer.cache import TRACE, Cache, directory_of_user
 from tracer.trace import Trace
 
 LEAST: Final = 4 << 20
-"""Bytes of a recording that is kept; a smaller one is read as fast as it is found again."""
+"""Size of a recording, bytes, from which it is cached; a smaller one is read as fast as it is found in the cache."""
 
 
 FUNCTIONS: Final = f"{TRACE} with Python functions"
-"""The part of a cache that holds a trace with the Python functions that its format leaves out unless asked."""
+"""The part of a cache that holds a trace with the Python functions that its format leaves out by default."""
 
 
 def read(path: Path, *, python_functions: bool = False) -> Trace:
-    """A recording without what no analysis looks at (see `formats.read`): from the user's cache, or else read and kept.
+    """Read a recording without the data that no analysis uses (see `formats.read`): from the user's cache, or else from
+    the file, which is then cached.
 
     Args:
         path: the recording.
-        python_functions: with those of a format that leaves them out unless asked.
+        python_functions: whether to keep the Python functions that its format leaves out by default.
 
     Raises:
-        FormatError: as `formats.read` does.
-        UsageError: the variable that says where the cache is says nothing that could be.
+        FormatError: see `formats.read`.
+        UsageError: the environment variable for the cache has an invalid value.
     """
     directory = directory_of_user()
     asked = python_functions and "python_functions" in formats.format_of(path).options
@@ -47,7 +48,7 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
 
 
 def kept_trace(path: Path, cache: Cache, part: str = TRACE) -> Trace | None:
-    """The trace that a cache has of a recording."""
+    """The cached trace of a recording."""
     return cache.load(path, (Trace,), _whole, part)
 
 

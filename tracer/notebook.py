@@ -32,13 +32,17 @@ def trace_html(trace: Trace) -> str:
     return "".join([_paragraph(sentence_of_one(of, of.name)), _table([], lines), *map(_caution, known)])
 
 
-def comparison_html(found: Sequence[Comparison]) -> str:
+def comparison_html(comparisons: Sequence[Comparison]) -> str:
     """Comparisons with a base as HTML: the cautions, a sentence for each run, and the matrix of the figures."""
-    cautions = dict.fromkeys(text for one in found for text in one.cautions)
-    head = ["per token", found[0].base.name, *(one.other.name for one in found)] if found else []
-    lines = [[escape(line.label), escape(line.base), *(_cell(cell) for cell in line.cells)] for line in matrix(found)]
-    said = [_paragraph(sentence(one)) for one in found]
-    return "".join([*map(_caution, cautions), *said, _table([escape(plain(name, _LONGEST)) for name in head], lines)])
+    cautions = dict.fromkeys(text for one in comparisons for text in one.cautions)
+    head = ["per token", comparisons[0].base.name, *(one.other.name for one in comparisons)] if comparisons else []
+    lines = [
+        [escape(line.label), escape(line.base), *(_cell(cell) for cell in line.cells)] for line in matrix(comparisons)
+    ]
+    paragraphs = [_paragraph(sentence(one)) for one in comparisons]
+    return "".join(
+        [*map(_caution, cautions), *paragraphs, _table([escape(plain(name, _LONGEST)) for name in head], lines)]
+    )
 
 
 def timeline(trace: Trace, **options: Any) -> Any:

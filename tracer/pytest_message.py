@@ -53,8 +53,8 @@ def failure_message(
 
 
 def _row(finding: Finding) -> str:
-    found, allowed = figure(finding.found), allowed_words(finding)
-    row = f"  {MARKS[finding.verdict]} {finding.line.name:<10} found {found:<6} allowed {allowed:<6} "
+    value, allowed = figure(finding.found), allowed_words(finding)
+    row = f"  {MARKS[finding.verdict]} {finding.line.name:<10} found {value:<6} allowed {allowed:<6} "
     return printable(f"{row}{excess_words(finding)}").rstrip()
 
 

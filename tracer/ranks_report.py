@@ -22,9 +22,9 @@ def rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> 
 
     if not has_ranks(trace, steps):
         return {}
-    found = rank_report(trace, steps)
-    trace.notes += found.notes
-    records = found.records(None if gaps is None else gaps_of(gaps, steps))
+    report = rank_report(trace, steps)
+    trace.notes += report.notes
+    records = report.records(None if gaps is None else gaps_of(gaps, steps))
     each = [row["communication_us"] for row in records["ranks"] if row["collectives_us"]]
     return records | ({"communication_us": sum(each) / len(each)} if each else {})
 

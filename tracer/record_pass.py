@@ -55,7 +55,7 @@ def record(
         call_sites: whether to keep the stack of each call; only a light pass can.
 
     Returns:
-        the exit code, as `foreground.run` gives it.
+        the exit code, as returned by `foreground.run`.
 
     Raises:
         RecordError: the command cannot be started or recorded, or it succeeded and there was nothing to record.
@@ -160,7 +160,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     """Record the command with nsys, if installed.
 
     Returns:
-        the exit code, as `foreground.run` gives it.
+        the exit code, as returned by `foreground.run`.
 
     Raises:
         RecordError: nsys is missing, or wrote no report.

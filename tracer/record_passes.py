@@ -42,7 +42,7 @@ class Passes:
         """Record one pass; the first of several has its rate in run.json, to correct the others.
 
         Returns:
-            the exit code, as `foreground.run` gives it.
+            the exit code, as returned by `foreground.run`.
 
         Raises:
             TraceError: the pass could not be recorded.
@@ -64,7 +64,7 @@ class Passes:
         """Record the command once per level into a run directory, the light pass first.
 
         Returns:
-            the exit code of the last run of the command, as `foreground.run` gives it.
+            the exit code of the last run of the command, as returned by `foreground.run`.
 
         Raises:
             UsageError: there is no light pass, or the target is a file.

@@ -84,7 +84,7 @@ def grid(rows: dict[str, str]) -> Table:
 
 
 def show_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    """Print a table of records as `table_of` makes it."""
+    """Print a table of records as returned by `table_of`."""
     new_console().print(table_of(rows, columns))
 
 

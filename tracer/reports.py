@@ -115,30 +115,30 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         steps = choose_steps(trace, within, bounds)
         ranks = rank_report(trace, steps).table.groupby("device")[["communication_us", "idle_us"]].mean()
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
-        found = measure(trace, steps, path.name, within=within)
+        recording = measure(trace, steps, path.name, within=within)
     except IntertokenError as problem:
         if steps is None:
             return [problem_row(path, root, str(problem)) | of_ranks]
         why = _ONE_STEP if len(steps) == 1 else str(problem)
         return [problem_row(path, root, why) | {"steps": len(steps), "token_source": steps.source} | of_ranks]
-    rank = _rank(path.relative_to(root).as_posix(), found.conditions.get("source", ""))
+    rank = _rank(path.relative_to(root).as_posix(), recording.conditions.get("source", ""))
     names = {
         int(number): str(name) for number, name in zip(*(trace["devices"][c] for c in ("device", "name")), strict=True)
     }
     of_report = {
-        **_place(path, root), "rank": rank, "model": found.conditions.get("model", ""),
-        "batch": found.conditions.get("batch", ""), "source": found.conditions.get("source", ""),
-        "graph_trace": found.graph_trace, "steps": len(steps), "token_source": steps.source,
-        "class": found.strategy or "", "signature": found.signature or "",
+        **_place(path, root), "rank": rank, "model": recording.conditions.get("model", ""),
+        "batch": recording.conditions.get("batch", ""), "source": recording.conditions.get("source", ""),
+        "graph_trace": recording.graph_trace, "steps": len(steps), "token_source": steps.source,
+        "class": recording.strategy or "", "signature": recording.signature or "",
         "configuration": _configuration(trace, within),
-        **{f"{kind}_per_token": value for kind, value in counts_per_token(found.steps).items()},
-        "tokens_per_s": found.untraced.median if found.untraced else None, "distortion": found.distortion,
-        "gap_corrected": found.corrected, "notes": "; ".join(found.notes),
+        **{f"{kind}_per_token": value for kind, value in counts_per_token(recording.steps).items()},
+        "tokens_per_s": recording.untraced.median if recording.untraced else None, "distortion": recording.distortion,
+        "gap_corrected": recording.corrected, "notes": "; ".join(recording.notes),
     }  # fmt: skip
     rows: list[dict[str, Any]] = [
-        of_report | {"device": device, "gpu": names.get(device, found.conditions.get("gpu", ""))} | figures
+        of_report | {"device": device, "gpu": names.get(device, recording.conditions.get("gpu", ""))} | figures
         | _step_times(ranks, device)
-        for device, figures in _device_figures(found)
+        for device, figures in _device_figures(recording)
     ]  # fmt: skip
     return [row | (of_ranks if number == 0 else {}) for number, row in enumerate(rows)]
 
@@ -218,14 +218,16 @@ def _rank(path: str, source: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _device_figures(found: Recording) -> Iterator[tuple[int, dict[str, float]]]:
-    for device, steps in found.device_steps.groupby(level="device"):
+def _device_figures(recording: Recording) -> Iterator[tuple[int, dict[str, float]]]:
+    for device, steps in recording.device_steps.groupby(level="device"):
         gaps = steps["gap"].dropna()
         if len(gaps):
             yield (
                 int(str(device)),
                 {
-                    "recorded_tokens_per_s": (found.tokens_per_step or np.nan) * 1e6 / float(steps["period"].median()),
+                    "recorded_tokens_per_s": (recording.tokens_per_step or np.nan)
+                    * 1e6
+                    / float(steps["period"].median()),
                     "recorded_steps_per_s": 1e6 / float(steps["period"].median()),
                     "gap_p50_us": float(gaps.median()),
                     "gap_p90_us": float(np.percentile(gaps, 90)),

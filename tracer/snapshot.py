@@ -47,12 +47,12 @@ def load(directory: Path, classes: Sequence[type], *, own: bool = False) -> Any:
         OSError: there is no value, or it cannot be read.
         ValueError, KeyError, TypeError: the tree or the length of the arrays shows that it is damaged.
     """
-    found = json.loads((directory / _TREE).read_text(encoding="utf-8"))
+    tree = json.loads((directory / _TREE).read_text(encoding="utf-8"))
     size = (directory / _ARRAYS).stat().st_size
-    if size != found["bytes"]:
-        raise ValueError(f"{directory}: {size} bytes of arrays, not {found['bytes']}")
+    if size != tree["bytes"]:
+        raise ValueError(f"{directory}: {size} bytes of arrays, not {tree['bytes']}")
     mapped = np.memmap(directory / _ARRAYS, np.uint8, "c" if own else "r") if size else np.zeros(0, np.uint8)
-    return _value(found["value"], mapped, {known.__name__: known for known in classes})
+    return _value(tree["value"], mapped, {known.__name__: known for known in classes})
 
 
 def _tree(value: Any, arrays: IO[bytes]) -> Any:

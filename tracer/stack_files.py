@@ -1,7 +1,7 @@
-"""Host steps as files of flame graph viewers: speedscope's JSON, or collapsed stacks.
+"""Steps of the host as files for flame graph viewers: speedscope's JSON, or collapsed stacks.
 
 speedscope: https://github.com/jlfwong/speedscope, src/lib/file-format-spec.ts, a sampled profile for each step.
-Collapsed stacks: https://github.com/brendangregg/FlameGraph, `flamegraph.pl`; a step is the outermost name.
+Collapsed stacks: https://github.com/brendangregg/FlameGraph, `flamegraph.pl`; the outermost name is the step.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
 def write_stacks(steps: Sequence[HostStep], path: Path, suffix: str) -> None:
-    """Write them in the form that a suffix of `SUFFIXES` names."""
+    """Write the steps in the format of a suffix in `SUFFIXES`."""
     text = json.dumps(speedscope(steps)) if suffix == ".json" else collapsed(steps)
     path.write_text(text, encoding="utf-8")
 
 
 def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
-    """The steps as speedscope's file: their stacks in order of time."""
+    """The steps in speedscope's format: their stacks in chronological order."""
     frames: dict[str, int] = {}
     profiles = []
     for step in steps:
@@ -63,9 +63,9 @@ def collapsed(steps: Sequence[HostStep]) -> str:
 
 
 def _frame(name: str) -> dict[str, Any]:
-    """A function as speedscope's frame, with its file and line if it has any."""
-    found = _PYTHON.match(name)
-    return {"name": name} | ({"file": found["file"], "line": int(found["line"])} if found else {})
+    """A function as a frame of speedscope, with its file and line if known."""
+    match = _PYTHON.match(name)
+    return {"name": name} | ({"file": match["file"], "line": int(match["line"])} if match else {})
 
 
 def _title(step: HostStep) -> str:

@@ -27,13 +27,13 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     from tracer.analysis.streams import stream_report
 
     trace, steps = load(path, within, bounds)
-    found = stream_report(trace, steps)
-    save(found.streams)
+    busy = stream_report(trace, steps)
+    save(busy.streams)
     facts = {
         "schema": "intertoken.streams/1",
         "steps": len(steps),
-        "streams": json.loads(found.streams.to_json(orient="records")),
-        "devices": json.loads(found.devices.to_json(orient="records")),
+        "streams": json.loads(busy.streams.to_json(orient="records")),
+        "devices": json.loads(busy.devices.to_json(orient="records")),
     }
     facts |= rank_facts(trace, steps)
     emit(as_json, facts, _show, trace.notes)

@@ -47,23 +47,23 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 
     trace, steps = load(path, within, bounds, python_functions=with_sites)
     analysed = sync_report(trace, steps)
-    found = figures(trace, path.name, steps, analysed, within=within)
+    summary = figures(trace, path.name, steps, analysed, within=within)
     inventory = analysed.inventory()
     save(inventory)
     facts = {
         "schema": "intertoken.syncs/1",
-        "class": found.strategy,
-        "share": found.strategy_share,
-        "signature": found.signature,
-        "signature_share": found.signature_share,
-        "steps": found.steps,
-        "syncs_per_token": found.syncs_per_token,
-        "copies_per_token": found.copies_per_token,
-        "launches_per_token": found.launches_per_token,
-        "blocking_copies_per_token": found.blocking_copies_per_token,
-        "polls_per_token": found.polls_per_token,
-        "fetch_lag": asdict(found.fetch_lag) if found.fetch_lag else None,
-        "token_source": found.token_source,
+        "class": summary.strategy,
+        "share": summary.strategy_share,
+        "signature": summary.signature,
+        "signature_share": summary.signature_share,
+        "steps": summary.steps,
+        "syncs_per_token": summary.syncs_per_token,
+        "copies_per_token": summary.copies_per_token,
+        "launches_per_token": summary.launches_per_token,
+        "blocking_copies_per_token": summary.blocking_copies_per_token,
+        "polls_per_token": summary.polls_per_token,
+        "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
+        "token_source": summary.token_source,
         "inventory": json.loads(inventory.to_json(orient="records")),
     }
     if with_sites:

@@ -37,19 +37,19 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute")
     ).astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
     save(table)
-    found = figures(trace, path.name, steps, within=within)
+    summary = figures(trace, path.name, steps, within=within)
     facts = {
         "schema": "intertoken.tokens/1",
-        "steps": found.steps,
-        "token_source": found.token_source,
+        "steps": summary.steps,
+        "token_source": summary.token_source,
         "detail": steps.detail,
-        "confidence": found.confidence,
-        "prefill_steps": found.prefill_steps,
-        "what": found.what,
+        "confidence": summary.confidence,
+        "prefill_steps": summary.prefill_steps,
+        "what": summary.what,
         "phases": steps.phases,
         "regimes": [asdict(regime) for regime in steps.regimes],
         "regime": asdict(steps.regime) if steps.regime else None,
-        "steps_per_s": found.steps_per_s,
+        "steps_per_s": summary.steps_per_s,
         "table": json.loads(table.to_json(orient="records")),
     }
     emit(as_json, facts, _show, trace.notes)

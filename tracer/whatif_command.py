@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
     try:
-        found = tuple(int(part) for part in value.split(",")) if value else ()
+        positions = tuple(int(part) for part in value.split(",")) if value else ()
     except ValueError:
-        found = (0,)
-    if any(position < 1 for position in found):
+        positions = (0,)
+    if any(position < 1 for position in positions):
         raise click.BadParameter(f"{value!r} is not a list of positions such as 2,3 (1 is a step's first sync)")
-    return found
+    return positions
 
 
 def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[tuple[str, float]]:
@@ -138,11 +138,11 @@ def whatif(
     variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        found = [prediction.predict_from(base, variant) for variant in variants]
+        predictions = [prediction.predict_from(base, variant) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"), blaming_the_choice():
-            write(found[0].trace, output, replace=force)
-    rows = [_facts(one) for one in found]
+            write(predictions[0].trace, output, replace=force)
+    rows = [_facts(one) for one in predictions]
     facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
     emit(as_json, facts, _show, trace.notes)
 
@@ -181,22 +181,22 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
     return Concurrent(read_graph(graph), node, steps, streams, learned)
 
 
-def _facts(found: Prediction) -> dict[str, Any]:
+def _facts(prediction: Prediction) -> dict[str, Any]:
     """A prediction as JSON; figures of the engine are null if only the engine under its profiler was predicted."""
-    of_engine = found.of_engine
+    of_engine = prediction.of_engine
     return {
-        "edit": found.label,
+        "edit": prediction.label,
         "speedup": of_engine and asdict(of_engine),
         "bounds": MARGIN,
-        "tokens_per_s": of_engine and found.predicted.tokens_per_s,
-        "steps_per_s": of_engine and found.predicted.steps_per_s,
-        "period_us": found.predicted.period_us,
-        "idle_us": found.predicted.idle_us,
-        "gap_us": found.predicted.gap_us,
-        "recorded": asdict(found.recorded),
-        "corrected": found.corrected and asdict(found.corrected),
+        "tokens_per_s": of_engine and prediction.predicted.tokens_per_s,
+        "steps_per_s": of_engine and prediction.predicted.steps_per_s,
+        "period_us": prediction.predicted.period_us,
+        "idle_us": prediction.predicted.idle_us,
+        "gap_us": prediction.predicted.gap_us,
+        "recorded": asdict(prediction.recorded),
+        "corrected": prediction.corrected and asdict(prediction.corrected),
         "base": "traced" if of_engine is None else "measured",
-        "assumptions": found.notes,
+        "assumptions": prediction.notes,
     }
 
 

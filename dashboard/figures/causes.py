@@ -22,7 +22,7 @@ CAUSE_COLOURS: Final = {
     "host": COLOURS["host"],
     "other process/thread": COLOURS["other"],
 }
-"""Cause, as `tracer.analysis.causes.CAUSES` calls it -> colour; also the order of the stack."""
+"""Cause, as in `tracer.analysis.causes.CAUSES` -> colour; also the order of the stack."""
 
 _LEAST = 0.01  # of the idle time: a place with less has no bar
 _BAND = 58  # px per run

@@ -25,7 +25,7 @@ _BETWEEN: Final = ";"
 
 def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     """The pieces of the figure, outer ones first: path (names with `;` between them), parent, ns and share of the
-    step. Outer functions in which nearly all of both steps lies are left out, but for the innermost of them."""
+    step. Outer functions that take nearly all of both steps are left out, except for the innermost of them."""
     longest, shared = max((step.length_ns for step in steps), default=0), _shared(steps)
     parts = []
     for step in steps:
@@ -43,7 +43,7 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
 
 
 def _shared(steps: Sequence[HostStep]) -> list[str]:
-    """The outermost names in which nearly all of the steps lies."""
+    """The outermost names that take nearly all of the steps."""
     sums = pd.concat([step.samples for step in steps]).groupby("stack")["ns"].sum() if steps else pd.Series(dtype=int)
     stacks = [(stack.split(_BETWEEN), ns) for stack, ns in zip(map(str, sums.index), sums, strict=True)]
     least, found = _NEARLY_ALL * sums.sum(), list[str]()

@@ -1,7 +1,7 @@
 """A part of a run's graph as Cytoscape elements: one column per stream, time downwards.
 
 A kernel is one row below all its predecessors: what it reads, the kernel before it on its stream, and the events that
-its stream waits for. So every kernel has a row of its column to itself.
+its stream waits for. So no two kernels of a column share a row.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ def _places(graph: RunGraph, part: range) -> dict[int, Place]:
             waits.setdefault(wait.target, []).append(wait.source)
     places: dict[int, Place] = {}
     last_row: dict[int, float] = {}
-    taken: set[Place] = set()
+    used: set[Place] = set()
     for i in part:
         node = graph.nodes[i]
         before = [places[j] for j in (*node.src, *waits.get(i, ())) if j in places]
         if node.stream is None:
             column, row = before[0] if before else (0.0, -1.0)
             place = (int(column) + 0.5, int(row) + _BELOW)
-            while place in taken:
+            while place in used:
                 place = (place[0] + 0.1, place[1])
         else:
             row = max([-1.0, last_row.get(node.stream, -1.0), *(float(int(row)) for _, row in before)]) + 1
             last_row[node.stream] = row
             place = (float(node.stream), row)
         places[i] = place
-        taken.add(place)
+        used.add(place)
     return places
 
 
@@ -133,7 +133,7 @@ def _lane(source: Place, target: Place, ends: Sequence[str], away: int) -> dict[
     """The corners of an edge that crosses columns between two rows, `away` px from the nearer one.
 
     A stream is idle before its fork and after its join, so the edge goes down where the stream on the right is idle.
-    Cytoscape wants every corner as a share of the way from end to end and a distance to the right of it.
+    Cytoscape takes every corner as a share of the line between both ends and a distance to the right of it.
     """
     x, top = source[0], source[1] + (_SMALL if "from-view" in ends else _HIGH) / 2
     length_x, length_y = target[0] - x, target[1] - (_SMALL if "to-view" in ends else _HIGH) / 2 - top

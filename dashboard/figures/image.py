@@ -33,10 +33,10 @@ def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, 
 
 
 def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float) -> bytes:
-    """The figure as a picture; nothing is fetched for it.
+    """Render a figure as an image, without any network access.
 
     Args:
-        figure: to be drawn.
+        figure: the figure.
         suffix: one of `IMAGES`.
         width, height: px.
         scale: pixels per px in a PNG.
@@ -63,5 +63,5 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
 
 
 def _first_line(problem: Exception) -> str:
-    said = problem.args[0] if problem.args else "it closed"
-    return str(said[0] if isinstance(said, tuple) and said else said).strip().splitlines()[0]
+    message = problem.args[0] if problem.args else "it closed"
+    return str(message[0] if isinstance(message, tuple) and message else message).strip().splitlines()[0]

@@ -17,7 +17,7 @@ _MARGIN: Final = {"l": 150, "r": 300, "t": 4, "b": 4}
 
 
 def memory_figure(memory: Sequence[Memory], used: str, theme: str) -> go.Figure:
-    """Per allocator a bar of its peak and, inside, the live bytes then; the one in use is bold and filled."""
+    """For each allocator, a bar of its peak with the live bytes inside; the one in use is bold and filled."""
     look = THEMES[theme]
     longest = max((m.peak_bytes for m in memory), default=1) or 1
     y = [i * _BAND for i in range(len(memory))]

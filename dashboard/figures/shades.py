@@ -17,7 +17,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
-    """The gaps of all runs, as `Drawing.gaps`, as one Bar."""
+    """The gaps of all runs (`Drawing.gaps`) as one Bar."""
     found = [each for each in gaps if len(each)]
     if not found:
         return []
@@ -26,7 +26,7 @@ def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
 
 
 def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
-    """The holes of all runs, as `Drawing.holes`, as one Bar per place; gaps only with their hovers."""
+    """The holes of all runs (`Drawing.holes`) as one Bar per place; gaps only with their hovers."""
     found = [each for each in holes if len(each)]
     if not found:
         return []
@@ -58,7 +58,7 @@ def labels(
     """ "gap 150 µs" or "idle 98 µs" below each gap or hole that is wide enough for it.
 
     Args:
-        gaps, holes: as of `Drawing`.
+        gaps, holes: as in `Drawing`.
         limits: what the time axis shows, ns from time 0.
         look: the theme.
         width: of the plot, px.

@@ -34,12 +34,12 @@ class Drawing:
     Attributes:
         title, note: its heading, and the note beside it; neither escaped.
         panel: its position.
-        marks: as `timeline.marks.marks_of` makes them.
-        lines: as `timeline.marks.connectors` makes them.
+        marks: as returned by `timeline.marks.marks_of`.
+        lines: as returned by `timeline.marks.connectors`.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
-        holes: what is shaded as idle, as `timeline.holes.shades_of` makes it.
+        holes: what is shaded as idle, as returned by `timeline.holes.shades_of`.
         tokens: those that the ruler numbers: x (s), step; None for no ruler.
-        chosen, arrows: of the chosen event, as `timeline.choice` makes them; None where there is none.
+        chosen, arrows: of the chosen event, as returned by `timeline.choice`; None if there is none.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Drawing:
 
 
 Plot = dict[str, Any]
-"""A figure in Plotly's own form: `data` and `layout`, with arrays of NumPy in it."""
+"""A figure in Plotly's own form: `data` and `layout`, with NumPy arrays."""
 
 
 def timeline_figure(plot: Plot) -> go.Figure:
@@ -90,7 +90,7 @@ def timeline_plot(
         origin: description of time 0.
         theme: "light" or "dark".
         width: of the plot, px.
-        finds: whether marks without matches are dimmed.
+        finds: whether there is a search, so that marks without matches are dimmed.
         ruler: the measured range, ns from time 0.
     """
     look = THEMES[theme]
@@ -158,7 +158,7 @@ def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
 
 
 def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
-    """From the end of what a sync waited for up to the sync's return."""
+    """Lines from the end of the work that a sync waited for to the return of the sync."""
     if not len(lines):
         return []
     gap = np.full(len(lines), np.nan)

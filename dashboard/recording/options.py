@@ -87,13 +87,13 @@ class Option:
     def _numbers(self, texts: Sequence[str]) -> list[str]:
         if len(texts) > _MOST_NUMBERS:
             raise UsageError(f"{self.flag} takes {_MOST_NUMBERS} numbers at most, not {len(texts)}")
-        found = [text.strip() for text in texts]
-        for text in found:
+        numbers = [text.strip() for text in texts]
+        for text in numbers:
             if not re.fullmatch(r"[0-9]{1,10}", text) or not self.least <= int(text) <= self.most:
                 raise UsageError(
                     f"{self.flag} is a whole number from {self.least:,} to {self.most:,}, not {text[:40]!r}"
                 )
-        return [str(int(text)) for text in found]
+        return [str(int(text)) for text in numbers]
 
 
 def options_of(listed: Mapping[str, Any]) -> tuple[Option, ...]:

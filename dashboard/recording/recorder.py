@@ -35,7 +35,7 @@ class Recorder:
     Args:
         output: directory for the runs.
         command: the program and its first arguments.
-        grace: seconds a run has to end by itself.
+        grace: seconds that a run gets to end by itself.
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:
@@ -48,7 +48,7 @@ class Recorder:
         self._supervisor: subprocess.Popen[bytes] | None = None
 
     def options(self) -> tuple[Option, ...] | None:
-        """The options of `intertoken run`; None while the command is being asked.
+        """The options of `intertoken run`; None until the command has listed them.
 
         Raises:
             UsageError: the command does not list them.
@@ -85,13 +85,13 @@ class Recorder:
             lock = os.open(self.place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if not self._locked(lock):
-                    raise UsageError("A recording goes on already: wait until it is done, or cancel it.")
+                    raise UsageError("A recording is already running: wait for its end, or cancel it.")
                 self._begin(arguments, lock)
             finally:
                 os.close(lock)
         except OSError as problem:
-            said = f"{self.shown} cannot be written to ({problem.strerror})"
-            raise UsageError(f"{said}; start the dashboard with --record-to DIR") from None
+            message = f"{self.shown} cannot be written to ({problem.strerror})"
+            raise UsageError(f"{message}; start the dashboard with --record-to DIR") from None
 
     def _locked(self, lock: int) -> bool:
         """Take the lock if no recording is running; the process of a finished one may hold it for a moment."""
@@ -187,7 +187,7 @@ class Recorder:
         except OSError as problem:
             raise UsageError(f"{self._command[0]}: cannot be started: {problem.strerror}") from None
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()]
-            raise UsageError(said[-1].removeprefix("intertoken: ") if said else f"exit code {done.returncode}")
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            raise UsageError(lines[-1].removeprefix("intertoken: ") if lines else f"exit code {done.returncode}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -30,7 +30,7 @@ class Running:
     """The processes that run under a recorder of this user.
 
     Args:
-        output: directory that gets the recordings; `shown` is what it is called.
+        output: directory for the recordings; `shown` is its displayed name.
         look, take: read the rings, see `tracer.live`.
     """
 
@@ -48,12 +48,12 @@ class Running:
         self._keeping: Future[str] | None = None
 
     def rows(self) -> list[Live] | None:
-        """What ran at the last look, at once, None before the first has ended; a new look begins if that is old."""
+        """The last result, without waiting (None before the first); a new look starts if it is old."""
         with self._lock:
             if self._looking is not None and self._looking.done():
                 looked, self._looking, self._looked = self._looking, None, time.monotonic()
                 if looked.cancelled() or (problem := looked.exception()) is not None:
-                    _log.warning("what runs could not be seen: %s", "given up" if looked.cancelled() else problem)
+                    _log.warning("cannot list running processes: %s", "given up" if looked.cancelled() else problem)
                 else:
                     self._rows = looked.result()
             if self._looking is None and time.monotonic() - self._looked >= EVERY_S:
@@ -61,17 +61,17 @@ class Running:
             return self._rows
 
     def keep(self, process: int, seconds: float | None) -> None:
-        """Start saving what the rings of a process hold, or its last seconds, as a recording.
+        """Start saving the contents of a process's rings, or its last seconds, as a recording.
 
         Raises:
-            UsageError: the process does not run now, or another recording is being saved.
+            UsageError: the process is not running, or another recording is being saved.
         """
         program = next((row.program for row in self.rows() or () if row.process == process), None)
         if program is None:
             raise UsageError("Select a running process.")
         with self._lock:
             if self._keeping is not None and not self._keeping.done():
-                raise UsageError("A recording is being kept already: wait a moment.")
+                raise UsageError("A recording is already being saved: wait a moment.")
             made = datetime.now().strftime("%H%M%S.%f")
             name = f"{re.sub(r'[^A-Za-z0-9_-]+', '_', program)[:_LONGEST_NAME]}-{process}-{made}".replace(".", "-")
             self._keeping = self._background.ask(
@@ -98,4 +98,4 @@ class Running:
             return f"Nothing was kept: {problem or 'too little memory; choose fewer seconds'}"
         except OSError as problem:
             return f"Nothing was kept: {self.shown} cannot be written to ({problem.strerror})"
-        return f"Kept as {self.shown / name}: {len(trace):,} events. It is in the table of the overview."
+        return f"Kept as {self.shown / name}: {len(trace):,} events. It is in the table of runs."

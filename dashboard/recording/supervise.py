@@ -1,7 +1,8 @@
 """Supervises one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
 
-A process of its own and not a thread of the server: the recording ends with the server however that ends (standard
-input closes then), any server process can cancel it, and its runs are moved into place without a server.
+It is a separate process instead of a thread of the server: the recording ends with the server however that ends
+(standard input is then closed), any server process can cancel it, and its runs are moved into place even without a
+server.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dashboard.recording.job import CANCELLED, DONE, FAILED, STOPPED, Job, Place
 
 _MOST_LINES, _LONGEST_LINE = 200, 2_000
 _LOOK: Final = 0.1
-"""Seconds between two looks at the process and at whether a reader wants it to end."""
+"""Seconds between two checks of the process and of cancellation."""
 _SOONEST: Final = 0.5
-"""Seconds between two writes of what is known."""
+"""Seconds between two writes of the state."""
 _PR_SET_PDEATHSIG: Final = 1
 _PROGRESS: Final = "intertoken.progress/1"
 
@@ -48,7 +49,7 @@ class Supervisor:
         self._written = 0.0
 
     def run(self, server: int) -> None:
-        """Until the command has ended.
+        """Run until the command has ended.
 
         Args:
             server: a file descriptor that closes when the server does.
@@ -125,9 +126,9 @@ class Supervisor:
         if _PROGRESS not in text:
             return False
         try:
-            found = json.loads(text)
-            units, steps, runs = ((int(found[k][0]), int(found[k][1])) for k in ("units", "steps", "runs"))
-            whole = found["whole"]
+            progress = json.loads(text)
+            units, steps, runs = ((int(progress[k][0]), int(progress[k][1])) for k in ("units", "steps", "runs"))
+            whole = progress["whole"]
         except (ValueError, LookupError, TypeError):
             return False
         job = self._job
@@ -137,7 +138,7 @@ class Supervisor:
             try:
                 job.whole = [*job.whole, put(self._place.staging / Path(whole).name, self._place.output)]
             except OSError as problem:
-                self._lost = f"{whole}: cannot be put into {self._place.output}: {problem.strerror}"
+                self._lost = f"{whole}: cannot be moved to {self._place.output}: {problem.strerror}"
                 self._log(self._lost)
         return True
 
@@ -158,8 +159,8 @@ class Supervisor:
             memory = "; perhaps it ran out of memory: choose smaller numbers" if -code == signal.SIGKILL else ""
             self._end(FAILED, f"ended by {name}{memory}")
         else:
-            said = [line for line in self._job.lines if line.strip()]
-            self._end(FAILED, said[-1].removeprefix("intertoken: ") if said else f"ended with exit code {code}")
+            lines = [line for line in self._job.lines if line.strip()]
+            self._end(FAILED, lines[-1].removeprefix("intertoken: ") if lines else f"ended with exit code {code}")
 
     def _end(self, status: str, problem: str = "") -> None:
         shutil.rmtree(self._place.staging, ignore_errors=True)
@@ -169,7 +170,7 @@ class Supervisor:
 
 
 def put(run: Path, output: Path) -> str:
-    """Move a whole run directory into the output directory, under a name that is free; the name."""
+    """Move a complete run directory into the output directory under an unused name; return the name."""
     number = 1
     while True:
         name = run.name if number == 1 else f"{run.name}-{number}"

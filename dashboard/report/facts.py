@@ -43,7 +43,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Card:
-    """A run at a glance: its rate and its gap in a form that can be quoted, each with its qualification."""
+    """A run at a glance: its rate and its gap in a form that can be quoted, each with its caveat."""
 
     name: str
     strategy: str
@@ -65,9 +65,9 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "What ran": [
             _words("Model", "", [r.summary.model for r in runs]),
             _words("Device", "", [r.summary.gpu or r.summary.backend for r in runs]),
-            _words("Strategy asked for", "as run.json says", [r.summary.configured for r in runs]),
-            _words("Streams", "one, or branches on several", [r.summary.concurrency for r in runs]),
-            _words("Token steps", "and what they were found from", [_steps(r) for r in runs]),
+            _words("Strategy asked for", "from run.json", [r.summary.configured for r in runs]),
+            _words("Streams", "one stream, or branches on several", [r.summary.concurrency for r in runs]),
+            _words("Token steps", "and how they were found", [_steps(r) for r in runs]),
             _words("Recording", "", [_level(r) for r in runs]),
         ],
         "Speed": [
@@ -77,14 +77,14 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
                      lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
             _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
-            _figures("Steps/s as recorded", "of the wall, what lies between the steps included", runs,
+            _figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", runs,
                      lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
             _figures("Tracing overhead, ×", "period of the recording / untraced period", runs,
                      lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
         ],
         "Idle time of a step": [
-            _time("median", "in which its device computes nothing, as recorded", runs, partial(_idle_in, "p50")),
-            _time("median, untraced", "1 / (untraced rate) − what the device is busy", runs,
+            _time("median", "when its device computes nothing, as recorded", runs, partial(_idle_in, "p50")),
+            _time("median, untraced", "1 / (untraced rate) − busy time of the device", runs,
                   lambda r: r.summary.untraced_idle_us, recorded=False),
             *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
             _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
@@ -99,7 +99,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
             _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
             _time("mean", "as recorded", runs, lambda r: r.summary.gap_mean_us),
-            _time("p50, untraced", "the recorded share of the idle time that the untraced rate leaves", runs,
+            _time("p50, untraced", "its recorded share of the idle time left by the untraced rate", runs,
                   lambda r: r.summary.untraced_gap_us, recorded=False),
         ],
         "What it is made of (mean, as recorded)": [
@@ -121,7 +121,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _figures("Steps ahead", "launched before the host reads a result", runs,
                      lambda r: r.summary.fetch_lag.median if r.summary.fetch_lag else None, _count, _difference),
             _words("Class", "that most input copies follow", [_class(r) for r in runs]),
-            _words("Signature", "the host calls of the commonest step, in order",
+            _words("Signature", "the host calls of the most common step, in order",
                    [r.summary.signature or "" for r in runs], is_code=True),
         ],
     }  # fmt: skip
@@ -240,7 +240,7 @@ def _idle_in(place: str, run: Run) -> float | None:
 
 
 def _idle_cause(place: str, cause: str, run: Run) -> float | None:
-    """The idle time of a device with that cause, µs; None for none."""
+    """The idle time of a device due to that cause, µs; None if there is none."""
     return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
 
 

@@ -35,7 +35,9 @@ _NARROW: Final = 560
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure in every theme, and its size in px: a height, and a least width up to which it shrinks with the page."""
+    """A figure in every theme, and its size in px: a height, and the minimum width to which it shrinks with the
+    page.
+    """
 
     figures: dict[str, go.Figure]
     height: int
@@ -103,12 +105,12 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
     notes = run.trace.notes if run.trace is not None else []
-    said = [run.summary.warning, run.summary.problem, run.laid_in_note, *notes]
-    return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in said if text]
+    texts = [run.summary.warning, run.summary.problem, run.laid_in_note, *notes]
+    return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in texts if text]
 
 
 def _policy(*scripts: str) -> Markup:
-    """A content security policy: exactly these scripts run, and nothing is fetched.
+    """A content security policy: exactly these scripts may run, and nothing may be fetched.
 
     Plotly sets styles of its own, so these are not restricted; fonts, images and requests would be.
     """

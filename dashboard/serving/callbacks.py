@@ -181,14 +181,14 @@ class Callback:
 
 
 def check_queries(server: Flask) -> None:
-    """Answer 400, as below, to an address that ends in bytes that are not text, which Flask cannot parse."""
+    """Answer 400, as below, if the address ends in bytes that are not text, which Flask cannot parse."""
 
     @server.before_request
     def check() -> Response | None:
         try:
             request.query_string.decode()
         except UnicodeDecodeError:
-            return _refusal(400, "the address is no text")
+            return _refusal(400, "the address is not text")
         return None
 
 
@@ -249,7 +249,7 @@ def _read() -> dict[str, Any]:
         raise Refused("nested too deeply") from None
     _bound(body)
     if not isinstance(body, dict):
-        raise Refused("it is no object")
+        raise Refused("it is not an object")
     return body
 
 
@@ -269,7 +269,7 @@ def _bound(value: Any, depth: int = 0) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:  # half of a pair
-            raise Refused("a text is no Unicode") from None
+            raise Refused("a text is not valid Unicode") from None
     elif value is not None and not abs(value) <= LARGEST:  # NaN is not either
         raise Refused("a number is too large")
 

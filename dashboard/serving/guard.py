@@ -16,7 +16,7 @@ from dashboard.text import plain
 _log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names by which a browser reaches this machine itself."""
+"""Names of this machine itself in a browser."""
 
 
 def content_security_policy(scripts: Iterable[str]) -> str:
@@ -26,7 +26,7 @@ def content_security_policy(scripts: Iterable[str]) -> str:
     styles, and `img-src` data: and blob: addresses.
 
     Args:
-        scripts: as `Dash.csp_hashes` gives them.
+        scripts: as returned by `Dash.csp_hashes`.
     """
     rules = {
         "default-src": "'none'",
@@ -46,10 +46,10 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     """Add the headers to all answers, and reject requests from other sites' pages.
 
     Args:
-        server: to be guarded.
+        server: the server.
         policy: the content security policy.
         hosts: names that the Host header may give, against DNS rebinding; None for any.
-        prefix: what stands before all addresses in the browser, "" or such as "/tool".
+        prefix: path before all addresses in the browser, "" or such as "/tool".
     """
     headers = {
         "Content-Security-Policy": policy,
@@ -73,7 +73,7 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
             )
         if request.method not in _SAFE and not is_same_origin():
             _log.warning("refused %s, which comes from a page of another site", plain(request.path, 100))
-            abort(Response("Only this dashboard's own pages may ask for that.\n", 403, mimetype="text/plain"))
+            abort(Response("Only this dashboard's own pages may request that.\n", 403, mimetype="text/plain"))
         if prefix and not request.environ.get("PATH_INFO"):  # relative links need the slash
             return redirect(f"{prefix}/{'?' if request.query_string else ''}{request.query_string.decode('latin-1')}")
         if "path" in (request.view_args or {}):  # Dash's own rule for whatever it does not know

@@ -11,7 +11,7 @@ from dashboard.store import RunStore
 
 
 def add_health(server: Flask, store: RunStore) -> None:
-    """Answer /healthz: the version and how many recordings have been read, of how many. Reads none, names none."""
+    """Answer /healthz with the version and the numbers of recordings, read and in all, reading or naming none."""
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The token, which a server asks for once, and the session that follows."""
+"""The token, which a reader enters once, and the session that follows."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ class _Sessions(SecureCookieSessionInterface):
 def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | None = None) -> None:
     """Require the token, at /login by form or link; other requests get a page that asks for it (403).
 
-    The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is made from
-    the token: it holds for all workers and over restarts with the same token, for a week.
+    The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is derived
+    from the token, so it is valid for all workers and across restarts with the same token, for a week.
     """
     attempts = attempts or Attempts()
     key = hashlib.sha256(b"session of intertoken\0" + token.encode()).digest()
@@ -100,7 +100,7 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
         if request.path == LOGIN or request.path.startswith(_OPEN) or session.get("in"):
             return None
         wanted = request.full_path.rstrip("?") if request.method == "GET" else "/"
-        return asks("Enter the token of this dashboard. It is in the link printed at the start.", 403, wanted)
+        return asks("Enter the token of this dashboard. It is in the link that was printed at the start.", 403, wanted)
 
     @server.route(LOGIN, methods=["GET", "POST"])
     def login() -> Answer:

@@ -22,7 +22,7 @@ _PAGE: Final = """<!doctype html>
 
 
 def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) -> None:
-    """Answer 404 with a page, to who takes one, that leads to these (address, name); to others with a line of text."""
+    """Answer 404: clients that accept HTML get a page with links to these (address, name), others a line of text."""
     pages = list(pages)
 
     @server.errorhandler(NotFound)

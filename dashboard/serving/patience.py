@@ -27,10 +27,10 @@ class Patience:
     Attributes:
         request: seconds for a request to arrive, and one more for every `rate` bytes of it.
         rate: bytes per second.
-        answer: seconds a client may read nothing of a pending response.
+        answer: seconds that a client may leave a pending response unread.
         idle: seconds between two requests.
-        most: connections; beyond it the one that has stalled longest is closed.
-        unfinished: bytes of incomplete requests; beyond it that one is closed too.
+        most: maximum number of connections; beyond it, the one that has stalled longest is closed.
+        unfinished: maximum bytes of incomplete requests; beyond it, that one is closed as well.
     """
 
     request: float = 10.0
@@ -45,7 +45,7 @@ def listen(
     app: Callable[..., Any], host: str, port: int, prefix: str = "", proxy: str | None = None,
     patience: Patience | None = None,
 ) -> Any:  # fmt: skip
-    """A waitress server that listens, for its `run` and `close`.
+    """A listening waitress server; call its `run` and `close`.
 
     Args:
         app: WSGI.
@@ -122,7 +122,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         return bool(super().readable())
 
     def handle_close(self) -> None:
-        """Close the connection and free at once what has arrived of a request."""
+        """Close the connection and immediately free the received part of a request."""
         super().handle_close()
         if self.request is not None:
             self.request.close()

@@ -18,7 +18,7 @@ _NAME: Final = "intertoken-uploads-"
 def scratch() -> Iterator[Path]:
     """A private directory, removed at the end; directories of killed servers are removed first.
 
-    Its user holds a lock on it, which is released with the process however that ends.
+    The process holds a lock on it, which is released however the process ends.
     """
     remove_orphans()
     folder, lock = _locked()
@@ -39,7 +39,9 @@ def remove_orphans() -> None:
 
 
 def _locked() -> tuple[Path, int | None]:
-    """A new directory and the lock on it; no lock where the file system has none, so that nobody else takes it."""
+    """A new directory and its lock; None for the lock if the file system has no locks, so that no one else can take
+    it.
+    """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_NAME))
         lock = _lock(folder, fcntl.LOCK_EX)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None) -> None:
-    """Serve a WSGI app until Ctrl-C or SIGTERM, and say where.
+    """Serve a WSGI app until Ctrl-C or SIGTERM, and print its address.
 
     Args:
-        app: what to serve.
+        app: the app.
         host: address to listen on.
         port: 0 for a free one.
-        serving: how.
+        serving: how to serve it.
         private: a directory of this user, for the file that opens the browser; None to open none.
 
     Raises:
-        click.UsageError: the address or port cannot be had.
+        click.UsageError: the address or port is not available.
     """
     from dashboard.serving.patience import listen
 

@@ -13,7 +13,7 @@ from tracer.errors import UsageError
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
 LONG: Final = 16
-"""Length from which a token cannot be guessed: the right one is accepted whatever wrong ones came before."""
+"""Minimum length of a token that cannot be guessed: the right one is accepted however many wrong ones came before."""
 _LARGEST: Final = 4_096
 
 
@@ -26,7 +26,7 @@ def read_token(file: Path) -> str:
     """The one line of a file.
 
     Raises:
-        UsageError: it cannot be read, or holds something else.
+        UsageError: it cannot be read, or contains anything else.
     """
     try:
         with file.open("rb") as opened:
@@ -46,7 +46,7 @@ def is_readable_by_others(file: Path) -> bool:
 
 
 def open_link(url: str, folder: Path) -> None:
-    """Open a browser at an address that only this user may know.
+    """Open a browser at an address that must stay private to this user.
 
     Other users see the command lines of this machine's processes, including the browser's: so it gets the name of a
     file in `folder` that redirects there, as in Jupyter.

@@ -16,7 +16,7 @@ _CHUNK: Final = 1 << 20
 
 
 def check_gzip(path: Path, limit: int) -> None:
-    """Raise FormatError if a gzip file holds more than `limit` bytes; its reader reports damage. Keeps nothing."""
+    """Raise FormatError if a gzip file unpacks to more than `limit` bytes. Damage is reported by its reader."""
     size = 0
     with path.open("rb") as file:
         unpacker = zlib.decompressobj(wbits=31)
@@ -38,12 +38,12 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
 
     Args:
         path: the archive.
-        target: the directory to make; without the one directory that may stand around everything in the archive.
-        limit: most bytes unpacked.
+        target: the directory to create; a single top-level directory of the archive is left out.
+        limit: maximum number of bytes unpacked.
 
     Raises:
         FormatError: not a zip, a damaged one, too large unpacked, or with names that lead elsewhere. `target` may then
-            hold a part of it.
+            contain a part of it.
     """
     _check_directory(path)
     target.mkdir()

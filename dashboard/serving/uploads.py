@@ -1,7 +1,7 @@
 """Uploaded recordings: in slices onto the disk, checked when complete, removed when the server ends.
 
-Slices, because a WSGI server holds a request's body until it is complete: so no request is large, whatever the file
-is, a proxy's usual limit of 1 MiB suffices, and what has arrived survives a broken connection. (Dash's own dcc.Upload
+Slices, because a WSGI server holds a request's body until it is complete: no request is large, whatever the size of the
+file, a proxy's usual limit of 1 MiB suffices, and received data survives a broken connection. (Dash's own dcc.Upload
 holds the file in memory, as base64.)
 """
 
@@ -28,9 +28,9 @@ from tracer import formats
 from tracer.errors import FormatError, UsageError
 
 SLICE: Final = 1 << 20
-"""Most bytes in one request."""
+"""Maximum number of bytes in one request."""
 MOST_KEPT: Final = 50
-"""Recordings of uploads, from all senders together."""
+"""Maximum number of uploaded recordings, from all senders together."""
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
 """Seconds until a stalled upload is dropped, and until one without any data makes room."""
@@ -51,12 +51,12 @@ class Upload:
 
 
 class Inbox:
-    """The directory that uploads end in.
+    """The directory of uploads.
 
     Args:
-        folder: private to this server; its recordings are among the store's.
-        limit: most bytes of a recording, packed and unpacked.
-        store: reads them.
+        folder: private to this server; its recordings are part of the store.
+        limit: maximum number of bytes of a recording, packed and unpacked.
+        store: the store that reads them.
         clock: seconds.
     """
 
@@ -72,10 +72,10 @@ class Inbox:
         self._kept: dict[Path, str] = {}  # recordings and their senders, the latest last
 
     def begin(self, name: str, size: int, sender: str = "") -> str:
-        """Start an upload; its id.
+        """Start an upload; return its id.
 
-        Where there is no room, one goes of whoever sends more files at once than this sender, or else one of which
-        nothing has come.
+        If there is no room, an upload is dropped: one by a sender of more simultaneous files than this sender, or else
+        one without any data so far.
 
         Raises:
             UsageError: too large, empty, or too many at once.
@@ -98,7 +98,7 @@ class Inbox:
         return key
 
     def _lacks(self, size: int) -> str | None:
-        """Why there is no room for so many more bytes."""
+        """The reason why this many more bytes do not fit; None if they do."""
         if len(self._open) >= _MOST_OPEN:
             return "too many uploads at once; wait until one has finished"
         promised = sum(upload.size - upload.received for upload in self._open.values())
@@ -120,7 +120,7 @@ class Inbox:
 
         Raises:
             KeyError: no such upload.
-            UsageError: more than was announced, or the disk does not take it.
+            UsageError: more data than announced, or the disk is full.
         """
         upload = self._open[key]
         with upload.lock:
@@ -129,7 +129,7 @@ class Inbox:
             data = stream.read(SLICE + 1)
             if len(data) > SLICE or at + len(data) > upload.size:
                 self.cancel(key)
-                raise UsageError("more has come than was announced")
+                raise UsageError("more data arrived than was announced")
             try:
                 with upload.part.open("ab") as file:
                     file.write(data)
@@ -150,11 +150,11 @@ class Inbox:
     def finish(self, key: str) -> str:
         """Turn a complete upload into one of the store's recordings; the key of its (first) run.
 
-        For one more than `MOST_KEPT` the oldest goes of whoever has sent the most.
+        Beyond `MOST_KEPT`, the oldest one of the sender with the most recordings is dropped.
 
         Raises:
             KeyError: no such upload.
-            FormatError: not a recording that can be read. Nothing is kept of it.
+            FormatError: not a readable recording. Nothing of it is kept.
         """
         with self._lock:
             upload = self._open.pop(key)
@@ -171,8 +171,8 @@ class Inbox:
             self._keep(target, upload.sender)
             return readable[0].key
         except FormatError as problem:
-            said = str(problem).replace(f"{self._folder}/", "")
-            raise FormatError(said.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
+            message = str(problem).replace(f"{self._folder}/", "")
+            raise FormatError(message.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
         finally:
             self._remove(upload)
             if not readable:

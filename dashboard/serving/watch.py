@@ -14,7 +14,7 @@ from flask import Flask
 from dashboard.store import DEEPEST, RunStore
 
 INTERVAL: Final = 1.0
-"""Least seconds between two scans, however many pages poll."""
+"""Minimum number of seconds between two scans, however many pages poll."""
 Print: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
@@ -28,9 +28,9 @@ def add_watch(server: Flask, store: RunStore) -> None:
 
 
 class Watch:
-    """Reads again what has changed on disk, once it changes no more: what is still being written would be half a file.
+    """Reads changed recordings again, once they no longer change: those still being written are incomplete.
 
-    No thread and nothing to close: directories are scanned only while a page polls.
+    There is no thread and nothing to close: directories are scanned only while a page polls.
     """
 
     def __init__(self, store: RunStore, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,8 @@
 """Prefetching: the rows around a view, coarser with distance, for the browser to draw while the reader moves.
 
-Rings of levels of detail, each a few times as wide as the last and the outermost the whole recording; a ring's marks
-begin where the last ring ends, the first one's are everywhere. Times are 16-bit fractions of their ring, below a pixel.
+There are rings of decreasing detail, each a few times as wide as the previous one, and the outermost as wide as the
+recording. The marks of a ring begin where the previous ring ends; those of the first one are everywhere. Times are
+16-bit fractions of their ring, below a pixel.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def around(
     """What the browser draws around a view.
 
     Args:
-        runs: of each its holes, where its rows stand, and time 0, ns of its clock.
+        runs: for each run its holes, the positions of its rows, and time 0, ns of its clock.
         limits, whole: as for `rings_of`.
         theme: "light" or "dark".
 

@@ -19,8 +19,8 @@ class Tokens:
     Attributes:
         step: the steps' numbers.
         start, end: of each step's compute.
-        gap: the gap after each step, MISSING (-1) where none follows.
-        launch: start of the host call that launched each step's first compute; `start` where none is known.
+        gap: the gap after each step, MISSING (-1) after the last one.
+        launch: start of the host call that launched each step's first compute; `start` if it is unknown.
     """
 
     step: Ints
@@ -63,7 +63,7 @@ def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None, api: pd.DataFrame)
 
 
 def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
-    """Start of the call that launched the first compute of each span; its start where there is no such call."""
+    """Start of the call that launched the first compute of each span; the span's start if there is no such call."""
     by = ["process", "correlation"]
     known = api.loc[api["correlation"].isin(spans["correlation"]), [*by, "start"]].drop_duplicates(by)
     calls = spans[by].merge(known, on=by, how="left")["start"]

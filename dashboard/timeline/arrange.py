@@ -1,7 +1,7 @@
 """The rows of a run that are shown, their order and height: rows in groups, as arranged by the reader.
 
-A group is a process or a device; in it stand the levels of a thread's NVTX ranges, its API calls, or a stream. They
-are known by name, so that what is arranged holds for all runs.
+A group is a process or a device; it contains the levels of a thread's NVTX ranges, its API calls, or a stream. They are
+identified by name, so that an arrangement applies to all runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
 
 
 def places_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
-    """By row its group, its unit and which of that it is."""
+    """For each row its group, its unit and its position in that."""
     found = {
         index: (group.name, unit.name, level)
         for group in groups_of(rows)
@@ -138,7 +138,7 @@ def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int)
 
 
 def toggled(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The names without this one if they have it, else with it."""
+    """The names without this one if they contain it, else with it."""
     return tuple(n for n in names if n != name) if name in names else (*names, name)
 
 
@@ -172,7 +172,7 @@ def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:
 
 
 def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
-    """Thin lines, if any: the middle one bears the name, and there is room below the last."""
+    """Thin lines, if any: the middle one has the name, and there is space below the last."""
     if not indices:
         return []
     if len(indices) == 1:

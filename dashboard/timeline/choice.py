@@ -55,7 +55,7 @@ def found_in(runs: Sequence[Run], spot: Spot | None) -> Run | None:
 
 
 def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
-    """By run the chosen event, or the matching one: the same occurrence of its name in the same row and token."""
+    """For each run, the chosen event or the matching one: the same occurrence of its name in the same row and token."""
     spot, run = view.event, found_in(runs, view.event)
     if spot is None or run is None or run.tokens is None:
         return {}
@@ -77,7 +77,7 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
 
 
 def _token_starts(run: Run, row: Row) -> Ints:
-    """Start of each token in a row, ns: of its compute on the device, of its step on the host; and no end."""
+    """Start of each token in a row, ns (compute on a device, step on a host), followed by `MOST_NS`."""
     assert run.tokens is not None
     starts = run.tokens.start
     if row.role != "stream" and run.steps is not None:
@@ -151,7 +151,7 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
 
 
 def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
-    """The number of the chosen match, from 1 on in the order of `next_match`, and how many matches there are.
+    """The number of the chosen match, counted from 1 in the order of `next_match`, and how many matches there are.
 
     The first is 0 if none of them is chosen.
     """

@@ -52,7 +52,7 @@ def in_view(start: Ints, reach: Ints, end: Ints, low: int, high: int) -> Ints:
 def detail(start: Ints, end: Ints, chosen: Ints, low: int, high: int, bins: int) -> Detail:
     """Decide how to draw the events `chosen` in the view [low, high).
 
-    At most `bins` events: all of them exactly. More: those at least as long as a bin exactly, the others merged.
+    Up to `bins` events are all drawn exactly; of more, those at least as long as a bin exactly, and the others merged.
     Bin edges are multiples of the bin width, so that they stay put while the view moves.
     """
     width = max(-(-(high - low) // bins), 1)

@@ -1,7 +1,7 @@
 """Differences: how much shorter or longer each gap in view is than the base's gap after the same token.
 
-The base's gap is outlined from where the other one starts, and what lies between their ends is hatched: shapes and a
-label with a sign, so that neither colours nor a screen are needed to read it.
+The base's gap is outlined from the start of the other one, and the range between their ends is hatched: shapes and a
+signed label, so that it can be read without colours and in print.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
     """The gaps of `other` in view beside the base's after the same token: x (s), own and base (ns), top bottom (px).
 
-    Nothing where a profiler inflates one of them: their difference is the profiler's too.
+    Empty if a profiler inflates one of them, because their difference would include its overhead.
 
     Args:
         base: the run compared with.
@@ -52,8 +52,8 @@ def with_differences(
     """The plot with the differences that are wide enough to be read.
 
     Args:
-        plot: as `figures.timeline.timeline_plot` makes it.
-        found: as `differences` makes them.
+        plot: as returned by `figures.timeline.timeline_plot`.
+        found: as returned by `differences`.
         limits: what the time axis shows, ns from time 0.
         width: of the plot, px.
         theme: "light" or "dark".

@@ -30,13 +30,13 @@ def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
 
 
 def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[list[str]]:
-    """All that is known of events, by start, from their own rows.
+    """All known facts about events, by start, from their own rows.
 
     Args:
         row: of the events.
         index: their positions in it.
         anchor: time 0, ns of the recording.
-        waits: as `marks.waits_of` makes them.
+        waits: as returned by `marks.waits_of`.
     """
     columns = [row.events[c].to_numpy()[index].tolist() for c in ("stream", "correlation", "bytes", "shape")]
     lengths = (row.end[index] - row.start[index]).tolist()

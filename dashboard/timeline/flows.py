@@ -38,13 +38,13 @@ def flows_of(
     Args:
         rows: the run's rows.
         row, event: positions of the event.
-        waits: as `marks.waits_of` makes them.
-        pairs: as `event_pairs` makes them.
+        waits: as returned by `marks.waits_of`.
+        pairs: as returned by `event_pairs`.
 
     Returns:
         kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
         activity's start, an activity's end and a sync's return, a record's start and a wait's start, or the end of the
-        last activity before the record and the start of the first behind the wait.
+        last activity before the record and the start of the first one after the wait.
     """
     of = _of_activity if rows[row].role == "stream" else _of_call if rows[row].role == "api" else _of_none
     found = list(of(rows, row, event, waits, pairs))
@@ -113,7 +113,7 @@ def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame,
 
 
 def _across(rows: Sequence[Row], row: int, event: int, pair: dict[Hashable, int], edge: str) -> Iterator[Flow]:
-    """From the last activity before a record to the first behind the wait for it, this event being one of them."""
+    """From the last activity before a record to the first one after the wait for it; this event is one of them."""
     stream, time = ("after_stream", "began") if edge == "ended" else ("before_stream", "ended")
     for at, other in _rows(rows, "stream", pair["process"]):
         found = _starting(other, pair[time]) if time == "began" else _ending(other, pair[time])
@@ -152,8 +152,9 @@ def event_pairs(trace: Trace) -> pd.DataFrame:
     """Every wait for a CUDA event, with the last record of that event before it.
 
     Columns: process, of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and of
-    a stream's wait the last activity before the record and the first behind the wait, with their streams and when the
-    one ended and the other began (ns): before_stream, ended, after_stream, began. MISSING where there are none.
+    a stream's wait the last activity before the record and the first one after the wait, with their streams and the end
+    of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there are
+    none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
     waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})
@@ -180,7 +181,7 @@ def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """Per call that makes a stream wait: before_stream, ended, after_stream, began, as `event_pairs` has them."""
+    """Per call that makes a stream wait: before_stream, ended, after_stream, began, as in `event_pairs`."""
     pairs = ordered_by_events(trace, segments)
     before, after = (segments.activities.iloc[pairs[side]].reset_index(drop=True) for side in ("before", "after"))
     return pd.DataFrame(

@@ -31,7 +31,7 @@ class Busy:
 
 
 def busy_of(rows: Sequence[Row], low: int, high: int) -> Busy:
-    """How busy the streams among these rows are in [low, high], at most `BINS` and one bins."""
+    """How busy the streams among these rows are in [low, high], in at most `BINS` + 1 bins."""
     shift, low, high = grid(low, high, BINS)
     width, most = 1 << shift, np.zeros((high - low) >> shift)
     for row in rows:

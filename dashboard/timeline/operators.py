@@ -1,7 +1,7 @@
 """The operator and the NVTX ranges of an event: those open on its thread when it was launched.
 
 The operator is the innermost one of PyTorch's profiler or, in recordings without, the innermost NVTX range. Work of a
-replayed CUDA graph belongs to what was open when the graph was launched: no recording tells more.
+replayed CUDA graph belongs to what was open when the graph was launched, because recordings contain no more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_OPERATOR: Final = "(no operator or range around its launch)"
 
 
 def operators_of(trace: Trace, row: Row) -> pd.Series:
-    """Of each event of a device's row its operator, categorical."""
+    """The operator of each event of a device's row, categorical."""
     calls, known = _calls(trace, row)
     ranges = trace["nvtx"]
     of_torch = (ranges["domain"] == OPERATORS).to_numpy()
@@ -43,7 +43,7 @@ def _calls(trace: Trace, row: Row) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
 
 
 def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:
-    """The host call behind an event: itself, or the one that launched it; None where that is not recorded."""
+    """The host call behind an event: itself, or the one that launched it; None if it is not recorded."""
     if row.role == "nvtx":
         return None
     api = trace["api"]
@@ -67,7 +67,7 @@ def open_ranges(trace: Trace, process: int, thread: int, time: int) -> pd.DataFr
 
 
 def own_ranges(ranges: pd.DataFrame) -> list[str]:
-    """The texts of those ranges that the program has set itself."""
+    """The texts of the ranges that the program itself opened."""
     return [str(text) for text in ranges.loc[~ranges["domain"].isin(PROFILER_DOMAINS), "text"]]
 
 

@@ -23,11 +23,11 @@ NOTHING: Final = pd.DataFrame({"what": pd.Series(dtype="str"), "start": pd.Serie
 
 
 def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int = 0) -> pd.DataFrame:
-    """By start what (in words), start and end (ns) of all named phases outside these steps.
+    """What (in words), start and end (ns) of all named phases outside these steps, by start.
 
     Args:
         trace: the recording.
-        steps: those that are shown, of `choose_steps`.
+        steps: the visible steps, from `choose_steps`.
         whole: from the first event to the end of the last, ns.
         computed: the end of the last step's compute, which may be after its host's; ns.
     """
@@ -42,7 +42,7 @@ def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int 
 
 
 def captures(trace: Trace) -> pd.DataFrame:
-    """Where a host records calls into a graph, from begin to end of each capture of its thread."""
+    """The periods in which a host records calls into a graph, from begin to end of each capture of its thread."""
     api = trace["api"]
     letters = letters_of(api["name"])
     calls = api.loc[np.isin(letters, [BEGIN_CAPTURE, END_CAPTURE]), ["start", "end", "process", "thread"]]

@@ -60,7 +60,7 @@ class Pyramid:
         return cls(start, end, tuple(_levels(start, end)) if len(start) > FEW else ())
 
     def detail(self, low: int, high: int, bins: int) -> Detail:
-        """What `detail.detail` says of [low, high) widened to whole bins of 2^n ns, at most `bins` and one of them."""
+        """The result of `detail.detail` for [low, high) widened to whole bins of 2^n ns, at most `bins` + 1 of them."""
         shift, low, high = grid(low, high, bins)
         first, last = np.searchsorted(self.start, (low, high)).tolist()
         bins = (high - low) >> shift
@@ -76,7 +76,7 @@ class Pyramid:
         return _cut(level, chosen[self.end[chosen] - self.start[chosen] >= 1 << shift], low, high)
 
     def in_view(self, low: int, high: int) -> Ints:
-        """Positions of the events that meet [low, high), found without looking at all that start before it."""
+        """Positions of the events that meet [low, high), found without examining all events that start before it."""
         if not self.levels:
             return in_view(self.start, np.maximum.accumulate(self.end), self.end, low, high)
         narrowest = self.levels[-1]

@@ -46,7 +46,7 @@ class Row:
     """One line of the timeline.
 
     Attributes:
-        label: what stands beside it.
+        label: its label.
         role: "nvtx", "api" or "stream".
         process, thread: of a host row; MISSING thread for a device row.
         device, stream: of a device row; MISSING for a host row.
@@ -98,12 +98,12 @@ class Row:
 
     @cached_property
     def texts(self) -> NDArray[np.object_]:
-        """Per name of an event a text to stand inside its bar: safe, but neither escaped nor cut to fit."""
+        """For each name of an event, the text inside its bar: safe, but neither escaped nor cut to fit."""
         return np.array([plain(_AFFIXES.sub("", str(c)), 80) for c in self.events["name"].cat.categories], dtype=object)
 
     @cached_property
     def titles(self) -> NDArray[np.object_]:
-        """Per full name the headline of a hover: safe for Plotly."""
+        """For each full name, the headline of a hover: safe for Plotly."""
         return np.array([markup(str(c), width=88) for c in self.events["full"].cat.categories], dtype=object)
 
     @cached_property
@@ -113,7 +113,7 @@ class Row:
 
     @cached_property
     def codes(self) -> tuple[Codes, Codes]:
-        """Per event its position in `texts` and in `titles`."""
+        """For each event, its position in `texts` and in `titles`."""
         name, full = (cast(pd.Categorical, self.events[c].array).codes for c in ("name", "full"))  # no copy
         return name, full
 

@@ -84,7 +84,7 @@ def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
 
 
 def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
-    """What the recordings hold, ns from time 0."""
+    """The range of the recordings, ns from time 0."""
     token = token_of(runs, view)
     ends = [
         (run.whole[0] - anchor, run.whole[1] - anchor)
@@ -180,7 +180,7 @@ def _drawing(
 
 
 def _ruled(run: Run, window: Window) -> pd.DataFrame:
-    """The tokens that the ruler numbers, so many of those in view as there is room for: x (s), step."""
+    """The tokens in view that the ruler numbers, as many as there is room for: x (s), step."""
     tokens = run.tokens
     assert tokens is not None
     low, high = np.searchsorted(tokens.start, window.wider)

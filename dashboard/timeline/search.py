@@ -1,4 +1,4 @@
-"""Search: events whose name has a text in it, ignoring case, and that pass the filters."""
+"""Search: events whose name contains a text, ignoring case, and that pass the filters."""
 
 from __future__ import annotations
 

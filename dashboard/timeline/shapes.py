@@ -20,7 +20,7 @@ def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
     """A description of each kernel; "" if the recording has none.
 
     Args:
-        kernels: as `schema.TABLES` has them.
+        kernels: as in `schema.TABLES`.
     """
     code = np.zeros(len(kernels), np.int64)
     for column in _COLUMNS:

@@ -34,7 +34,7 @@ class Part:
     Attributes:
         row: the events.
         groups: the names of groups.
-        code_of: which group events, by their positions, are of; -1 for none.
+        code_of: positions of events -> the group of each; -1 for none.
     """
 
     row: Row
@@ -51,8 +51,8 @@ def sums_of(run: Run, area: Area, arrangement: Arrangement, anchor: int) -> pd.D
 def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
     """The rows of an area and its groups.
 
-    Kernels, copies and operators are those of devices; streams are devices' rows, and threads hosts', whose calls and
-    ranges stay apart because they lie inside each other.
+    Kernels, copies and operators belong to devices. Streams are rows of devices, and threads rows of hosts, whose calls
+    and ranges are kept apart because they are nested.
     """
     places = places_of(run.rows)
     lines = [line for line in arranged(run.rows, arrangement) if not area.rows or places[line.index][1] in area.rows]
@@ -72,7 +72,7 @@ def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFr
     """The sums of [low, high), ns, by group, largest first.
 
     Args:
-        parts: what is summed.
+        parts: the rows and their groups.
         low, high: the area, on the recording's clock.
         step: how long a step of the run is, 0 for unknown.
 

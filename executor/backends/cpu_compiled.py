@@ -33,11 +33,14 @@ LEAST_ROW: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """Values of a token from which an op on its row is compiled."""
 FEW_CORES: Final = 4
-"""Up to this many cores all compute. With more, one is left to other threads: the others saturate the bandwidth."""
+"""With up to this many cores, all of them compute. With more, one is left to other threads, because the others saturate
+the memory bandwidth.
+"""
 
 _ATTENTION_WORTH_SHARING: Final = 1 << 16
-"""Multiplications of attention from which all threads take part. Never some of them: an OpenMP team that shrinks ends
-its other threads, and starts them anew for the next product."""
+"""Number of multiplications of attention from which all threads take part. It is always all or one: an OpenMP team that
+shrinks ends its other threads, and starts them again for the next product.
+"""
 _ROWS_WORTH_SHARING: Final = 1 << 15
 """Values of an op on rows from which all threads take part."""
 _SPINS: Final = "100000"

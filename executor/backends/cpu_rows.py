@@ -170,7 +170,7 @@ def _rope(out: Array, x: Array, positions: Array, table: Array, stride: int, gap
 
 
 def _set_rows(out: Array, values: Array, rows: Array, threads: int) -> None:
-    """Write the rows in order, each thread its own columns: of equal row numbers the last counts."""
+    """Write the rows in order, each thread its own columns; among equal row numbers the last one wins."""
     for row in rows:
         if row < 0 or row >= len(out):
             raise IndexError("the destination has no row of this number")

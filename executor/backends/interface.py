@@ -119,7 +119,7 @@ class Backend(Protocol):
         return
 
     def accompany(self, others: Sequence[Backend]) -> None:
-        """Take note of the backends of the run that it is part of. Default: nothing."""
+        """Receive the backends of the run that it is part of. Default: nothing."""
         return
 
     def activate(self) -> None:

@@ -159,7 +159,7 @@ def test_a_what_if_by_keyboard_and_by_its_link(page, address):
 
 def test_a_refusal_stands_where_the_figures_would(page, address):
     page.open(f"{address}whatif/?run={TRACED}&without=13")
-    page.says("problem", "sync 13 cannot go: the host reads what the copy before it brought")
+    page.says("problem", "sync 13 cannot go: the host reads the result of the copy before it")
     assert page.browser.find_element(By.ID, "problem").get_attribute("role") == "alert"
 
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_none_of_ours_counts_for_nothing_and_is_not_written_over(
     file.write_bytes(content)
     assert kept(runs[0]) == []
     assert not may_keep(runs[0])
-    with pytest.raises(UsageError, match="may not write beside the recording"):
+    with pytest.raises(UsageError, match="may not write next to the recording"):
         keep(runs[0], [MARK])
     assert file.read_bytes() == content
 
@@ -109,7 +109,7 @@ def test_nothing_is_kept_where_the_server_may_not_write(runs, monkeypatch):
     assert not may_keep(runs[0])
     view = View(runs=("a",), bookmarks=(MARK,))
     assert SUFFIX not in str(listed(view, runs))
-    with pytest.raises(UsageError, match="the link holds"):
+    with pytest.raises(UsageError, match="are in the link"):
         written({"what": "keep bookmarks", "run": "a"}, view, runs)
 
 

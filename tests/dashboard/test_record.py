@@ -200,7 +200,7 @@ def test_cancelling_keeps_whole_runs_and_kills_what_does_not_listen(recorder):
         recorder.start([how])
         pid = child_of(recorder)
         for server in (recorder, other):
-            with pytest.raises(UsageError, match="goes on already"):
+            with pytest.raises(UsageError, match="is already running"):
                 server.start(["quick"])
         assert other.job().number == recorder.job().number
         other.cancel()
@@ -315,7 +315,7 @@ def test_a_run_that_cannot_be_put_in_place_is_no_success(recorder, monkeypatch):
     monkeypatch.setattr("dashboard.recording.supervise.put", put)
     supervise(recorder)
     assert recorder.job().status == FAILED
-    assert recorder.job().problem == f"one: cannot be put into {recorder.place.output}: Read-only file system"
+    assert recorder.job().problem == f"one: cannot be moved to {recorder.place.output}: Read-only file system"
     assert left_in(recorder) == ([".intertoken-record"], False)
 
 

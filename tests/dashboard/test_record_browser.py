@@ -101,7 +101,7 @@ def test_progress_a_second_start_and_cancel(page, place):
     page.says("said-of-job", "left.")
     page.until(lambda: 0 < page.browser.execute_script(SHARE) < 1, "some progress")
     page.press("start", Keys.ENTER)
-    page.says("refused", "goes on already")
+    page.says("refused", "is already running")
     page.press("cancel", Keys.ENTER)
     page.says("said-of-job", "Cancelled after")
     assert not recorder.place.staging.exists()

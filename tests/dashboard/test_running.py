@@ -69,7 +69,7 @@ def test_a_process_is_kept_under_a_name_of_plain_characters(tmp_path: Path):
     (kept,) = (tmp_path / "runs").iterdir()
     assert kept.name.startswith("python3_b_-7-")
     assert "." not in kept.name
-    assert running.said() == f"Kept as runs/{kept.name}: {len(read(kept))} events. It is in the table of the overview."
+    assert running.said() == f"Kept as runs/{kept.name}: {len(read(kept))} events. It is in the table of runs."
 
 
 def test_a_look_that_fails_is_followed_by_another(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch):
@@ -83,7 +83,7 @@ def test_a_look_that_fails_is_followed_by_another(tmp_path: Path, caplog: pytest
 
     running = Running(tmp_path, Path("runs"), look)
     until(lambda: running.rows() == [ROW], "the third look")
-    assert caplog.text.count("what runs could not be seen") == 2
+    assert caplog.text.count("cannot list running processes") == 2
 
 
 def test_what_cannot_be_kept_is_said(tmp_path: Path):

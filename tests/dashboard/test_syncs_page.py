@@ -71,7 +71,7 @@ def test_a_predicted_gain_is_that_of_the_command(rows, position):
 
 
 def test_a_needed_sync_says_why_and_has_no_gain(rows):
-    assert rows[12]["verdict"] == "sync 13 cannot go: the host reads what the copy before it brought"
+    assert rows[12]["verdict"] == "sync 13 cannot go: the host reads the result of the copy before it"
     assert rows[12]["gain"] is None
     assert rows[0]["verdict"].startswith("not needed")
 

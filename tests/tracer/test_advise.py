@@ -86,7 +86,7 @@ def test_under_a_profiler_without_a_rate_there_is_no_advice(tmp_path: Path) -> N
     (path / "run.json").unlink()
     facts = advised(path)
     assert (facts["base"], facts["advice"], facts["unsure"]) == ("traced", [], [])
-    assert run(path).stdout.startswith("no advice: without the rate the answer is about the profiler")
+    assert run(path).stdout.startswith("no advice: without the rate the prediction includes the profiler")
     assert run(path, "--markdown").stdout.startswith("no advice")
     given = advised(path, "--untraced-tokens-per-s", 748.7)
     known = advised(LLAMA["sccc", "graph"])

@@ -121,14 +121,14 @@ def test_nothing_is_estimated_without_a_rate(tmp_path: Path) -> None:
     facts = json.loads(CliRunner().invoke(gaps, [path, "--json"]).stdout)
     assert facts["estimated_untraced_gap_us"] is None
     text = " ".join(CliRunner().invoke(info, [path]).output.split())
-    assert "of 23 recordings of 4 programs at graph level, 5% to 173% of it was left in runs without one" in text
+    assert "of 23 recordings of 4 programs at graph level, 5% to 173% of it remained without the profiler" in text
     assert "times at" not in text
 
 
 def test_what_is_known_is_of_the_recorder() -> None:
     assert "at node level" in known("node", "cupti 13.0")
     assert "by PyTorch's profiler" in known("node", "PyTorch profiler")
-    assert "not known of recordings of this kind" in known("node", "roctracer")
+    assert "unknown for recordings of this kind" in known("node", "roctracer")
 
 
 def test_a_light_pass_has_nothing_to_correct() -> None:

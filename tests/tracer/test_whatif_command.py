@@ -25,7 +25,7 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     name = SAMPLES / "llama1b-sccc-graph"
     text = run(name, "--without-syncs")
     assert text.exit_code == 0
-    assert "sync 13 stays: the host reads what the copy before it brought" in text.output
+    assert "sync 13 stays: the host reads the result of the copy before it" in text.output
     facts = json.loads(run(name, "--sync", "saaas,aaag", "--json").stdout)
     assert facts["schema"] == "intertoken.whatif/1"
     assert facts["edit"] == "saaas"
@@ -64,7 +64,7 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
     assert "95 %" not in known.stdout
     assert "withheld" in without.stdout
     assert "corrected" not in without.stdout
-    assert "without the rate the answer is about the profiler: give --untraced-tokens-per-s" in without.stdout
+    assert "without the rate the prediction includes the profiler: give --untraced-tokens-per-s" in without.stdout
     facts = json.loads(run(name, "--sync", "saaas", "--json").stdout)
     assert facts["speedup"] is facts["tokens_per_s"] is facts["corrected"] is None
     assert facts["base"] == "traced"

@@ -74,10 +74,10 @@ class Advice:
     Attributes:
         edits: the changes.
         prediction: the predicted figures.
-        conditions: what must be true for the edit to be safe, which the recording does not show.
+        conditions: what must be true for the edit to be safe but cannot be seen in the recording.
         command: options of `intertoken whatif` that show it.
-        settings: what the recording's engine calls it.
-        sites: where in the program the calls are made that it does without, the commonest first; empty if unknown.
+        settings: the names of the change in the recorded engine.
+        sites: where in the program the calls that it removes are made, the most common first; empty if unknown.
     """
 
     edits: tuple[Edit, ...]
@@ -95,12 +95,12 @@ class EagerLaunch:
     Attributes:
         kernel: its short name.
         operator: the innermost range around its launch; "" for none.
-        where: before the step's first graph or behind it.
-        per_step: how often.
-        hole_us, kernel_us, launch_us: a step, mean, as recorded: the time before it in which nothing runs on its
-            device, its own, and that of the call.
-        speedup: predicted with it in the graph, which was never measured; None where nothing is predicted.
-        why: why not; "" where it is.
+        where: before the step's first graph, or behind it.
+        per_step: the number of launches per step.
+        hole_us, kernel_us, launch_us: means per step, as recorded: the time before the kernel during which nothing runs
+            on its device, the kernel's own time, and the time inside the launch call.
+        speedup: predicted with the kernel in the graph, which was never measured; None if nothing is predicted.
+        why: why nothing is predicted; "" if something is.
     """
 
     kernel: str
@@ -122,12 +122,12 @@ class Advised:
         kept: edits by gain, the largest first.
         unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
         refused: label -> why data flow forbids the edit.
-        withheld: label -> why this recording cannot tell what the edit brings.
-        before: the figures of the recording, without the profiler where a rate is known.
-        state: as in `Base`; `base.TRACED` where nothing is predicted because no rate is known.
+        withheld: label -> why the gain of the edit cannot be determined from this recording.
+        before: the figures of the recording, without the profiler if a rate is known.
+        state: as in `Base`; `base.TRACED` if nothing is predicted because no rate is known.
         bound: speedup if the device never idled; None if unknown.
-        engine: what made the recording; None if unknown.
-        unused: settings of the engine that are off in the recording; nothing is predicted of them.
+        engine: the engine that was recorded; None if unknown.
+        unused: settings of the engine that are off in the recording, for which nothing is predicted.
         eager: kernels that steps with a graph launch one by one, the largest holes first.
     """
 
@@ -156,7 +156,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     Args:
         trace: the recording.
         steps: its steps.
-        base: what its predictions start from.
+        base: the starting point of its predictions.
         more: edits that need more than the recording, each with its options of `intertoken whatif` and its conditions.
 
     Raises:
@@ -173,7 +173,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
-            found = predict_from(base, candidate.edits)
+            prediction = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
             refused[label] = str(problem)
         except CannotTellError as problem:
@@ -181,12 +181,12 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         except (UsageError, TraceError):
             continue  # this recording does not allow the edit
         else:
-            if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
+            if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
                 sites = _sites(base, candidate.edits)
-                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names, sites))
+                kept.append(Advice(candidate.edits, prediction, candidate.conditions, candidate.command, names, sites))
             else:
-                unsure[label] = found
+                unsure[label] = prediction
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
     known = {setting for advice in kept for setting in advice.settings}
     unused = tuple(setting for setting in unused if setting not in known)

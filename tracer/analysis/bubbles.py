@@ -125,7 +125,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     Args:
         trace: the recording.
         steps: its token steps.
-        spans: `step_spans` of them.
+        spans: their `step_spans`.
 
     Returns:
         device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
@@ -192,10 +192,10 @@ def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
         return behind
     issued = rows["issued"].to_numpy()
     real = np.flatnonzero(~rows["last"])
-    for key, mine in rows.iloc[real].groupby(["process", "stream"]).indices.items():
+    for key, positions in rows.iloc[real].groupby(["process", "stream"]).indices.items():
         process, stream = cast("tuple[int, int]", key)
         times = np.sort(waits.loc[(waits["process"] == process) & (waits["stream"] == stream), "start"].to_numpy())
-        at = real[mine][np.argsort(issued[real[mine]], kind="stable")]
+        at = real[positions][np.argsort(issued[real[positions]], kind="stable")]
         count = np.searchsorted(times, issued[at])
         behind[at] = np.diff(count, prepend=0) > 0
     return behind
@@ -207,15 +207,15 @@ def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int
     until, end = (rows[column].to_numpy() for column in ("until", "end"))
     latest, on = np.full(len(rows), _NEVER), np.full(len(rows), MISSING)
     real = ~rows["last"].to_numpy()
-    for key, mine in rows.groupby(_LANE).indices.items():
+    for key, positions in rows.groupby(_LANE).indices.items():
         device, process, stream = cast("tuple[int, int, int]", key)
         here = (rows["device"] == device) & (rows["process"] == process)
         others = np.flatnonzero(real & here & (rows["stream"] != stream))
         if not len(others):
             continue
         others = others[np.argsort(end[others], kind="stable")]
-        before = np.searchsorted(end[others], until[mine], side="right") - 1
+        before = np.searchsorted(end[others], until[positions], side="right") - 1
         known = before >= 0
-        latest[mine[known]] = end[others[before[known]]]
-        on[mine[known]] = rows["stream"].to_numpy()[others[before[known]]]
+        latest[positions[known]] = end[others[before[known]]]
+        on[positions[known]] = rows["stream"].to_numpy()[others[before[known]]]
     return latest, on

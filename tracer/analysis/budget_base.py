@@ -30,13 +30,13 @@ def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
         yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
 
 
-def _finding(name: str, found: Interval | None, most: float) -> Finding:
+def _finding(name: str, change: Interval | None, most: float) -> Finding:
     limit = Limit(most=most)
     line = Line(Scope(), name, limit)
-    if found is None:
+    if change is None:
         return Finding(line, "no verdict", "not shown")
-    excess = limit.excess(found.estimate)
-    if found.low is None or found.high is None:
-        return Finding(line, found.estimate, "not shown", excess)
-    interval = found.low, found.high
-    return Finding(line, found.estimate, verdict_of(limit, *interval), excess, interval=interval)
+    excess = limit.excess(change.estimate)
+    if change.low is None or change.high is None:
+        return Finding(line, change.estimate, "not shown", excess)
+    interval = change.low, change.high
+    return Finding(line, change.estimate, verdict_of(limit, *interval), excess, interval=interval)

@@ -190,23 +190,23 @@ def check_lines(
 
 def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
     """Check a line against the figure; `signature` is the expected one, used to find a surplus call."""
-    found = measured.figure(line.name)
+    value = measured.figure(line.name)
     if isinstance(line.allowed, tuple):
-        if found in line.allowed:
-            return Finding(line, found, "kept")
+        if value in line.allowed:
+            return Finding(line, value, "kept")
         surplus = None
         if line.name == "signature" and signature is not None:
             surplus = first_deviation(measured.trace, measured.syncs, signature)
-        return Finding(line, found, "broken", surplus=surplus)
-    excess = line.allowed.excess(float(found))
+        return Finding(line, value, "broken", surplus=surplus)
+    excess = line.allowed.excess(float(value))
     if (estimate := measured.estimate(line.name)) and (interval := estimate.bounds):
-        return Finding(line, found, verdict_of(line.allowed, *interval), excess, interval=interval)
+        return Finding(line, value, verdict_of(line.allowed, *interval), excess, interval=interval)
     if not excess:
-        return Finding(line, found, "kept", excess)
+        return Finding(line, value, "kept", excess)
     surplus = None
     if excess > 0 and line.name in COUNTS:
         surplus = first_surplus(measured.trace, measured.syncs, COUNTS[line.name], line.allowed.most, signature)
-    return Finding(line, found, "broken", excess, surplus)
+    return Finding(line, value, "broken", excess, surplus)
 
 
 def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
@@ -216,13 +216,13 @@ def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
     return "kept" if limit.least <= low and high <= limit.most else "not shown"
 
 
-def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
+def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
     """The same with only the calls whose call site contains all these words.
 
     Raises:
         EmptyTraceError: there are none, and the recording has no functions to tell whether there should be.
     """
-    sites = call_sites(trace, found.calls)
+    sites = call_sites(trace, report.calls)
     texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
     chosen = [text for text in texts if all(word in text for word in words.split())]
     if not chosen and not sites["source"].isin([PYTHON, NATIVE]).any():
@@ -230,12 +230,12 @@ def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
         raise EmptyTraceError(f"site {printable(words)}: {where}")
     notes = [] if chosen else [f"site {words}: no call of the steps is made there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]
-    return replace(found, calls=found.calls[sites["site"].isin(chosen)])
+    return replace(report, calls=report.calls[sites["site"].isin(chosen)])
 
 
-def _most_of_a_step(found: SyncReport, letters: str) -> float:
+def _most_of_a_step(report: SyncReport, letters: str) -> float:
     """The maximum number of calls with these letters in any step."""
-    steps = found.calls.loc[found.calls["letter"].isin(list(letters)), "step"]
+    steps = report.calls.loc[report.calls["letter"].isin(list(letters)), "step"]
     return float(steps.value_counts().max()) if len(steps) else 0.0
 
 
@@ -255,17 +255,17 @@ def _measures(measured: Measured) -> Iterator[str]:
     for tracing in TRACINGS:
         for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in STATISTICS[:2])]:
             try:
-                found = float(measured.figure(name))
+                value = float(measured.figure(name))
             except TraceError:
                 continue
             if name.startswith("gap_us.untraced") and measured.gaps.estimated:
                 continue
-            yield _least(name, found) if name.startswith("tokens") else _most(name, found)
+            yield _least(name, value) if name.startswith("tokens") else _most(name, value)
 
 
-def _most(name: str, found: float) -> str:
-    return f"{name}.max = {math.ceil(found * (1 + HEADROOM) * 10) / 10:.10g}"
+def _most(name: str, value: float) -> str:
+    return f"{name}.max = {math.ceil(value * (1 + HEADROOM) * 10) / 10:.10g}"
 
 
-def _least(name: str, found: float) -> str:
-    return f"{name}.min = {math.floor(found / (1 + HEADROOM) * 10) / 10:.10g}"
+def _least(name: str, value: float) -> str:
+    return f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"

@@ -25,7 +25,9 @@ BELOW_PROGRAM: Final = re.compile(
     r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
     r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
 )
-"""Python files that a program calls rather than has written, by the paths that Kineto shortens to the module's."""
+"""Files of Python libraries: a program calls them but does not contain them. Paths are shortened to the module, as
+Kineto does.
+"""
 
 _OF_CUDA: Final = re.compile(
     r"^(lib(cuda|cudart|cupti|nvrtc|nvToolsExt|ToolsInjection\w*|intertoken_light|dl|pthread|c)|ld-linux[\w-]*)[-.]"
@@ -38,15 +40,15 @@ _CALL: Final = re.compile(r"^_*cuda[A-Z]\w*$|^cu[A-Z]\w*$|^libcudart_static_|^cu
 
 
 def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The site of each call by its chain.
+    """Find the call site of each call from its call chain.
 
     Args:
         trace: the recording.
-        calls: with start (ns), process and thread, and for those of `trace["api"]` their correlation.
+        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation.
 
     Returns:
-        Columns site, through (see `call_sites.call_sites`) and is_python, of the index of `calls`; empty texts where a
-        call has no chain.
+        Columns site, through (see `call_sites.call_sites`) and is_python, with the index of `calls`; texts are empty
+        for calls without a chain.
     """
     nothing = pd.DataFrame({"site": "", "through": "", "is_python": False}, index=calls.index)
     chains, api = trace["callchains"], trace["api"]
@@ -88,12 +90,12 @@ def _sites(chains: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in(modules: re.Pattern[str]) -> Callable[[str], object]:
-    """Whether the file of a module, without its directory, is one of these."""
+    """Whether a module's file name, without its directory, is one of these."""
     return lambda module: modules.match(module.rpartition("/")[2])
 
 
 def _texts(chains: pd.DataFrame, rows: NDArray[np.int64]) -> NDArray[np.object_]:
-    """Functions as they are shown: those of a library with its file behind them."""
+    """Display names of functions; those in a library are followed by its file."""
     symbols, modules = (chains[column].iloc[rows] for column in ("symbol", "module"))
     files = np.array([str(module).rpartition("/")[2] for module in modules.cat.categories], dtype=object)
     behind = np.array([f" ({file})" if file else "" for file in files], dtype=object)
@@ -101,6 +103,6 @@ def _texts(chains: pd.DataFrame, rows: NDArray[np.int64]) -> NDArray[np.object_]
 
 
 def _first(chain: NDArray[np.int64], chosen: NDArray[np.bool_]) -> pd.Series[int]:
-    """Chain -> the row of its first chosen function."""
+    """Map each chain to the row of its first selected function."""
     rows = np.flatnonzero(chosen)
     return pd.Series(rows, index=chain[rows]).groupby(level=0).first()

@@ -1,8 +1,8 @@
 """Where in the program host calls are made: the function, or else the range, that is open when a call begins.
 
 Functions are those of call chains (`call_chains`), or the Python functions of PyTorch's profiler (`with_stack=True`).
-The site of a call is the innermost function of the program itself; what is below it (PyTorch, Triton, the standard
-library) tells by which way it came to the call.
+The site of a call is the innermost function of the program itself; the functions below it (PyTorch, Triton, the
+standard library) show how the program reached the call.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        calls: with start (ns), process and thread, and correlation where they are rows of `trace["api"]`.
+        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation.
 
     Returns:
-        One row per call, of its index. site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native
-        code, or the innermost range where the recording has no functions, "" for neither. through: the innermost
-        function below it that has a file, "" for none. source: `PYTHON`, `NATIVE`, `RANGES` or "".
+        One row per call, with its index. site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native
+        code, or the innermost range if the recording has no functions; "" for neither. through: the innermost function
+        below it that has a file; "" for none. source: `PYTHON`, `NATIVE`, `RANGES` or "".
     """
     nvtx = host_ranges(trace)
     python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
@@ -55,13 +55,13 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def host_ranges(trace: Trace) -> pd.DataFrame:
-    """The rows of `nvtx` that nest on their thread: neither marks, nor ranges that may end on another thread."""
+    """The rows of `nvtx` that nest within their thread: no marks, and no ranges that may end on another thread."""
     nvtx = trace["nvtx"]
     return nvtx[(nvtx["kind"] == "push/pop") & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
 
 
 def without_site(share: float) -> list[str]:
-    """A note where this share of calls, or of idle time, has no site."""
+    """A note if this share of calls, or of idle time, has no call site."""
     if not share:
         return []
     return [
@@ -75,11 +75,11 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
 
     Args:
         calls: `SyncReport.calls`.
-        sites: `call_sites` of them.
-        steps: how many there are.
+        sites: their `call_sites`.
+        steps: the number of steps.
 
     Returns:
-        Columns what (as `signature.MEANING` calls it), name, site, through, source, per_step (calls), us_per_step
+        Columns what (as in `signature.MEANING`), name, site, through, source, per_step (calls), us_per_step
         (inside them); in the order of `MEANING`, the most time first.
     """
     table = calls[["letter", "name"]].astype(str).join(sites)
@@ -97,8 +97,9 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
 
 
 def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
-    """Which ranges are open on a thread at each time (ns, ascending), as collapsed stacks have them: outer names first,
-    `;` between them, "" for none. Python functions without a file are left out."""
+    """Collapsed stacks of the ranges open on a thread at each time (ns, ascending): outermost first, separated by `;`,
+    "" for none. Python functions without a file are left out.
+    """
     nvtx = host_ranges(trace)
     here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]
     named = here["text"].isin([text for text in here["text"].unique() if PYTHON_FILE.search(str(text))])
@@ -115,26 +116,26 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
 def _paths(
     codes: NDArray[np.int64], texts: list[str], parents: NDArray[np.int64], depths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Of each range the number of its stack, and what these are called; the last one is empty."""
+    """The number of each range's stack, and the names of the stacks; the last one is empty."""
     paths, names = np.full(len(codes), -1, np.int64), list[str]()
     for depth in range(int(depths.max(initial=-1)) + 1):
         rows = np.flatnonzero(depths == depth)
         around = np.append(paths, -1)[parents[rows]]
-        keys, mine = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
-        paths[rows] = len(names) + mine
+        keys, numbers = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
+        paths[rows] = len(names) + numbers
         outer, text = (keys // len(texts) - 1).tolist(), (keys % len(texts)).tolist()
         names += [f"{names[o]};{texts[t]}" if o >= 0 else texts[t] for o, t in zip(outer, text, strict=True)]
     return paths, [*names, ""]
 
 
 def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
-    """The functions that have a file: all, or those of the program itself."""
+    """The functions that have a file: all of them, or only those of the program itself."""
     texts = [str(text) for text in python["text"].unique()]
     return [text for text in texts if PYTHON_FILE.search(text) and (below or not BELOW_PROGRAM.search(text))]
 
 
 def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:
-    """The text of the innermost of the ranges, which nest on each thread, that is open when each call begins."""
+    """The text of the innermost range open when each call begins; ranges nest on each thread."""
     found = np.full(len(calls), "", object)
     ranges = ranges[ranges["end"] > ranges["start"]]
     of_thread = {(process, thread): ranges.iloc[rows] for process, thread, rows in by_thread(ranges)}
@@ -154,7 +155,9 @@ def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.ob
 
 @compiled
 def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Position of the range around each, -1 for none, and how many are around it; ranges by start, outer ones first."""
+    """The position of the range around each range (-1 for none), and its nesting depth; ranges are sorted by start,
+    outer ones first.
+    """
     parents, depths = np.full(len(starts), -1, np.int64), np.zeros(len(starts), np.int64)
     stack = np.empty(len(starts), np.int64)
     depth = 0
@@ -171,7 +174,7 @@ def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArra
 
 @compiled
 def _open_at(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Position of the innermost range open at each time, -1 for none; ranges by start, outer ones first."""
+    """Position of the innermost range open at each time, -1 for none; ranges are sorted by start, outer ones first."""
     found = np.full(len(times), -1, np.int64)
     stack = np.empty(len(starts), np.int64)
     depth, at = 0, 0

@@ -40,7 +40,7 @@ _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which values are among a few: `np.isin` without the sort."""
+    """Which values are among a few given ones: `np.isin` without sorting."""
     return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
 
 
@@ -187,11 +187,13 @@ def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> N
     """For each of `rows`, the position in `others` of the last row of its thread that starts at or before a time (ns),
     or -1; `others` are sorted by start, at least within each thread."""
     times, starts = np.asarray(times), others["start"].to_numpy()
-    of_thread = {(process, thread): theirs for process, thread, theirs in by_thread(others)}
+    of_thread = {(process, thread): candidates for process, thread, candidates in by_thread(others)}
     result = np.full(len(rows), -1, dtype=np.int64)
-    for process, thread, mine in by_thread(rows):
-        theirs = of_thread.get((process, thread), result[:0])
-        result[mine] = np.append(theirs, -1)[np.searchsorted(starts[theirs], times[mine], side="right") - 1]
+    for process, thread, positions in by_thread(rows):
+        candidates = of_thread.get((process, thread), result[:0])
+        result[positions] = np.append(candidates, -1)[
+            np.searchsorted(starts[candidates], times[positions], side="right") - 1
+        ]
     return result
 
 

@@ -1,4 +1,4 @@
-"""What a device waits for while it computes nothing: the causes, their parts, and the intervals that show each.
+"""What a device waits for while it computes nothing: the causes, their parts, and the intervals that reveal each.
 
 *The thread* is the one that launches the compute after a period without compute on the device. `on_device` and
 `on_host` give the intervals from which `windows.parts_of` determines the parts.
@@ -172,8 +172,8 @@ def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     calls = near.calls_of(windows)
     communicates = near.communication
-    mine = (communicates["device"] == device) & (communicates["process"] == process)
-    yield "communication_device", _spans(communicates[mine])
+    of_process = (communicates["device"] == device) & (communicates["process"] == process)
+    yield "communication_device", _spans(communicates[of_process])
     yield "copy_device", _spans(near.copies[near.copies["device"] == device])
     yield "other_device", _spans(near.compute[near.of_step(windows) & (near.compute["device"] != device)])
     yield "launch_call", _spans(calls[among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH])])
@@ -194,14 +194,14 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
     yield "launch_setup", _spans(calls[rows_named(calls["name"], is_setup)])
     yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
     yield "host_api", _spans(calls)
-    mine = near.on_thread(near.ranges, windows)
-    yield "host_compute", _spans(near.ranges[mine & of_host_compute(near.ranges)])
+    own_ranges = near.on_thread(near.ranges, windows)
+    yield "host_compute", _spans(near.ranges[own_ranges & of_host_compute(near.ranges)])
     yield "other_process", _others(near, windows)
     yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
     thread = windows["thread"].iloc[0]
     functions = python_turns.functions_of(trace, process)
     yield "host_wait", python_turns.waits(functions[functions["thread"] == thread])
-    yield "host_lock", _spans(near.ranges[~mine & (near.ranges["process"] == process).to_numpy()])
+    yield "host_lock", _spans(near.ranges[~own_ranges & (near.ranges["process"] == process).to_numpy()])
     for spans in python_turns.turns_of_others(functions, thread).values():
         yield "host_lock", spans
 
@@ -209,10 +209,10 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
 def _others(near: Near, windows: pd.DataFrame) -> Spans:
     """Compute on the device for steps of other threads, and by other processes."""
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
-    theirs = near.compute[~near.of_step(windows) & (near.compute["device"] == device)]
+    other_compute = near.compute[~near.of_step(windows) & (near.compute["device"] == device)]
     every = near.all_compute
     strangers = every[(every["device"] == device) & (every["process"] != process)]
-    return _spans(pd.concat([theirs[["start", "end"]], strangers[["start", "end"]]]))
+    return _spans(pd.concat([other_compute[["start", "end"]], strangers[["start", "end"]]]))
 
 
 def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
@@ -244,8 +244,8 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
     waited = until > start
     yield "sync_wait", (start[waited], until[waited])
     yield "sync_return", (until[waited], end[waited])
-    for part, mine in (("sync_idle", known | behind), ("sync_unknown", ~known)):
-        yield part, (start[~waited & mine], end[~waited & mine])
+    for part, selected in (("sync_idle", known | behind), ("sync_unknown", ~known)):
+        yield part, (start[~waited & selected], end[~waited & selected])
 
 
 def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -268,9 +268,9 @@ def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
         return behind
     letters = letters_of(api["name"])
     for _, _, rows in by_thread(api):
-        order, mine = np.arange(len(rows)), letters[rows]
-        copy = np.maximum.accumulate(np.where(among(mine, [COPY, BLOCKING_COPY]), order, -1))
-        sync = np.maximum.accumulate(np.where(mine == SYNC, order, -1))
+        order, thread_letters = np.arange(len(rows)), letters[rows]
+        copy = np.maximum.accumulate(np.where(among(thread_letters, [COPY, BLOCKING_COPY]), order, -1))
+        sync = np.maximum.accumulate(np.where(thread_letters == SYNC, order, -1))
         behind[rows] = copy > np.append(-1, sync[:-1])
     return behind
 

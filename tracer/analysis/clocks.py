@@ -77,14 +77,14 @@ def without_doubtful(trace: Trace, steps: Steps) -> Steps:
     Raises:
         EmptyTraceError: all are unusable.
     """
-    found = doubts(trace, steps)
-    if not found:
+    all_doubts = doubts(trace, steps)
+    if not all_doubts:
         return steps
-    spoilt = np.unique(np.concatenate([doubt.steps for doubt in found])).astype(np.int64)
-    lines = [doubt.line(len(steps)) for doubt in found]
+    spoilt = np.unique(np.concatenate([doubt.steps for doubt in all_doubts])).astype(np.int64)
+    lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
         raise EmptyTraceError(f"the clocks of no step can be trusted: {'; '.join(lines)}")
-    return steps.without(spoilt, [span for doubt in found for span in doubt.spans], lines)
+    return steps.without(spoilt, [span for doubt in all_doubts for span in doubt.spans], lines)
 
 
 def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
@@ -117,11 +117,11 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
         spoilt = np.zeros(len(order), bool)
         for a, b in (window for way in ways for window in way):
             spoilt[a:b] |= not _agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
-        told = [_offset(low[a:b], high[a:b]) for a, b in ways[0] if not _agrees(low[a:b], high[a:b])]
-        told.sort(key=lambda words: "behind" not in words)
-        more = f", and {len(told) - 2} other offsets" if len(told) > 2 else ""
+        offsets_in_words = [_offset(low[a:b], high[a:b]) for a, b in ways[0] if not _agrees(low[a:b], high[a:b])]
+        offsets_in_words.sort(key=lambda words: "behind" not in words)
+        more = f", and {len(offsets_in_words) - 2} other offsets" if len(offsets_in_words) > 2 else ""
         of_steps = np.unique(at[order[spoilt]])
-        why = f"the clock of device {device} differs from the host's: {', '.join(told[:2])}{more}"
+        why = f"the clock of device {device} differs from the host's: {', '.join(offsets_in_words[:2])}{more}"
         if spoilt.any():
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
@@ -155,9 +155,9 @@ def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.D
     failed = api.loc[(api["return_value"] > 0).to_numpy(), ["process", "correlation"]]
     waits = waits[match_rows(failed, waits) < 0].reset_index(drop=True)
     awaited = _awaited(trace, waits, activities, call)
-    told = awaited >= 0
-    ended = activities["end"].to_numpy()[awaited[told]] - waits["end"].to_numpy()[told]
-    np.maximum.at(low, awaited[told], ended)
+    known = awaited >= 0
+    ended = activities["end"].to_numpy()[awaited[known]] - waits["end"].to_numpy()[known]
+    np.maximum.at(low, awaited[known], ended)
     return pd.DataFrame({"issued": issued, "low": low, "high": high})
 
 
@@ -202,7 +202,7 @@ def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
 
 
 def _agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
-    """Whether all bounds permit that both clocks are the same."""
+    """Whether all bounds allow both clocks to agree."""
     return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
 
 

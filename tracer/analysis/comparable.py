@@ -41,9 +41,9 @@ class Refusal:
 def obstacles(base: Recording, other: Recording) -> list[str]:
     """Why the two are not comparable; empty if they are, or if the recordings do not say."""
     found = [_unlike(key, base, other) for key in MUST_AGREE]
-    mine, theirs = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
-    if mine and theirs and mine.isdisjoint(theirs):
-        found.append(f"no kernel in common ({min(mine)}, ... against {min(theirs)}, ...)")
+    base_names, other_names = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
+    if base_names and other_names and base_names.isdisjoint(other_names):
+        found.append(f"no kernel in common ({min(base_names)}, ... against {min(other_names)}, ...)")
     return [text for text in found if text]
 
 
@@ -52,8 +52,8 @@ def other_work(base: Run, other: Run) -> Refusal | None:
     phases = [_phases(run, by_token=bool(base.untraced and other.untraced)) for run in (base, other)]
     if phases[0] == phases[1]:
         return None
-    mine, theirs = (" and ".join(sorted(each)) for each in phases)
-    why = f"their steps are of different phases: {theirs} in {other.name}, {mine} in {base.name}"
+    base_phases, other_phases = (" and ".join(sorted(each)) for each in phases)
+    why = f"their steps are of different phases: {other_phases} in {other.name}, {base_phases} in {base.name}"
     shared = set.intersection(*(set(r.held) for run in (base, other) for r in run.recordings))
     if not shared:
         return Refusal(why, "record the same phase in both")
@@ -107,11 +107,11 @@ def cautions(base: Run, other: Run) -> list[str]:
 
 def notes(recordings: Iterable[Recording]) -> list[str]:
     """The caveats for the recordings, their steps and their gaps, each one once."""
-    said: dict[str, list[str]] = {}
+    runs_by_note: dict[str, list[str]] = {}
     for recording in recordings:
         for warning in filter(None, (*recording.notes, recording.gaps.warning)):
-            said.setdefault(warning, []).append(recording.name)
-    return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in said.items()]
+            runs_by_note.setdefault(warning, []).append(recording.name)
+    return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in runs_by_note.items()]
 
 
 def _differences(base: Recording, other: Recording) -> Iterator[str]:
@@ -152,10 +152,10 @@ def _tracing(base: Recording, other: Recording) -> Iterator[str]:
         return
     counts = [counts_per_token(r.steps) | {"recorded kernels": r.kernels_per_step} for r in (base, other)]
     unlike = [
-        f"{theirs[kind]:g} {kind} against {mine[kind]:g}"
-        for mine, theirs in (counts,)
-        for kind in mine
-        if kind in theirs and mine[kind] != theirs[kind]
+        f"{other_counts[kind]:g} {kind} against {base_counts[kind]:g}"
+        for base_counts, other_counts in (counts,)
+        for kind in base_counts
+        if kind in other_counts and base_counts[kind] != other_counts[kind]
     ]
     if unlike:
         yield f"tracing adds time to every call and kernel it records, and their steps differ: {', '.join(unlike)}"
@@ -180,8 +180,8 @@ def _all(base: Run, other: Run, test: Test) -> bool:
 def _recorded_alike(base: Recording, other: Recording) -> bool:
     if not base.traced and not other.traced:
         return base.graph_trace == other.graph_trace
-    mine, theirs = ((r.traced, r.recorder, r.graph_trace) for r in (base, other))
-    return mine == theirs
+    base_recorded, other_recorded = ((r.traced, r.recorder, r.graph_trace) for r in (base, other))
+    return base_recorded == other_recorded
 
 
 def _as_many_kernels(base: Recording, other: Recording) -> bool:
@@ -189,8 +189,12 @@ def _as_many_kernels(base: Recording, other: Recording) -> bool:
 
 
 def _unlike(key: str, base: Recording, other: Recording) -> str | None:
-    mine, theirs = base.conditions.get(key), other.conditions.get(key)
-    return f"{key} {mine} against {theirs}" if mine is not None and theirs is not None and mine != theirs else None
+    base_value, other_value = base.conditions.get(key), other.conditions.get(key)
+    return (
+        f"{key} {base_value} against {other_value}"
+        if base_value is not None and other_value is not None and base_value != other_value
+        else None
+    )
 
 
 def _level(recording: Recording) -> str:

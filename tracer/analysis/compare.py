@@ -181,18 +181,18 @@ def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: floa
     """What a speed-up over recorded steps does not show."""
     if basis != "light":
         return []
-    said = [] if clusters(base, other) else [_ONE_EACH]
+    caveats = [] if clusters(base, other) else [_ONE_EACH]
     if abs(total - speedup.ratio.estimate) > _TOTAL_DIFFERS * speedup.ratio.estimate:
-        said.append(f"from the total time instead of the median step it is {total:.3f}: some steps are much slower")
-    return said
+        caveats.append(f"from the total time instead of the median step it is {total:.3f}: some steps are much slower")
+    return caveats
 
 
 def _paired(base: Run, other: Run) -> bool:
     """Whether both are single recordings of the same steps, and the same ones are followed by another."""
     if not len(base.recordings) == len(other.recordings) == 1:
         return False
-    mine, theirs = (run.steps[["period", "gap"]].notna() for run in (base, other))
-    return mine.equals(theirs)
+    base_known, other_known = (run.steps[["period", "gap"]].notna() for run in (base, other))
+    return base_known.equals(other_known)
 
 
 def _gap(base: Run, other: Run, paired: bool) -> Interval:
@@ -237,8 +237,8 @@ def _counts(base: Run, other: Run) -> dict[str, float]:
 def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> list[Interval]:
     """Difference of the means of columns of `Recording.steps`."""
     if clusters(base, other):
-        mine, theirs = (np.array([r.steps[names].mean() for r in run.recordings]) for run in (base, other))
-        return [welch(a, b) for a, b in zip(mine.T, theirs.T, strict=True)]
+        base_means, other_means = (np.array([r.steps[names].mean() for r in run.recordings]) for run in (base, other))
+        return [welch(a, b) for a, b in zip(base_means.T, other_means.T, strict=True)]
     if paired:
         difference = (other.steps[names] - base.steps[names]).dropna()
         return means(difference.to_numpy(dtype=np.float64)).intervals()

@@ -3,8 +3,8 @@
 The share of the recorded idle time that is due to the profiler varies more between programs than a model fitted to some
 of them can predict for the others: in llama.cpp it comes from the CUDA calls, in vLLM from Python code that runs slower
 next to the profiler's threads. So nothing is estimated from a recording alone (`LEFT` is what was observed). With the
-program's own rate, the idle time is exact: what that rate leaves beside the device's work. Two things remain to be
-known:
+program's own rate, the idle time is exact: what that rate leaves beside the device's work. Two things must be known in
+addition:
 
 - Node-level tracing stretches CUDA graphs. Between two kernels it adds a time that hardly depends on the program, and
   it lengthens the kernels themselves a little (`stretch_ns`).
@@ -147,9 +147,9 @@ def known(level: str, source: str) -> str:
     if source.startswith("PyTorch"):
         level = "PyTorch"
     elif not source.startswith(_LIKE_NSYS):
-        return f"{warning}, by how much is not known of recordings of this kind"
+        return f"{warning}; by how much is unknown for recordings of this kind"
     seen, how = LEFT[level], kinds.get(level, "by PyTorch's profiler")
     return (
         f"{warning}: of {seen.recordings} recordings of {seen.programs} programs {how}, {seen.least:.0%} to "
-        f"{seen.most:.0%} of it was left in runs without one"
+        f"{seen.most:.0%} of it remained without the profiler"
     )

@@ -82,11 +82,11 @@ class Draws:
         if paired:
             series = self.series - other.series
             return Draws(estimates, self.draws - other.draws, least, series, self.block)
-        mine, theirs = self.stretched(), other.stretched()
-        variances = mine.draws.var(axis=0), theirs.draws.var(axis=0)
+        ours, theirs = self.stretched(), other.stretched()
+        variances = ours.draws.var(axis=0), theirs.draws.var(axis=0)
         weight = variances[0] ** 2 / self.freedom + variances[1] ** 2 / other.freedom
         freedom = np.divide(sum(variances) ** 2, weight, out=least, where=weight > 0)
-        return Draws(estimates, mine.draws - theirs.draws, freedom, mine.series, self.block)
+        return Draws(estimates, ours.draws - theirs.draws, freedom, ours.series, self.block)
 
     def log(self) -> Draws:
         """The logarithm of a positive statistic."""
@@ -138,12 +138,12 @@ def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
     `of_medians` gives the difference of the medians. Its interval is √(π/2) times as wide: the ratio of the standard
     errors of median and mean for many normal values; for few it is smaller. For dependent values see `_error`.
     """
-    (mine, mine_free), (theirs, theirs_free) = _error(base), _error(other)
+    (base_error, base_freedom), (other_error, other_freedom) = _error(base), _error(other)
     middle = np.median if of_medians else np.mean
-    difference, variance = float(middle(other) - middle(base)), mine + theirs
+    difference, variance = float(middle(other) - middle(base)), base_error + other_error
     if variance == 0:
         return Interval(difference, difference, difference)
-    freedom = variance**2 / (mine**2 / mine_free + theirs**2 / theirs_free)
+    freedom = variance**2 / (base_error**2 / base_freedom + other_error**2 / other_freedom)
     half = float(_quantile(freedom)) * sqrt(variance * (pi / 2 if of_medians else 1))
     return Interval(difference, difference - half, difference + half)
 

@@ -48,7 +48,7 @@ class GapReport:
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to that of the next step, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
-        idle: the idle time of the steps, of which the gaps are a part.
+        idle: the idle time of the steps, which includes the gaps.
         source: the recorder, as given by the trace.
         untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
         distortion: traced period / untraced period, None if the untraced one is unknown.
@@ -91,16 +91,16 @@ class GapReport:
         if known and len(idle.steps):
             left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
             unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
-        told = None if left is None or known is None else _Told.of(self.table, idle, known, self.graph_trace)
+        by_rate = None if left is None or known is None else _Told.of(self.table, idle, known, self.graph_trace)
         return replace(
             self,
             untraced_steps_per_s=known,
             distortion=self.period_us * known / 1e6 if known else None,
             untraced_idle_us=left,
-            untraced_gap_us=told.gap_us if told else None,
-            estimated=told.interval if told else None,
+            untraced_gap_us=by_rate.gap_us if by_rate else None,
+            estimated=by_rate.interval if by_rate else None,
             refused=refused,
-            warning=_warning(unknown, left, told, self.graph_trace, self.source),
+            warning=_warning(unknown, left, by_rate, self.graph_trace, self.source),
         )
 
     def corrected(self) -> GapReport:
@@ -253,27 +253,27 @@ class _Told:
     @classmethod
     def of(cls, table: pd.DataFrame, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
         least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
-        found = _statistics(idle.untraced_gaps(table, steps_per_s))
-        del found["p90"]
+        statistics = _statistics(idle.untraced_gaps(table, steps_per_s))
+        del statistics["p90"]
         low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
         if idle.hides_stretch:
             least, most = min(least, low), max(most, high)
-        if most - least > max(_TOLD * found["p50"], _TOLD_US):
+        if most - least > max(_TOLD * statistics["p50"], _TOLD_US):
             return cls(None, None, (least, most))
         if level != "node":
-            return cls(found, None, (least, most))
-        return cls(found, Interval(found["p50"], low, high), (least, most))
+            return cls(statistics, None, (least, most))
+        return cls(statistics, Interval(statistics["p50"], low, high), (least, most))
 
 
-def _warning(unknown: str, left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
+def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None, level: str, source: str) -> str:
     """The caveats for the recording, and the gap without tracing, or why that is unknown."""
-    if left is None or told is None:
+    if left is None or by_rate is None:
         remedy = unknown
-    elif told.gap_us is not None:
-        remedy = f"without it the gap is {told.gap_us['p50']:.1f} µs (p50)"
+    elif by_rate.gap_us is not None:
+        remedy = f"without it the gap is {by_rate.gap_us['p50']:.1f} µs (p50)"
     else:
         remedy = (
-            f"without it {left['p50']:.1f} µs a step are idle (p50), of which {told.bounds[0]:.1f} to "
-            f"{told.bounds[1]:.1f} µs are the gap; the rate does not determine how much"
+            f"without it {left['p50']:.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:.1f} to "
+            f"{by_rate.bounds[1]:.1f} µs are the gap; the rate does not determine how much"
         )
     return f"{known_of(level, source)}; {remedy}"

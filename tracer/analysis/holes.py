@@ -1,7 +1,7 @@
-"""Holes in the periods of the steps: where a device computes nothing for a host, and what of that it idles.
+"""Holes in the periods of the steps: times in which a device computes nothing for a host, and the part that is idle.
 
-A step's period lasts from its first compute to that of the step behind it. Collectives, and what others compute on the
-device meanwhile, are taken out of the holes; what is left of them are their idle pieces.
+A step's period lasts from its first compute to that of the following step. Collectives, and compute of others on the
+device, are subtracted from the holes; the remaining pieces are idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLACES: Final = {
     "between_kernels": "between kernels",
     "after_graph": "after the graph",
 }
-"""Where in its period a step's device idles."""
+"""The places in a step's period where its device can idle."""
 
 PERIOD: Final = ["device", "step"]
 GRAPHS: Final = ["graph_kernels", "graph_busy", "graph_union"]
@@ -41,11 +41,11 @@ class Holes:
     """The holes of a trace.
 
     Attributes:
-        table: one row per hole, ns: step device start end idle communication others place (of `PLACES`), and of what
-            computes behind it: process correlation at (its step's position) next (its name).
-        pieces: what of the holes is idle: start end (ns) and hole (its position in `table`), in the order of it.
-        periods: one row per device and step that another one follows: device step begin until, ns, and `GRAPHS`: of
-            CUDA graphs whose nodes were traced how many kernels, their durations' sum and their union, ns.
+        table: one row per hole, ns: step device start end idle communication others place (one of `PLACES`), and for
+            the compute after it: process correlation at (position of its step) next (its name).
+        pieces: the idle parts of the holes: start end (ns) and hole (position in `table`), in the order of `table`.
+        periods: one row per device and step that is followed by another: device step begin until, ns, and `GRAPHS`: for
+            CUDA graphs whose nodes were traced, the number of kernels, the sum of their durations and their union, ns.
     """
 
     table: pd.DataFrame
@@ -59,8 +59,8 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
     Args:
         trace: the recording.
         steps: its steps.
-        gaps: `gaps.GapReport.table` of them.
-        every: `all_compute` of them.
+        gaps: their `gaps.GapReport.table`.
+        every: their `all_compute`.
     """
     at = every["at"].to_numpy()
     compute = every[at >= 0].reset_index(drop=True)
@@ -81,8 +81,9 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
 
 
 def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFrame:
-    """One row per device and step that another one follows, by device, host and begin: device step at host begin until
-    over (when the step's own compute has ended), ns."""
+    """One row per device and step that is followed by another, sorted by device, host and begin: device step at host
+    begin until over (the end of the step's own compute), ns.
+    """
     spans = spans.sort_values(["device", "group", "step"], kind="stable")
     following = spans.groupby(["device", "group"])["start"].shift(-1, fill_value=_NONE)
     rows = spans.rename(columns={"start": "begin", "end": "over"}).assign(until=following)
@@ -95,13 +96,12 @@ def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFr
 
 
 def _hosts(steps: Steps) -> NDArray[np.int64]:
-    """A number per step for the host whose it is."""
+    """Number each step by its host."""
     return np.asarray(steps.table.groupby(["process", "thread"]).ngroup(), dtype=np.int64)
 
 
 def _holes(compute: pd.DataFrame) -> pd.DataFrame:
-    """Where a host computes nothing on a device between two of its computes: start end device host, and `_BEHIND` of
-    what is behind it."""
+    """The times between two computes of a host on a device: start end device host, and `_BEHIND` of the second one."""
     rows = compute.rename(columns={"name": "next"})
     rows = rows.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
     reach = rows.groupby(["device", "host"])["end"].cummax().groupby([rows["device"], rows["host"]])
@@ -117,11 +117,11 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
     kept, at = [], []
     places = holes.groupby(["device", "host"], sort=False).indices
     for key, rows in periods.groupby(["device", "host"], sort=False).indices.items():
-        mine = np.asarray(places.get(key, np.zeros(0, np.int64)))
-        start = holes["start"].to_numpy()[mine]
+        positions = np.asarray(places.get(key, np.zeros(0, np.int64)))
+        start = holes["start"].to_numpy()[positions]
         period = np.searchsorted(periods["begin"].to_numpy()[rows], start, side="right") - 1
         inside = (period >= 0) & (start < periods["until"].to_numpy()[rows[period]])
-        kept.append(mine[inside])
+        kept.append(positions[inside])
         at.append(rows[period[inside]])
     chosen, of = np.concatenate(kept), np.concatenate(at)
     found = holes.iloc[chosen].reset_index(drop=True)
@@ -129,7 +129,7 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
 
 
 def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
-    """Of the CUDA graphs of each step on each device: device at, first begin and last end (ns), and `GRAPHS`."""
+    """The CUDA graphs of each step on each device: device at, first begin and last end (ns), and `GRAPHS`."""
     api = trace["api"]
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
@@ -148,7 +148,7 @@ def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
 
 
 def _places(holes: pd.DataFrame) -> pd.Series:
-    """For each hole its place in the period."""
+    """The place of each hole in its period."""
     start, end = holes["start"].to_numpy(), holes["end"].to_numpy()
     conditions = [
         start >= holes["over"].to_numpy(),
@@ -164,14 +164,14 @@ def _places(holes: pd.DataFrame) -> pd.Series:
 def _not_idle(
     communication: pd.DataFrame, rest: pd.DataFrame, compute: pd.DataFrame, holes: pd.DataFrame
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], pd.DataFrame]:
-    """How much of each hole is communication of its process, and how much else others compute on the device, ns; and
-    `Holes.pieces`, which are the rest.
+    """The communication of its own process and the compute of others on the device in each hole, ns; and
+    `Holes.pieces`, the rest.
 
     Args:
         communication: all collectives.
-        rest: compute that is no step's.
-        compute: that of the steps, with `host`.
-        holes: to be filled.
+        rest: compute that belongs to no step.
+        compute: the steps' compute, with `host`.
+        holes: is completed in place.
     """
     within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
     several = len(compute["host"].unique()) > 1
@@ -179,12 +179,12 @@ def _not_idle(
     for key, rows in holes.groupby(["device", "process", "host"], sort=False).indices.items():
         device, process, host = cast("tuple[int, int, int]", key)
         start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
-        mine = communication[(communication["device"] == device) & (communication["process"] == process)]
-        theirs = [mine, rest[rest["device"] == device]]
+        of_process = communication[(communication["device"] == device) & (communication["process"] == process)]
+        removed = [of_process, rest[rest["device"] == device]]
         if several:
-            theirs.append(compute[(compute["device"] == device) & (compute["host"] != host)])
-        within[rows] = covered(mine["start"], mine["end"], start, end)
-        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in theirs]) for side in ("start", "end"))
+            removed.append(compute[(compute["device"] == device) & (compute["host"] != host)])
+        within[rows] = covered(of_process["start"], of_process["end"], start, end)
+        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in removed]) for side in ("start", "end"))
         both[rows] = covered(starts, ends, start, end)
         cut = np.flatnonzero(both[rows])
         begin, until, of = uncovered(starts, ends, start[cut], end[cut])

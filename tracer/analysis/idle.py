@@ -26,6 +26,7 @@ from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import parts_of
+from tracer.collectives import shown_name
 from tracer.text import plain
 from tracer.trace import RUN, Trace
 
@@ -102,10 +103,11 @@ class IdleReport:
         there = sorted(zip(sums[at].tolist(), PART_COLUMNS, strict=True), key=lambda each: -each[0])
         named = [f"{PART_NAMES[part]} {ns / total:.0%}" for ns, part in there if ns >= _LEAST * total]
         hole = self.holes.iloc[0]
+        following = plain(shown_name(hole["next"]), _LONGEST)
         far = "" if hole["place"] == place else f"{PLACES[hole['place']]}, "
         return (
             f"{total / whole:.0%} {PLACES[place]}: {', '.join(named[:_MOST_NAMED])}; largest hole: {far}before "
-            f"{plain(hole['next'], _LONGEST)}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
+            f"{following}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
         )
 
     @property
@@ -203,31 +205,31 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
         every: their `all_compute`, if available.
     """
     every = all_compute(trace, steps) if every is None else every
-    found = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
-    per_step, pieces = _per_step(found.periods, found.table), _pieces(found)
+    holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
+    per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
     parts = _parts(trace, steps, every, pieces)
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
 
 
-def _known(found: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
+def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
     """The periods without those in which runs of eager launches, recorded as one row each, take more than `_MOST_RUNS`;
     none at all if that applies to most."""
-    if not trace.has_runs or not len(found.periods):
-        return found
+    if not trace.has_runs or not len(holes.periods):
+        return holes
     runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
-    index = pd.MultiIndex.from_frame(found.periods[PERIOD])
+    index = pd.MultiIndex.from_frame(holes.periods[PERIOD])
     keys = pd.MultiIndex.from_arrays([runs["device"], steps.table["step"].to_numpy()[runs["at"]]], names=PERIOD)
     in_runs = (runs["end"] - runs["start"]).groupby(keys).sum().reindex(index, fill_value=0).to_numpy()
-    period = (found.periods["until"] - found.periods["begin"]).to_numpy()
+    period = (holes.periods["until"] - holes.periods["begin"]).to_numpy()
     kept = in_runs <= _MOST_RUNS * period
     if 2 * kept.sum() < len(kept):
         kept[:] = False
-    periods = found.periods[kept].reset_index(drop=True)
-    here = pd.MultiIndex.from_frame(found.table[PERIOD]).isin(pd.MultiIndex.from_frame(periods[PERIOD]))
-    pieces = found.pieces[here[found.pieces["hole"]]]
+    periods = holes.periods[kept].reset_index(drop=True)
+    here = pd.MultiIndex.from_frame(holes.table[PERIOD]).isin(pd.MultiIndex.from_frame(periods[PERIOD]))
+    pieces = holes.pieces[here[holes.pieces["hole"]]]
     moved = (np.cumsum(here) - 1)[pieces["hole"]]
-    return Holes(found.table[here].reset_index(drop=True), pieces.assign(hole=moved).reset_index(drop=True), periods)
+    return Holes(holes.table[here].reset_index(drop=True), pieces.assign(hole=moved).reset_index(drop=True), periods)
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:

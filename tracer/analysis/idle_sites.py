@@ -1,4 +1,4 @@
-"""Where in the program the host is while the device idles: the idle time of the steps by call site, self time."""
+"""Where in the program the host is while the device idles: the idle time of the steps by call site (self time)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = ["site", "source"]
 
 
 def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
-    """What the thread of each step does while its device idles.
+    """Attribute the idle time of each step to what its thread does meanwhile.
 
     Args:
         trace: the recording, read with its Python functions if it has any.
@@ -25,14 +25,14 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
         idle: their idle time.
 
     Returns:
-        Columns site, source (as of `call_sites`), idle_us (mean of a step; the rows add up to the idle time), share,
-        calls_us (of it inside CUDA calls), the largest first; no rows where nothing idles.
+        Columns site, source (as in `call_sites`), idle_us (mean per step; the rows add up to the idle time), share,
+        calls_us (the part inside CUDA calls), the largest first; no rows if nothing idles.
     """
     pieces = _pieces(steps, idle)
     parts = [
-        _of_host(trace, process, thread, mine)
+        _of_host(trace, process, thread, of_device)
         for process, thread, rows in by_thread(pieces)
-        for _, mine in pieces.iloc[rows].groupby("device", sort=False)
+        for _, of_device in pieces.iloc[rows].groupby("device", sort=False)
     ]
     if not parts:
         return pd.DataFrame(columns=[*_KEYS, "idle_us", "share", "calls_us"])
@@ -52,12 +52,12 @@ def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
 
 
 def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
-    """The same as collapsed stacks: stack (see `call_sites.stacks`) -> idle time, ns, of all steps together."""
+    """The same as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
     pieces = _pieces(steps, idle)
     parts = []
     for process, thread, rows in by_thread(pieces):
-        for _, mine in pieces.iloc[rows].groupby("device", sort=False):
-            low, high = _cut(trace, process, thread, mine)
+        for _, of_device in pieces.iloc[rows].groupby("device", sort=False):
+            low, high = _cut(trace, process, thread, of_device)
             stack = stacks(trace, process, thread, low)
             sums = pd.DataFrame({"stack": stack, "ns": high - low}).groupby("stack", observed=True)["ns"].sum()
             parts.append(sums.set_axis(sums.index.astype(str)))
@@ -66,7 +66,7 @@ def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
 
 
 def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> pd.DataFrame:
-    """Idle pieces of one device by what its thread does: site source ns calls_ns."""
+    """Idle pieces of one device with the activity of its thread: site source ns calls_ns."""
     low, high = _cut(trace, process, thread, pieces)
     api = trace["api"]
     calls = api[_on(api, process, thread)]
@@ -77,7 +77,7 @@ def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> p
 
 
 def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of idle pieces of one device, cut where a range of the thread begins or ends."""
+    """Begin and end of the idle pieces of one device, cut where a range of the thread begins or ends."""
     nvtx = host_ranges(trace)
     ranges = nvtx[_on(nvtx, process, thread)]
     pieces = pieces.sort_values("start", kind="stable")

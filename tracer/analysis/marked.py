@@ -110,16 +110,21 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
     """Stage 1: the ranges that are marks, with columns phase sequences gained part (from the first mark that matches),
     lies, label, own (of the mark)."""
-    told = {}
+    work_of = {}
     for code, text in enumerate(ranges["text"].cat.categories):
         for mark in engine.marks:
             if hit := mark.text.search(str(text)):
-                told[code] = {**vars(mark.work(hit)), "position": mark.position, "label": mark.label, "own": mark.own}
+                work_of[code] = {
+                    **vars(mark.work(hit)),
+                    "position": mark.position,
+                    "label": mark.label,
+                    "own": mark.own,
+                }
                 break
     codes = ranges["text"].cat.codes
-    marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
+    marks = ranges.loc[codes.isin(work_of), ["start", "end", *_THREAD, "text"]]
     columns = ["phase", "sequences", "gained", "part", "position", "label", "own"]
-    hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
+    hits = pd.DataFrame.from_dict(work_of, orient="index", columns=columns).loc[codes[marks.index]]
     return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
 
 
@@ -147,8 +152,8 @@ def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
     holder = np.cumsum(outer)
     rank = pd.Series([_TELLING.index(phase) for phase in marks["phase"]]) + 0.5 * (marks["part"].to_numpy() == "")
     best = marks.iloc[rank.groupby(holder).idxmax()]  # a mark of a whole step says more than a mark of a part
-    told = ["phase", "sequences", "gained", "part"]
-    return marks[outer].assign(**{name: best[name].to_numpy() for name in told})
+    columns_of_work = ["phase", "sequences", "gained", "part"]
+    return marks[outer].assign(**{name: best[name].to_numpy() for name in columns_of_work})
 
 
 def _joined(marks: pd.DataFrame) -> pd.DataFrame:
@@ -193,10 +198,12 @@ def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
     that contain several steps count."""
     inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
-        mine = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+        on_thread = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
-        several = np.searchsorted(ends, mine["end"], side="right") - np.searchsorted(starts, mine["start"]) >= 2
-        edges = np.unique(mine.loc[several, ["start", "end"]])
+        several = (
+            np.searchsorted(ends, on_thread["end"], side="right") - np.searchsorted(starts, on_thread["start"]) >= 2
+        )
+        edges = np.unique(on_thread.loc[several, ["start", "end"]])
         inner[rows] = np.searchsorted(edges, starts, side="right")
     group = steps.assign(inner=inner).groupby([*_THREAD, "inner"], sort=False).ngroup()
     end = steps["end"].where(group.duplicated(keep="last"), steps["closes"])

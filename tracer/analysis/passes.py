@@ -6,9 +6,9 @@ Stages, over the turns of each host (`tracer.analysis.turns`):
    runs; a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
 2. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
-   replays another graph of it, turns in a constant order form a step (routing in each layer);
+   replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
 3. keep the most common kind of step, and what computes as much next to it (prompts, other batches); of what precedes
-   them (loading, tuning, warm-up) only what follows a wait can be a step, and what captures graphs is none;
+   them (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
 4. begin each step where its inputs begin;
 5. check whether something contradicts that each of these steps is one pass;
 6. combine the hosts: the confidence is the share of the device's time that their steps explain.
@@ -34,7 +34,7 @@ from tracer.trace import Trace
 LONGER: Final = 1.5
 """Work that takes this many times as long is of another kind."""
 MOST: Final = 0.5
-"""What holds for this share is taken to hold for all."""
+"""What applies to this share is taken to apply to all."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
@@ -98,7 +98,7 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
 
 
 def work_of(host: Host, first: Ints) -> pd.DataFrame:
-    """Stage 1: what is launched from each of some launches to the next.
+    """Stage 1: the work launched from each of these launches to the next.
 
     Returns:
         first and last (launches, half open), graph (how many are of graphs), busy (ns), inputs, waits, captures (see
@@ -134,11 +134,11 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
         return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
-        told = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
-        in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and told
+        inputs_differ = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
+        in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and inputs_differ
         cycle = host.launches[turns["first"].iloc[marks[0]] : turns["last"].iloc[marks[0] : marks[0] + length].iloc[-1]]
         if (in_turn or not whole.any()) and _shows_pass(cycle):
-            begin = marks - (int(np.argmax(fed)) if told else length - 1)
+            begin = marks - (int(np.argmax(fed)) if inputs_differ else length - 1)
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
             return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
     parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))
@@ -148,7 +148,7 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
 
 
 def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
-    """The turns that begin a step if runs of a short pass, no longer than drafts are, each end with a long one of
+    """The turns that begin a step if runs of a short pass, no longer than drafts, each end with a long one of
     another graph, or (eager) of more launches; None otherwise."""
     two = passes["kind"].value_counts(sort=True).index[:2]
     size = passes["busy"].where(passes["graph"] > 0, passes["last"] - passes["first"]).groupby(passes["kind"]).first()
@@ -248,7 +248,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
     runs = kind.groupby((kind != kind.shift()).cumsum()).size()
     again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
     if again and replays.any() == replays.all():
-        return "of two kinds in turn: drafts, prompts, two models, or parts of a step"
+        return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     return ""
 
 

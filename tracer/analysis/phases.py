@@ -1,4 +1,4 @@
-"""The phase of steps whose marks do not give it, judged by what they compute.
+"""The phase of steps whose marks do not give it, judged by their compute.
 
 1. Training: optimizers, gradients and their kernels, which only training has, in most of the steps or in single ones.
 2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
@@ -75,20 +75,20 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     doubts = []
     trains = _trains(trace, steps, work) & ~known
     asked = (phase == "") & ~trains
-    told, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
+    has_tokens, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
-        doubts.append("which need not be steps of an optimizer")
-    if asked.any() and (told or _generates(work[asked], steps)):
+        doubts.append("which may not be steps of an optimizer")
+    if asked.any() and (has_tokens or _generates(work[asked], steps)):
         found, sure = _by_work(kernels, work, ~prompts)
         phase[asked] = found[asked]
-        if not told and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
-            doubts.append("prompts beside which others may decode")
-        if not told and not sure and not _one_token_each(kernels, work[phase == DECODE]):
-            doubts.append("taken for decoding without a sign of one token each")
+        if not has_tokens and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
+            doubts.append("prompts, beside which other sequences may decode")
+        if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
+            doubts.append("assumed to decode, without evidence of one token each")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
     elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
-        doubts.append("of which several share a result")
+        doubts.append("several of which share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
     table = steps.table.assign(phase=phase)
     return replace(steps, table=table, confidence=confidence, detail=", ".join([steps.detail, *doubts]))
@@ -124,7 +124,7 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
 
 
 def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:
-    """Which steps train: all, if most of them show it."""
+    """Which steps train; all of them if most show it."""
     texts = trace["nvtx"][rows_named(trace["nvtx"]["text"], TRAINING_TEXT.search)]
     begun = np.searchsorted(np.sort(texts["start"].to_numpy()), steps.table["end"].to_numpy())
     ended = np.searchsorted(np.sort(texts["end"].to_numpy()), steps.table["start"].to_numpy(), side="right")

@@ -23,14 +23,14 @@ _ENDED: Final = 0  # what a query returns once the work has completed; cudaError
 def poll_loops(trace: Trace) -> pd.DataFrame:
     """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between.
 
-    If the trace records return values, a loop ends with the query that finds the work completed. A single query waits
-    for nothing. Neither do several queries that may be of different events: allocators query which blocks they can
+    If the trace records return values, a loop ends with the query that finds the work completed. A single query is not
+    a wait. Neither are several queries that may refer to different events: allocators query which blocks they can
     reuse. If a trace has neither return values nor events, a loop needs at least `MANY` queries, and work of the
     process must end between the last two.
 
     Returns:
         Columns start (of the first query) end (of the last) process thread correlation name (both of the last) letter
-        (`POLL`) and queries (how many), sorted by (process, thread, start).
+        (`POLL`) and queries (their number), sorted by (process, thread, start).
     """
     api = trace["api"]
     threads = api.loc[letters_of(api["name"]) == POLL, _THREAD].drop_duplicates()
@@ -39,17 +39,17 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
     calls = outer_calls(api[[*_COLUMNS, "return_value"]].merge(threads, on=_THREAD))
     poll = letters_of(calls["name"]) == POLL
     event, stream = _asked(trace, calls)
-    told = (event != MISSING) | (stream != MISSING) | (calls["return_value"] != MISSING).to_numpy()
+    recorded = (event != MISSING) | (stream != MISSING) | (calls["return_value"] != MISSING).to_numpy()
     again = np.zeros(len(calls), dtype=bool)
     again[1:] = poll[1:] & poll[:-1] & (calls["return_value"].to_numpy()[:-1] != _ENDED)
     for values in (*(calls[c].to_numpy() for c in _THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
         again[1:] &= values[1:] == values[:-1]
     last_start = calls["start"].shift(1, fill_value=0)
-    queries = calls.assign(queries=1, told=told, before=last_start)[poll]
+    queries = calls.assign(queries=1, recorded=recorded, before=last_start)[poll]
     loops = queries.groupby(np.cumsum(poll & ~again)[poll])
-    of_last = dict.fromkeys([*_COLUMNS, "told", "before"], "last")
+    of_last = dict.fromkeys([*_COLUMNS, "recorded", "before"], "last")
     found: pd.DataFrame = loops.agg(of_last | {"start": "first", "queries": "size"})
-    sure = found["told"] | ((found["queries"] >= MANY) & _work_ended(trace, found))
+    sure = found["recorded"] | ((found["queries"] >= MANY) & _work_ended(trace, found))
     found = found[(found["queries"] > 1) & sure].assign(letter=POLL)
     return found[[*_COLUMNS, "letter", "queries"]].reset_index(drop=True)
 

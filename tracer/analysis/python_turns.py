@@ -1,7 +1,7 @@
-"""What Python functions of the threads of a process tell about waiting: for locks and queues, and for the GIL.
+"""Which Python functions show that a thread waits: for locks, queues and the GIL.
 
 A thread that enters or leaves a Python function holds the global interpreter lock (GIL). So while one thread does that
-and another one enters and leaves none, the first has the lock, unless it waits itself.
+and another neither enters nor leaves any, the first thread holds the lock, unless it is waiting itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAITS: Final = re.compile(
 
 
 def waits(functions: pd.DataFrame) -> Spans:
-    """When a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
+    """Periods in which a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
     chosen = functions[rows_named(functions["text"], WAITS.search)]
     return union(chosen["start"], chosen["end"])
 
@@ -40,21 +40,21 @@ def functions_of(trace: Trace, process: int) -> pd.DataFrame:
 
 
 def turns_of_others(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
-    """When another thread has the GIL and this one makes no step: thread -> spans, ns.
+    """Periods in which another thread holds the GIL and this one makes no progress: thread -> spans, ns.
 
     Args:
-        functions: of one process.
-        thread: the one that may wait.
+        functions: those of one process.
+        thread: the thread that may be waiting.
     """
     mine = functions["thread"] == thread
     own = _edges(functions[mine])
     found = {}
-    for other, theirs in functions[~mine].groupby("thread", sort=True):
-        edges = _edges(theirs)
+    for other, of_other in functions[~mine].groupby("thread", sort=True):
+        edges = _edges(of_other)
         low, high = edges[:-1], edges[1:]
         before = np.searchsorted(own, low, side="left")
         steps = np.searchsorted(own, high, side="right") - before
-        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(theirs))
+        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(of_other))
         if chosen.any():
             found[int(str(other))] = (low[chosen], high[chosen])
     return found

@@ -46,9 +46,9 @@ def _ns(steps: Steps, walls: pd.DataFrame) -> NDArray[np.int64]:
     begin, finish = walls["start"].to_numpy(), walls["end"].to_numpy()
     took: NDArray[np.int64] = finish - begin
     for process, thread, rows in by_thread(steps.spoilt):
-        mine = walls.index == (process, thread)
+        of_host = walls.index == (process, thread)
         times = steps.spoilt.iloc[rows]
-        took[mine] -= covered(times["start"], times["end"], begin[mine], finish[mine])
+        took[of_host] -= covered(times["start"], times["end"], begin[of_host], finish[of_host])
     return took
 
 

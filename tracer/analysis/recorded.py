@@ -232,7 +232,7 @@ def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
     return Untraced("tokens/s", rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
 
 
-def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
+def _step_times(report: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
     """Period, compute, busy, gap and causes per device and step; see `Recording.device_steps`."""
     spans = spans.sort_values(["device", "group", "ordinal"], kind="stable")
     spans["busy"] = _busy(compute, spans) / 1e3
@@ -241,14 +241,14 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
     period = (by_group["start"].shift(-1, fill_value=MISSING) - spans["start"]) / 1e3  # integers, to be exact to the ns
     spans["period"] = period.where(follows & (period > 0))
-    gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
+    gaps = report.table[["step", "device"]].join(report.table[["gap", *CAUSES]] / 1e3)
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
     if step_rate is not None:
-        causes_us = found.corrected().causes_us
-        untraced = found.table[["step", "device"]].assign(gap=found.idle.untraced_gaps(found.table, step_rate) / 1e3)
+        causes_us = report.corrected().causes_us
+        untraced = report.table[["step", "device"]].assign(gap=report.idle.untraced_gaps(report.table, step_rate) / 1e3)
         rows["gap"] = rows[["step", "device"]].merge(untraced, how="left")["gap"].to_numpy()
         for column, name in CAUSES.items():
-            rows[column] *= causes_us[name] / found.causes_us[name] if found.causes_us[name] else 0.0
+            rows[column] *= causes_us[name] / report.causes_us[name] if report.causes_us[name] else 0.0
     return rows.set_index(["device", "step"])
 
 
@@ -267,10 +267,10 @@ def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
 def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataFrame]:
     """Class, signature and, per step, the number of host calls; none of these if the trace has no API calls."""
     try:
-        found = sync_report(trace, steps)
+        report = sync_report(trace, steps)
     except TraceError:
         return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
-    return found.strategy if steps.decodes else None, found.signature, found.counts.set_index("step")[list(COUNTS)]
+    return report.strategy if steps.decodes else None, report.signature, report.counts.set_index("step")[list(COUNTS)]
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:

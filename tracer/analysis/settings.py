@@ -1,4 +1,4 @@
-"""What the engine of a recording calls the changes that advice proposes, and which of them it does not make yet."""
+"""The recorded engine's names for the proposed changes, and which of its settings are off in the recording."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tracer.trace import Trace
 
 
 def engine_of(trace: Trace) -> Engine | None:
-    """The engine that made a recording, by the kernels that only it launches; None if there are none."""
+    """The engine that was recorded, identified by kernels that only it launches; None if there are none."""
     names = trace["kernels"]["name"]
     with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
     return next((engine for engine, kernels in with_kernels if rows_named(names, kernels.search).any()), None)
 
 
 def change_of(edit: Edit) -> str:
-    """The change, as in `Setting.change`, that an edit makes; "" for one that no engine has a name for."""
+    """The change, as in `Setting.change`, that an edit makes; "" for one that no engine names."""
     if isinstance(edit, Strategy):
         return RUN_AHEAD if edit.name == LADDER[-1] else COPIES
     if isinstance(edit, OneGraph):
@@ -35,20 +35,20 @@ def change_of(edit: Edit) -> str:
 
 
 def settings_of(engine: Engine | None, edit: Edit) -> tuple[Setting, ...]:
-    """What the engine calls an edit."""
+    """The engine's names for an edit."""
     change = change_of(edit)
     return tuple(setting for setting in engine.settings if setting.change == change) if engine is not None else ()
 
 
-def unused_settings(engine: Engine | None, found: SyncReport) -> tuple[Setting, ...]:
-    """Settings of the engine that its steps show to be off.
+def unused_settings(engine: Engine | None, report: SyncReport) -> tuple[Setting, ...]:
+    """Settings of the engine that are off according to the recorded steps.
 
-    The host runs ahead where it reads the result of an earlier step than the one that it launched last. A step is one
-    graph launch where the median step replays one graph; none is eager, several are pieces.
+    The host runs ahead if it reads the result of an earlier step than the one launched last. A step is one graph launch
+    if the median step replays one graph; with none it is eager, with several it is piecewise.
     """
-    graphs = found.calls["letter"].eq(GRAPH_LAUNCH).groupby(found.calls["step"]).sum()
+    graphs = report.calls["letter"].eq(GRAPH_LAUNCH).groupby(report.calls["step"]).sum()
     is_off = {
-        RUN_AHEAD: found.fetch_lag is not None and found.fetch_lag.median == 0,
+        RUN_AHEAD: report.fetch_lag is not None and report.fetch_lag.median == 0,
         GRAPH: bool(len(graphs)) and float(np.median(graphs)) != 1,
     }
     return tuple(setting for setting in engine.settings if is_off.get(setting.change)) if engine is not None else ()

@@ -79,10 +79,10 @@ def columns(run: Run, names: list[str]) -> Floats:
 def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
     gained = [run.tokens_per_step for run in (base, other)]
     rate: Unit = "steps/s" if None in gained else "tokens/s"
-    mine, theirs = (1.0 if one is None or rate == "steps/s" else one for one in gained)
+    base_gained, other_gained = (1.0 if one is None or rate == "steps/s" else one for one in gained)
     if clusters(base, other):
         rates = [np.log([r.steps_per_s for r in run.recordings]) for run in (base, other)]
-        ratio = welch(rates[0] + log(mine), rates[1] + log(theirs), of_medians=True).exp()
+        ratio = welch(rates[0] + log(base_gained), rates[1] + log(other_gained), of_medians=True).exp()
         return Speedup(ratio, rate, "Welch's t over the recordings", "recordings", min(map(len, rates)))
     periods = [columns(run, ["period"]) for run in (base, other)]
     if paired:
@@ -93,19 +93,21 @@ def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
         method = "block bootstrap over each run's steps"
     fewest = min(map(len, periods))
     method = method if fewest >= FEWEST else f"only {fewest} periods"
-    return Speedup(draws.intervals()[0].exp().times(theirs / mine), rate, method, "steps", fewest)
+    return Speedup(draws.intervals()[0].exp().times(other_gained / base_gained), rate, method, "steps", fewest)
 
 
 def _untraced(base: Run, other: Run) -> Speedup:
-    mine, theirs = base.untraced, other.untraced
-    if mine is None or theirs is None:
+    base_rate, other_rate = base.untraced, other.untraced
+    if base_rate is None or other_rate is None:
         raise UsageError("the untraced rate of at least one run is unknown; give --untraced-tokens-per-s for each")
-    if len(mine.repeats) > 1 and len(theirs.repeats) > 1:
-        ratio = welch(np.log(mine.repeats), np.log(theirs.repeats), of_medians=True)
-        fewest = min(len(mine.repeats), len(theirs.repeats))
-        return Speedup(ratio.exp(), mine.unit, "Welch's t over the untraced repeats", "repeats", fewest)
-    ratio = Interval(log(theirs.median / mine.median))
-    if mine.error is None or theirs.error is None:
-        return Speedup(ratio.exp(), mine.unit, "one untraced rate each, without repeats", "repeats", None)
-    within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
-    return Speedup(within.exp(), mine.unit, "the spread of the untraced rates, as if of five repeats", "repeats", None)
+    if len(base_rate.repeats) > 1 and len(other_rate.repeats) > 1:
+        ratio = welch(np.log(base_rate.repeats), np.log(other_rate.repeats), of_medians=True)
+        fewest = min(len(base_rate.repeats), len(other_rate.repeats))
+        return Speedup(ratio.exp(), base_rate.unit, "Welch's t over the untraced repeats", "repeats", fewest)
+    ratio = Interval(log(other_rate.median / base_rate.median))
+    if base_rate.error is None or other_rate.error is None:
+        return Speedup(ratio.exp(), base_rate.unit, "one untraced rate each, without repeats", "repeats", None)
+    within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(base_rate.error, other_rate.error))
+    return Speedup(
+        within.exp(), base_rate.unit, "the spread of the untraced rates, as if of five repeats", "repeats", None
+    )

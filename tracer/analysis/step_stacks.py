@@ -1,4 +1,4 @@
-"""What the host does in single steps: the ranges, functions and CUDA call that are open at each moment."""
+"""The host in single steps: the ranges, functions and CUDA call open at each moment."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from tracer.trace import Trace
 
 MEDIAN, SLOW = "median step", "slow step"
 _SHARES: Final = {MEDIAN: 0.5, SLOW: 0.95}
-"""Which step is meant -> the share of steps that are no longer."""
+"""The kind of step -> the share of steps that are no longer than it."""
 _NOTHING: Final = "(no range or call)"
 
 
 @dataclass(frozen=True, eq=False)
 class HostStep:
-    """The thread that runs a step, from the step's begin to its end.
+    """The thread that runs a step, from the beginning of the step to its end.
 
     Attributes:
         name: `MEDIAN` or `SLOW`.
         step: its number.
-        samples: columns stack (outer names first, `;` between them) and ns, in order of time; they add up to the step.
+        samples: columns stack (outermost name first, separated by `;`) and ns, in chronological order; they add up to
+            the duration of the step.
     """
 
     name: str
@@ -35,12 +36,12 @@ class HostStep:
 
     @property
     def length_ns(self) -> int:
-        """How long the step is."""
+        """The duration of the step."""
         return int(self.samples["ns"].sum())
 
 
 def host_steps(trace: Trace, steps: Steps) -> list[HostStep]:
-    """The step of median length and a slow one, of which one of twenty is longer; one alone where both are the same.
+    """The step of median duration and a slow one (at the 95th percentile); only one of them if they are the same step.
 
     Args:
         trace: the recording, read with its Python functions if it has any.
@@ -71,7 +72,7 @@ def _samples(trace: Trace, step: pd.Series) -> pd.DataFrame:
 
 
 def by_function(samples: pd.DataFrame) -> pd.DataFrame:
-    """Columns function, self_us (while it is the innermost one) and total_us; the largest self time first."""
+    """Columns function, self_us (callees excluded) and total_us; the largest self time first."""
     sums = samples.groupby("stack", sort=False)["ns"].sum()
     names = sums.index.to_series().str.split(";")
     own = sums.groupby(names.str[-1].to_numpy()).sum()

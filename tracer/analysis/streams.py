@@ -57,21 +57,21 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
         groups = on_device.groupby("group")
         window = int((groups["end"].max() - groups["start"].min()).sum())
         rows = [
-            {"device": device, "process": process, "stream": stream, **_stream_row(mine, window)}
-            for (process, stream), mine in on_device.groupby(["process", "stream"])
+            {"device": device, "process": process, "stream": stream, **_stream_row(on_stream, window)}
+            for (process, stream), on_stream in on_device.groupby(["process", "stream"])
         ]
         streams += rows
         devices.append({"device": device, **_device_row(on_device, window)})
     return StreamReport(pd.DataFrame(streams), pd.DataFrame(devices))
 
 
-def _stream_row(mine: pd.DataFrame, window: int) -> dict[str, Any]:
-    computing, collective = mine[computes(mine)], mine[mine["collective"]]
-    busy = total(mine["start"], mine["end"])
+def _stream_row(activities: pd.DataFrame, window: int) -> dict[str, Any]:
+    computing, collective = activities[computes(activities)], activities[activities["collective"]]
+    busy = total(activities["start"], activities["end"])
     return {
         "kernels": len(computing) + len(collective),
-        "copies": int((mine["table"] == "memcpys").sum()),
-        "bytes": int(mine["bytes"].sum()),
+        "copies": int((activities["table"] == "memcpys").sum()),
+        "bytes": int(activities["bytes"].sum()),
         "busy_us": busy / 1e3,
         "compute_us": total(computing["start"], computing["end"]) / 1e3,
         "communication_us": total(collective["start"], collective["end"]) / 1e3,
@@ -82,7 +82,9 @@ def _stream_row(mine: pd.DataFrame, window: int) -> dict[str, Any]:
 def _device_row(on_device: pd.DataFrame, window: int) -> dict[str, Any]:
     compute = on_device[computes(on_device)]
     both = on_device[computes(on_device) | on_device["collective"]]
-    per_stream = [union(mine["start"], mine["end"]) for _, mine in compute.groupby(["process", "stream"])]
+    per_stream = [
+        union(of_stream["start"], of_stream["end"]) for _, of_stream in compute.groupby(["process", "stream"])
+    ]
     starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
     busy, computing = total(on_device["start"], on_device["end"]), total(starts, ends)
     return {

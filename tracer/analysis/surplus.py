@@ -67,44 +67,44 @@ def surplus_position(
                 return i
             if SYNC in kinds and letters[i] == COPY and shown[i] == BLOCKING_COPY:
                 return i + 1  # the sync that makes the copy block
-    mine = [i for i, letter in enumerate(letters) if letter in kinds]
-    return mine[int(most)] if len(mine) > most else -1
+    candidates = [i for i, letter in enumerate(letters) if letter in kinds]
+    return candidates[int(most)] if len(candidates) > most else -1
 
 
-def first_surplus(trace: Trace, found: SyncReport, kinds: str, most: float, signature: str | None) -> Surplus | None:
+def first_surplus(trace: Trace, report: SyncReport, kinds: str, most: float, signature: str | None) -> Surplus | None:
     """The first surplus call, in the first step that has one.
 
     Args:
         trace: the recording, for its NVTX ranges.
-        found: the inventory of its steps.
+        report: the inventory of its steps.
         kinds: the letters of the limited calls.
         most: how many of them a step may make.
         signature: the expected one, if any.
     """
-    calls = found.calls
+    calls = report.calls
     counts = calls["letter"].isin(list(kinds)).groupby(calls["step"]).sum()
     over = counts.index[counts > most]
     expected = None if signature is None else expand(signature)
-    return _in_step(trace, found, int(over[0]), kinds, most, expected) if len(over) else None
+    return _in_step(trace, report, int(over[0]), kinds, most, expected) if len(over) else None
 
 
-def first_deviation(trace: Trace, found: SyncReport, signature: str) -> Surplus | None:
+def first_deviation(trace: Trace, report: SyncReport, signature: str) -> Surplus | None:
     """The first call where the signature has none, in the first step with such a call."""
     expected = expand(signature)
-    words = found.calls.sort_values("start", kind="stable").groupby("step")["shown"].agg("".join)
+    words = report.calls.sort_values("start", kind="stable").groupby("step")["shown"].agg("".join)
     steps = words[words != expected].drop_duplicates().index  # equal steps deviate alike
-    deviations = (_in_step(trace, found, int(step), _ALL, math.inf, expected) for step in steps)
+    deviations = (_in_step(trace, report, int(step), _ALL, math.inf, expected) for step in steps)
     return next((call for call in deviations if call is not None), None)
 
 
 def _in_step(
-    trace: Trace, found: SyncReport, step: int, kinds: str, most: float, expected: str | None
+    trace: Trace, report: SyncReport, step: int, kinds: str, most: float, expected: str | None
 ) -> Surplus | None:  # fmt: skip
-    rows = found.calls[found.calls["step"] == step].sort_values("start", kind="stable")
+    rows = report.calls[report.calls["step"] == step].sort_values("start", kind="stable")
     position = surplus_position(rows["shown"].tolist(), rows["letter"].tolist(), kinds, most, expected)
     if position < 0:
         return None
-    call, counts = rows.iloc[position], found.counts
+    call, counts = rows.iloc[position], report.counts
     begin = int(counts["start"][counts["step"] == step].iloc[0])
     at, process, thread = (int(call[column]) for column in ("start", "process", "thread"))
     texts = ranges_around(trace["nvtx"], at, process, thread)
@@ -113,6 +113,6 @@ def _in_step(
 
 def ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
     """The texts of the ranges of trace["nvtx"] that contain a moment of a thread, the outermost first."""
-    mine = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
-    around = nvtx[mine & (nvtx["start"] <= at) & (nvtx["end"] > at)]
+    on_thread = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
+    around = nvtx[on_thread & (nvtx["start"] <= at) & (nvtx["end"] > at)]
     return tuple(map(str, around.sort_values(["start", "end"], ascending=[True, False])["text"]))

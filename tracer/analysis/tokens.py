@@ -118,5 +118,5 @@ def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
     unknown = (steps.table["sequences"] == MISSING) & (steps.table["phase"] == DECODE)
     if batch is None or not unknown.any():
         return steps
-    told = {name: steps.table[name].where(~unknown, batch) for name in ("sequences", "gained")}
-    return replace(steps, table=steps.table.assign(**told))
+    completed = {name: steps.table[name].where(~unknown, batch) for name in ("sequences", "gained")}
+    return replace(steps, table=steps.table.assign(**completed))

@@ -31,7 +31,7 @@ SEVERAL: Final = 3
 """Fewer repetitions are not a loop, not layers, and not a layer of different kernels (product, norm, activation)."""
 LONGEST_PASS: Final = 1 << 13  # kernels
 _MOST_UNITS: Final = 8
-"""The number of kernels and graphs, the rarest first, that may occur once per pass."""
+"""The number of kernels and graphs, the rarest first, that are tried as the one that occurs once per pass."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
     for process, of_process in _with_work(trace, calls).groupby("process", sort=False):
         began = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
         for leader, threads in _together(of_process).items():
-            mine = of_process[of_process["thread"].isin(threads)]
-            yield _host(mine.sort_values("start", kind="stable", ignore_index=True), leader, began)
+            of_host = of_process[of_process["thread"].isin(threads)]
+            yield _host(of_host.sort_values("start", kind="stable", ignore_index=True), leader, began)
 
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -147,7 +147,7 @@ def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Int
 
 
 def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
-    """Stage 3: the first launch of each turn, with turns split that repeat themselves."""
+    """Stage 3: the first launch of each turn; turns that repeat themselves are split."""
     code, graph = launches["code"].to_numpy(), launches["graph"].to_numpy()
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
@@ -180,7 +180,7 @@ def _heads(turn: Ints, graph: Bools) -> Ints:
 
 
 def lengths(codes: Ints, least: int) -> list[int]:
-    """The maximum length of what occurs at least that often: the distance between its rarest parts."""
+    """The maximum length of a pattern that occurs at least that often: the distance between its rarest parts."""
     _, number, count = np.unique(codes, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
     rare = rare[count[rare] >= least][:_MOST_UNITS]
@@ -188,7 +188,7 @@ def lengths(codes: Ints, least: int) -> list[int]:
 
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
-    """Begin and end of each run of at least this many true values."""
+    """The begin and end of each run of at least this many true values."""
     padded = np.zeros(len(flags) + 2, bool)
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)

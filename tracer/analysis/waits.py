@@ -53,20 +53,20 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     rows = match_rows(trace["syncs"], waits)
     types = trace["syncs"]["type"].cat
     type_of = {str(word): code for code, word in enumerate(types.categories)}
-    told = np.append(types.codes.to_numpy(), type_of[UNKNOWN])[rows]
+    type_codes = np.append(types.codes.to_numpy(), type_of[UNKNOWN])[rows]
     place = pd.DataFrame({c: np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in [*_PLACE, "event"]})
     copies = match_rows(trace["memcpys"], waits)
     is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy()
     has_row = is_copy & (copies >= 0)
     for column in _PLACE if has_row.any() else ():
         place.loc[has_row, column] = trace["memcpys"][column].to_numpy()[copies[has_row]]
-    silent = (told == type_of[UNKNOWN]) & ~is_copy
-    every = (told == type_of["context"]) | (silent & _named(waits["name"], silent, _ON_EVERY_STREAM))
+    silent = (type_codes == type_of[UNKNOWN]) & ~is_copy
+    every = (type_codes == type_of["context"]) | (silent & _named(waits["name"], silent, _ON_EVERY_STREAM))
     place.loc[every, "stream"] = MISSING
     alone = silent & _named(waits["name"], silent, _ON_A_STREAM)
     if alone.any():
         place.loc[alone, "stream"] = _only_stream(trace, waits["process"].to_numpy()[alone])
-    of_event = told == type_of["event"]
+    of_event = type_codes == type_of["event"]
     until = start.copy()
     recorded = _last_record(trace, waits, place, of_event)
     place.loc[recorded.index, _PLACE] = recorded[_PLACE]
@@ -127,10 +127,10 @@ def last_awaited(
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
     for key, index in keys.groupby(["process", *_PLACE, "by_event"]).groups.items():
         process, *place, by_event = cast("tuple[int, ...]", key)
-        mine = process_of == process
+        in_process = process_of == process
         for column, value in zip(_PLACE, place, strict=True):
-            mine &= (places[column] == value) | (value == MISSING)
-        rows, at = np.flatnonzero(mine), np.asarray(index)
+            in_process &= (places[column] == value) | (value == MISSING)
+        rows, at = np.flatnonzero(in_process), np.asarray(index)
         rows = rows[np.argsort(end_of[rows], kind="stable")]
         last = np.searchsorted(end_of[rows], end[at], side="right") - 1
         if by_event:  # a stream completes its work in the order in which it was enqueued

@@ -67,13 +67,13 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
     keys = ["device", "process", "thread", "step_process", "step_thread"]
     for positions in windows.groupby(keys, sort=False).indices.values():
         rows = np.asarray(positions)
-        mine, waits = windows.iloc[rows], ~queued[rows]
-        cover = _Cover(parts, len(windows), rows, mine)
-        for part, spans in on_device(trace, near, mine):
+        of_thread, waits = windows.iloc[rows], ~queued[rows]
+        cover = _Cover(parts, len(windows), rows, of_thread)
+        for part, spans in on_device(trace, near, of_thread):
             cover.by(part, spans)
         cover.rest("launch_queued", ~waits)
         if waits.any():
-            for part, spans in on_host(trace, near, mine[waits]):
+            for part, spans in on_host(trace, near, of_thread[waits]):
                 cover.by(part, spans)
             cover.rest("host_code", np.ones(int(waits.sum()), dtype=bool))
     return parts
@@ -142,7 +142,7 @@ def _begun(trace: Trace, windows: pd.DataFrame) -> NDArray[np.int64]:
     found, api = np.zeros(len(windows), np.int64), trace["api"]
     starts = {(process, thread): np.sort(api["start"].to_numpy()[rows]) for process, thread, rows in by_thread(api)}
     for process, thread, rows in by_thread(windows):
-        mine = starts.get((process, thread), np.zeros(0, np.int64))
-        first, last = (np.searchsorted(mine, windows[side].to_numpy()[rows]) for side in ("start", "end"))
+        of_thread = starts.get((process, thread), np.zeros(0, np.int64))
+        first, last = (np.searchsorted(of_thread, windows[side].to_numpy()[rows]) for side in ("start", "end"))
         found[rows] = last - first
     return found

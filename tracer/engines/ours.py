@@ -41,16 +41,16 @@ _PROMPTS: Final = _words("prefill", "prompt", "extend")
 _DECODES: Final = _words("token", "decode")
 
 
-def named(found: re.Match[str]) -> Work:
+def named(match: re.Match[str]) -> Work:
     """The phase that a text names.
 
     Example:
         >>> [named(re.search("$", text)).phase for text in ("prefill", "token 3", "forward", "PrefillStep")]
         ['prefill', 'decode', '', 'prefill']
     """
-    if _PROMPTS.search(found.string):
+    if _PROMPTS.search(match.string):
         return Work(PREFILL)
-    return Work(DECODE if _DECODES.search(found.string) else "")
+    return Work(DECODE if _DECODES.search(match.string) else "")
 
 
 _PROMPT: Final = Mark(_PROMPTS, named, label=True, own=False)

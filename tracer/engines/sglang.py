@@ -43,8 +43,8 @@ _DRAFTS: Final = ("DRAFT", "DRAFT_LOOP")
 _FOLLOWING: Final = ("DRAFT_EXTEND", "DRAFT_EXTEND_V2")
 
 
-def _step(found: re.Match[str]) -> Work:
-    mode, size = found["mode"], re.search(r"\b(?:raw_)?bs=(\d{1,9})\b", found.string)
+def _step(match: re.Match[str]) -> Work:
+    mode, size = match["mode"], re.search(r"\b(?:raw_)?bs=(\d{1,9})\b", match.string)
     sequences = int(size[1]) if size else MISSING
     if mode == "IDLE":
         return Work(EMPTY, 0, 0)

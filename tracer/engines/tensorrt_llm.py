@@ -17,8 +17,8 @@ from tracer.engines.engine import Engine, Mark, Work, batch
 _REQUESTS: Final = r"_forward_step\b\s*\d*\s*: (\d{1,9}) ctx reqs, (?:\d+ ctx tokens, )?(\d{1,9}) gen reqs"
 
 
-def _forward(found: re.Match[str]) -> Work:
-    prompts, decodes = int(found[1]), int(found[2])
+def _forward(match: re.Match[str]) -> Work:
+    prompts, decodes = int(match[1]), int(match[2])
     work = batch(prompts, decodes, decodes)
     return Work(work.phase, work.sequences)  # each sequence may have drafts, which the text does not mention
 

@@ -25,13 +25,13 @@ from tracer.engines.engine import GRAPH, LATE, RUN_AHEAD, SPECULATIVE, Engine, M
 _COUNT: Final = r"(\d{1,9})\((?:sq)?(\d{1,9})[^()]*\)"
 
 
-def _executed(found: re.Match[str]) -> Work:
-    prompts, _, decodes, decode_tokens = map(int, found.groups())
+def _executed(match: re.Match[str]) -> Work:
+    prompts, _, decodes, decode_tokens = map(int, match.groups())
     return batch(prompts, decodes, decode_tokens)
 
 
-def _new_and_cached(found: re.Match[str]) -> Work:
-    new, cached = map(int, found.groups())
+def _new_and_cached(match: re.Match[str]) -> Work:
+    new, cached = map(int, match.groups())
     return Work("" if cached else batch(new, 0, 0).phase, new + cached)
 
 

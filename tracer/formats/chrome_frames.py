@@ -38,7 +38,7 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     """Return the trace's non-empty tables as columns.
 
     Args:
-        found: the rows, which are modified.
+        tables: the rows, which are modified.
         pids: the meaning of their pids.
         texts: the texts that the numbers in text columns refer to.
         ours: whether we wrote the file.
@@ -55,10 +55,10 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     return {name: _named(name, frame, texts) for name, frame in tables.items()}
 
 
-def link(found: Frames, pids: Pids) -> None:
+def link(tables: Frames, pids: Pids) -> None:
     """Set missing correlations of activities from the arrow that ends where the activity starts."""
-    starts, ends, api = found["flow_starts"], found["flow_ends"], found["api"]
-    lacking = [n for n in ACTIVITIES if (found[n]["correlation"] == MISSING).any()]
+    starts, ends, api = tables["flow_starts"], tables["flow_ends"], tables["api"]
+    lacking = [n for n in ACTIVITIES if (tables[n]["correlation"] == MISSING).any()]
     if not lacking or not len(starts) or not len(ends):
         return
     keys, where, flow = ["start", "process", "thread"], ["start", "pid", "stream"], ["rank", "id"]
@@ -74,48 +74,48 @@ def link(found: Frames, pids: Pids) -> None:
     flow_at = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[where]))
     to = of_flow.reindex(pd.MultiIndex.from_frame(ends[flow])).fillna(MISSING).to_numpy(np.int64)
     for name in lacking:
-        frame = found[name]
+        frame = tables[name]
         at = flow_at.reindex(pd.MultiIndex.from_frame(frame[where])).fillna(-1).to_numpy(np.int64)
         new = np.where(at >= 0, to[at], MISSING)
         frame["correlation"] = np.where(frame["correlation"] == MISSING, new, frame["correlation"])
 
 
-def shorten_correlations(found: Frames) -> None:
+def shorten_correlations(tables: Frames) -> None:
     """Renumber the correlations if some are too large to share 64 bits with a rank or process."""
     places = [(name, "correlation") for name in ("api", *ON_DEVICE)] + [("syncs", "recorded_by")]
-    every = np.concatenate([found[name][column].to_numpy() for name, column in places])
+    every = np.concatenate([tables[name][column].to_numpy() for name, column in places])
     if every.max(initial=0) < _CORRELATIONS:
         return
     distinct = np.unique(every[every != MISSING])
     for name, column in places:
-        values = found[name][column].to_numpy()
-        found[name][column] = np.where(values == MISSING, MISSING, np.searchsorted(distinct, values))
+        values = tables[name][column].to_numpy()
+        tables[name][column] = np.where(values == MISSING, MISSING, np.searchsorted(distinct, values))
 
 
-def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
+def number_places(tables: Frames, pids: Pids, *, ours: bool = False) -> None:
     """Replace pids by our processes and devices. An activity's process is what the file says if it is `ours`, else
     that of its call, else the only process of its rank."""
 
     def call(rank: Ints, correlation: pd.Series) -> Ints:
         return np.asarray(rank * _CORRELATIONS + correlation.to_numpy())
 
-    host_rank = {name: pids.rank(found[name]["process"]) for name in ("api", "nvtx")}
+    host_rank = {name: pids.rank(tables[name]["process"]) for name in ("api", "nvtx")}
     for name in ("api", "nvtx", "threads", "processes"):
-        found[name]["process"] = pids.process(found[name]["process"])
-    api = found["api"]
+        tables[name]["process"] = pids.process(tables[name]["process"])
+    api = tables["api"]
     known = (api["correlation"] != MISSING).to_numpy()
     process_of = pd.Series(api["process"].to_numpy()[known], index=call(host_rank["api"], api["correlation"])[known])
     process_of = process_of[~process_of.index.duplicated()]
     hosts = pd.DataFrame(
         {
             "rank": np.concatenate(list(host_rank.values())),
-            "process": np.concatenate([found[name]["process"].to_numpy() for name in host_rank]),
+            "process": np.concatenate([tables[name]["process"].to_numpy() for name in host_rank]),
         }
     ).drop_duplicates()
     hosts = hosts[hosts["process"] != MISSING]
     only = hosts.drop_duplicates("rank", keep=False).set_index("rank")["process"]
     for name in ON_DEVICE:
-        frame, rank = found[name], pids.rank(found[name]["pid"])
+        frame, rank = tables[name], pids.rank(tables[name]["pid"])
         by_call = process_of.reindex(call(rank, frame["correlation"])).to_numpy(np.float64)
         alone = only.reindex(rank).fillna(MISSING).to_numpy(np.int64)
         frame["process"] = np.where(np.isnan(by_call), alone, np.nan_to_num(by_call, nan=MISSING).astype(np.int64))
@@ -124,27 +124,27 @@ def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
         for column in {"device", "src_device", "dst_device"} & set(frame):
             frame[column] = pids.device(frame, column)
     for name, keys in (("threads", ["process", "thread"]), ("processes", ["process"])):
-        described = found[name][found[name]["process"].isin(hosts["process"])]  # Kineto describes GPUs so, too
-        found[name] = described.drop_duplicates(keys, keep="last")
+        described = tables[name][tables[name]["process"].isin(hosts["process"])]  # Kineto describes GPUs so, too
+        tables[name] = described.drop_duplicates(keys, keep="last")
 
 
-def add_recorded_events(found: Frames) -> None:
+def add_recorded_events(tables: Frames) -> None:
     """Add event records that the file lacks but a wait mentions. A host that waits for an event waits for the stream
     that recorded it."""
-    syncs, events = found["syncs"], found["cuda_events"]
+    syncs, events = tables["syncs"], tables["cuda_events"]
     waits = syncs[(syncs["recorded_on"] != MISSING) & (syncs["recorded_by"] != MISSING) & (syncs["event"] != MISSING)]
     named = waits.assign(stream=waits["recorded_on"], correlation=waits["recorded_by"])[events.columns]
     keys = ["process", "correlation"]
     named = named.drop_duplicates(keys)
     known = pd.MultiIndex.from_frame(named[keys]).isin(pd.MultiIndex.from_frame(events[keys]))
-    found["cuda_events"] = pd.concat([events, named[~known]], ignore_index=True)
+    tables["cuda_events"] = pd.concat([events, named[~known]], ignore_index=True)
     syncs["stream"] = np.where(syncs["stream"] == MISSING, syncs["recorded_on"], syncs["stream"])
 
 
-def streams(found: Frames) -> pd.DataFrame:
+def streams(tables: Frames) -> pd.DataFrame:
     """The streams that occur in each context, with the priority that their kernels state."""
     keys = ["process", "context", "stream"]
-    seen = pd.concat([found[name].reindex(columns=[*keys, "priority"], fill_value=MISSING) for name in ON_DEVICE])
+    seen = pd.concat([tables[name].reindex(columns=[*keys, "priority"], fill_value=MISSING) for name in ON_DEVICE])
     seen = seen[seen["stream"] != MISSING]
     order = (seen["priority"] == MISSING).to_numpy().argsort(kind="stable")
     return seen.iloc[order].drop_duplicates(keys).sort_values(keys, ignore_index=True)

@@ -22,34 +22,34 @@ _IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """Launches whose grid counts threads, not blocks."""
 
 
-def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool) -> None:
+def correct(tables: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool) -> None:
     """Convert grids to blocks, and add to the copies a column `requested`, the kind that their call requested.
 
     For the profiler a copy that a kernel performs in pinned host memory is a copy within the device; for its caller it
     is not.
 
     Args:
-        found: the collected rows, which are modified.
+        tables: the collected rows, which are modified.
         texts: the texts that the numbers in text columns refer to.
         grids: whether grids are as HIP gives them; files that we wrote already count blocks.
     """
-    requested = found["api"].pop("kind").to_numpy()
-    call = _calls(found, "memcpys", requested != MISSING)
-    found["memcpys"]["requested"] = np.append(requested, MISSING)[call]
+    requested = tables["api"].pop("kind").to_numpy()
+    call = _calls(tables, "memcpys", requested != MISSING)
+    tables["memcpys"]["requested"] = np.append(requested, MISSING)[call]
     in_threads = [code for code, text in enumerate(texts) if text in _IN_THREADS]
     if grids and in_threads:
-        rows = _calls(found, "kernels", found["api"]["name"].isin(in_threads).to_numpy()) >= 0
+        rows = _calls(tables, "kernels", tables["api"]["name"].isin(in_threads).to_numpy()) >= 0
         for axis in "xyz":
-            grid, block = (found["kernels"][f"{size}_{axis}"] for size in ("grid", "block"))
+            grid, block = (tables["kernels"][f"{size}_{axis}"] for size in ("grid", "block"))
             known = rows & (grid > 0) & (block > 0)
-            found["kernels"][f"grid_{axis}"] = np.where(known, -(-grid // block.where(known, 1)), grid)
+            tables["kernels"][f"grid_{axis}"] = np.where(known, -(-grid // block.where(known, 1)), grid)
 
 
-def _calls(found: dict[str, pd.DataFrame], table: str, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _calls(tables: dict[str, pd.DataFrame], table: str, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
     """For each row of a table, the position of the chosen call that launched it, or -1."""
     from tracer.analysis.calls import match_rows
 
     if not chosen.any():
-        return np.full(len(found[table]), -1, np.int64)
+        return np.full(len(tables[table]), -1, np.int64)
     rows = np.append(np.flatnonzero(chosen), -1)
-    return rows[match_rows(found["api"][chosen], found[table])]
+    return rows[match_rows(tables["api"][chosen], tables[table])]

@@ -31,7 +31,7 @@ def events(table: str, rows: pd.DataFrame, pids: Ints, tids: Ints, *, domains_ar
 
     Args:
         table: the table's name.
-        rows: some of its rows, as `tracks.spans` gives them.
+        rows: some of its rows, as returned by `tracks.spans`.
         pids: the process of each row's track; for devices Kineto uses the device's number.
         tids: the thread of each row's track; for devices Kineto uses the stream's number.
         domains_are_categories: whether the ranges were read from such a file, where the domain is the category.

@@ -45,13 +45,13 @@ class Pids:
         devices: our device -> (index of its rank in `ranks`, the rank's own device number).
     """
 
-    def __init__(self, found: Mapping[str, pd.DataFrame], texts: Sequence[str]) -> None:
+    def __init__(self, tables: Mapping[str, pd.DataFrame], texts: Sequence[str]) -> None:
         parsed = {-2 - place: _parse(text) for place, text in enumerate(texts)}
         named = {pid: rank for pid, (rank, _) in parsed.items()}
         self._number = {pid: number for pid, (_, number) in parsed.items()}
-        hosts = _unique(found, _ON_HOST, "process")
-        tracks = self._tracks(found, ON_DEVICE)
-        of_device, of_host = _offsets(self._tracks(found, ACTIVITIES), hosts)
+        hosts = _unique(tables, _ON_HOST, "process")
+        tracks = self._tracks(tables, ON_DEVICE)
+        of_device, of_host = _offsets(self._tracks(tables, ACTIVITIES), hosts)
         rank_of = dict.fromkeys([*hosts, *tracks["pid"].tolist()], ()) | named | of_device | of_host
         used = {*hosts, *tracks["pid"].tolist()} - {MISSING}
         self.ranks: list[Rank] = sorted({rank_of[pid] for pid in used}) or [()]
@@ -59,7 +59,7 @@ class Pids:
         self._rank = {pid: place_of[rank_of[pid]] for pid in used}
         self.ranks_known = not of_device or bool(of_host)  # otherwise devices differ, but their ranks are unknown
         self._process = self._processes(hosts)
-        self.devices = self._number_devices(found, tracks)
+        self.devices = self._number_devices(tables, tracks)
 
     def rank(self, pids: pd.Series) -> Ints:
         """The index in `ranks` of each pid; 0 for all if the rank of calls is unknown."""
@@ -108,20 +108,20 @@ class Pids:
     def _processes(self, hosts: list[int]) -> dict[int, int]:
         """Process ids: the file's if they are unique, else the next free ones."""
         known = {pid: pid for pid in hosts if pid >= 0}
-        taken, free = set(known), count()
+        used, free = set(known), count()
         for pid in sorted((pid for pid in hosts if pid < MISSING), key=lambda pid: (self._rank[pid], -pid)):
             number = self._number[pid]
             if number is None:
                 continue
-            if number in taken or number == MISSING:
-                number = next(id for id in free if id not in taken)
+            if number in used or number == MISSING:
+                number = next(id for id in free if id not in used)
             known[pid] = number
-            taken.add(number)
+            used.add(number)
         return known
 
-    def _number_devices(self, found: Mapping[str, pd.DataFrame], tracks: pd.DataFrame) -> dict[int, tuple[int, int]]:
+    def _number_devices(self, tables: Mapping[str, pd.DataFrame], tracks: pd.DataFrame) -> dict[int, tuple[int, int]]:
         """The ranks' own device numbers if they are unique across ranks, else consecutive numbers."""
-        ends = [found["memcpys"][["pid", column]] for column in ("src_device", "dst_device")]
+        ends = [tables["memcpys"][["pid", column]] for column in ("src_device", "dst_device")]
         every = pd.concat([tracks, *(end.set_axis(["pid", "device"], axis=1) for end in ends)]).drop_duplicates()
         every = every[(every["device"] >= 0) & (every["pid"] != MISSING)]
         places = sorted(set(zip(_look_up(every["pid"], self._rank, 0).tolist(), every["device"].tolist(), strict=True)))

@@ -165,26 +165,26 @@ class _Ids:
         devices = {device: _free(processes, device) for device in map(int, numbers) if device != MISSING}
         devices |= {MISSING: MISSING} if MISSING in numbers else {}  # no device, and read back as such
         pids = np.where(on_thread, table["process"], [devices.get(device, MISSING) for device in table["device"]])
-        taken: dict[int, set[int]] = {int(pid): set() for pid in pids}
+        used: dict[int, set[int]] = {int(pid): set() for pid in pids}
         for process, thread, _ in _rows(trace["threads"]):
-            taken.setdefault(process, set()).add(thread)
+            used.setdefault(process, set()).add(thread)
         tids = np.full(len(table), MISSING, np.int64)
         has_call = np.isin(np.arange(len(table)), tracks.of["api"])
         first = (table["lane"] == 0).to_numpy()
         own = on_thread & (first | has_call)
         tids[own] = table["thread"][own]
         for pid, tid in zip(pids[own], tids[own], strict=True):
-            taken[pid].add(int(tid))
+            used[pid].add(int(tid))
         is_stream = (table["kind"] == STREAM).to_numpy() & first
         for at in (*np.flatnonzero(is_stream), *np.flatnonzero(~is_stream & ~own)):
-            tids[at] = _free(taken[pids[at]], int(table["stream"][at]) if is_stream[at] else MISSING)
+            tids[at] = _free(used[pids[at]], int(table["stream"][at]) if is_stream[at] else MISSING)
         return cls(pids, tids, devices)
 
 
-def _free(taken: set[int], wanted: int) -> int:
+def _free(used: set[int], wanted: int) -> int:
     """Reserve the wanted id, or the first free one above those that systems assign."""
-    found = wanted if wanted >= 0 and wanted not in taken else next(i for i in count(_FREE_IDS) if i not in taken)
-    taken.add(found)
+    found = wanted if wanted >= 0 and wanted not in used else next(i for i in count(_FREE_IDS) if i not in used)
+    used.add(found)
     return found
 
 

@@ -25,8 +25,9 @@ CATEGORY_OF: Final = {
     "nvtx": "nvtx", "syncs": "sync", "cuda_events": "event record",
 }  # fmt: skip
 _NOT_ARGUMENTS: Final = {"start", "end", "process", "thread", "device", "stream", "color", "text", "type", "callchain"}
-"""Columns already expressed by a slice's times, track and name, and the number of a call chain, which this format does
-not hold; all others become its arguments."""
+"""Columns already expressed by a slice's times, track and name, and the number of a call chain, which this format
+cannot hold; all others become its arguments.
+"""
 
 
 def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packets, shift: int) -> None:

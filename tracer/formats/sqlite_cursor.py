@@ -1,4 +1,4 @@
-"""Cursors of ADBC that can be closed behind a query that failed."""
+"""ADBC cursors that can be closed after a failed query."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @contextmanager
 def cursor_of(connection: Any) -> Iterator[Any]:
-    """A cursor that is closed at the end.
+    """A cursor that is closed when the block exits.
 
-    ADBC before 1.13, which is all that Python 3.10 has, reports the error of a query again when its statement is
-    released, takes the cursor for open from then on, and says so on stderr when it goes.
+    ADBC before 1.13, the last for Python 3.10, reports the error of a query again when its statement is released, then
+    considers the cursor open, and prints a message on stderr when it is collected.
     """
     from adbc_driver_manager import dbapi  # only here: other formats start faster without it
 

@@ -183,7 +183,7 @@ class _Reader:
             raise _NotPlain
         return found[0, :count], found[1, :count]
 
-    def decode(self, leaves: _Pages, found: _Columns) -> int:
+    def decode(self, leaves: _Pages, columns: _Columns) -> int:
         """Decode leaves into the columns; returns the number of rows."""
         data, nulls = self._read(leaves.page), np.zeros(len(self._values), np.int64)
         first, after = (int(leaves.first[i]) for i in (0, -1))
@@ -191,7 +191,7 @@ class _Reader:
         count = rows(data, self._size, self._usable, leaves.first, self._place, self._values, self._is_null, nulls)
         if count == REFUSED:
             raise _NotPlain
-        found.put(first, self._values[:, :count], self._is_null[:, :count], nulls.tolist())
+        columns.put(first, self._values[:, :count], self._is_null[:, :count], nulls.tolist())
         return count
 
     def _read(self, pages: Ints) -> Bytes:

@@ -1,4 +1,4 @@
-"""Names of functions from the symbol tables of ELF files (64 bit, little endian), the static functions included.
+"""Names of functions, including static ones, from the symbol tables of ELF files (64 bit, little endian).
 
 Source: System V ABI, chapters 4 and 5; elf.h.
 """
@@ -33,14 +33,14 @@ _LONGEST: Final = 4096
 
 
 def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
-    """The functions that contain these places, demangled and without their arguments.
+    """The functions that contain these addresses, demangled and without their arguments.
 
     Args:
         path: an ELF file.
-        offsets: places, in bytes from the address at which the file was loaded.
+        offsets: addresses, in bytes from the address at which the file was loaded.
 
     Returns:
-        "" for each place that lies in no function, and for all if the file cannot be read or is no such file.
+        One name per address; "" if it is in no function, or if the file cannot be read or is not an ELF file.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -73,7 +73,7 @@ def _functions(content: mmap.mmap, offsets: NDArray[np.int64]) -> list[str]:
 
 
 def _array(content: mmap.mmap, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-    """A copy, so that the mapping can be closed."""
+    """Return a copy, so that the mapping can be closed."""
     return np.frombuffer(content[at : at + count * kind.itemsize], kind, count)
 
 
@@ -82,7 +82,7 @@ def _text(content: mmap.mmap, at: int) -> str:
 
 
 def plain_name(symbol: str) -> str:
-    """A symbol demangled, without arguments and what a compiler appends to copies of a function.
+    """A demangled symbol, without arguments and without the suffixes that compilers add to clones of a function.
 
     Example:
         >>> plain_name("main"), plain_name("decode.constprop.0")

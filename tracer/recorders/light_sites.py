@@ -1,4 +1,4 @@
-"""The call sites that the preloaded library wrote beside a ring (`native/sites.c`), as call chains with names."""
+"""The call sites that the preloaded library wrote next to a ring (`native/sites.c`), as call chains with names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS: Final = 4
 
 
 def sites_of(ring: Ring) -> NDArray[np.int64]:
-    """The site of each record; MISSING for one without."""
+    """The call site of each record; MISSING for one without."""
     sequence, site = ring.records["sequence"], np.append(ring.sites["site"].astype(np.int64), MISSING)
     at = np.searchsorted(ring.sites["sequence"], sequence)
     known = np.append(ring.sites["sequence"], 0)[at] == sequence
@@ -27,9 +27,9 @@ def sites_of(ring: Ring) -> NDArray[np.int64]:
 
 
 def chains_beside(ring: Path) -> pd.DataFrame:
-    """The functions of each site of a ring: chain (the site's number), depth, symbol, module, as in `callchains`.
+    """The functions of each call site of a ring: chain (number of the site), depth, symbol, module, as in `callchains`.
 
-    A function without a symbol has no name. The table is empty where no sites were recorded.
+    A function without a symbol has no name. The table is empty if no sites were recorded.
     """
     path = next((p for p in (ring, ring.parent.parent / ring.name) if _beside(p).is_file()), None)
     lines = _beside(path).read_text(errors="replace").splitlines() if path else []

@@ -35,10 +35,10 @@ def stack_here() -> Stack:
 
 
 def with_chains(trace: Trace, stacks: Mapping[int, Stack]) -> Trace:
-    """Let a trace of one process tell the stacks of its calls, each stack once, in place.
+    """Add the stacks of its calls to a trace of one process, in place; equal stacks are stored once.
 
     Args:
-        trace: without call chains.
+        trace: a trace without call chains.
         stacks: correlation of a call -> its stack.
     """
     chains: dict[Stack, int] = {}

@@ -72,7 +72,7 @@ _WORDS: Final = (
 """Words, in addition to those of detect-secrets, after which a value is a secret."""
 _WEAK: Final = r"(?<![A-Za-z])(?:token|auth)"
 _SIGN: Final = r"(?=(?P<sign>[\\\"'`\])]{0,3}\s*(?::=|=>|!?={1,3}|:(?!:))\s*@?))(?P=sign)"
-"""Nothing of it is given back: what a lookahead has matched stays so (atomic groups came with Python 3.11)."""
+"""An atomic group: a lookahead does not backtrack (Python has atomic groups since 3.11)."""
 _OPTION: Final = r"(?<![\w-])--?(?:[\w-]*[_-])?"
 _QUOTED: Final = r"(?P<quote>\\?[\"'`])(?s:(?!(?P=quote))(?:\\.|.))*(?:(?P=quote)(?:[^\s,;:)}\]]\S*)?|\Z)"
 _REST: Final = rf"(?:{LABEL}|\S)"

@@ -51,7 +51,7 @@ _PATTERNS: Final = tuple(
     )
 )
 """What is removed from any text, with its label in the report. A path extends to the word after its last separator:
-rather too much than too little, since file names may contain spaces."""
+better too much than too little, because file names may contain spaces."""
 
 _HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
 _USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")
@@ -172,9 +172,9 @@ class Texts:
 
     def frame(self, text: str, where: str) -> str:
         """Remove the directories from a Python function, `FILE(LINE): FUNCTION`. The rest is not yet cleaned."""
-        found = _DIRECTORIES.match(text)
-        self.remove("directories of Python files", where, int(found is not None))
-        return text[found.end() :] if found else text
+        match = _DIRECTORIES.match(text)
+        self.remove("directories of Python files", where, int(match is not None))
+        return text[match.end() :] if match else text
 
     def call(self, text: str, where: str) -> str:
         """Keep the name of an API call; clean any other text as a name."""
@@ -275,7 +275,7 @@ class Texts:
 
 @cache
 def _marks() -> tuple[re.Pattern[str], ...]:
-    """What the marks of engines say that name their steps in words of their own."""
+    """The texts of marks of engines that name their steps in their own words."""
     return tuple(mark.text for each in engines() if each not in (*OURS, *USUAL) for mark in each.marks)
 
 

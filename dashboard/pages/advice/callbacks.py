@@ -120,12 +120,12 @@ def _render(app: Dash, store: RunStore) -> None:
         progress = [view.query(), missing]
         if ctx.triggered_id == "poll" and progress == before:
             raise PreventUpdate
-        table, said, notes = (None, "", []) if run is None or nothing else in_words(run, advised, view.theme)
+        table, summary, notes = (None, "", []) if run is None or nothing else in_words(run, advised, view.theme)
         eager = eager_rows(advised.eager) if isinstance(advised, Advised) else []
         idle, calls, of_sites = tables_of(sites)
         return (
             table,
-            said,
+            summary,
             run.rate_note if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
             eager,
@@ -170,8 +170,8 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
     if not advised.kept:
         return None, f"{left[0].capitalize()}.", left[1:]
     best = cells(facts["advice"][0])
-    said = f"Largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
-    return advice_table(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
+    summary = f"Largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
+    return advice_table(run, advised.kept, facts, theme), summary, [*notes_of(facts), *left]
 
 
 def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:

@@ -100,7 +100,7 @@ def _longest(run: Run, report: GapReport, theme: str) -> list[dict[str, Any]]:
 
 
 def timeline_link(run: Run, step: int, theme: str) -> str:
-    """The overview at a step of the run, zoomed to the gap behind it."""
+    """The overview at a step of the run, zoomed to the gap after it."""
     assert run.tokens is not None
     at = run.tokens.clamp(int(np.searchsorted(run.tokens.step, step)))
     view = View(runs=(run.key,), token=at, theme=theme, rates=run.rates)
@@ -119,16 +119,16 @@ def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
     total = report.gap_us["mean"]
-    table, told = report.table, report.corrected() if report.warning and report.untraced_gap_us else None
-    rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": told and told.gap_us["mean"]}]
+    table, corrected = report.table, report.corrected() if report.warning and report.untraced_gap_us else None
+    rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": corrected and corrected.gap_us["mean"]}]
     for column, cause in CAUSES.items():
         if cause == "communication" and not table[column].any():
             continue  # most recordings have one device
         whole = _row(name, cause, "", report.causes_us[cause], total, table[column])
-        rows.append(whole | {"untraced": told and told.causes_us[cause]})
+        rows.append(whole | {"untraced": corrected and corrected.causes_us[cause]})
         rows += [
             _row(name, cause, PART_NAMES[part], us, total, table[part])
-            | {"untraced": told and told.parts_us[cause][part]}
+            | {"untraced": corrected and corrected.parts_us[cause][part]}
             for part, us in report.parts_us[cause].items()
             if us
         ]

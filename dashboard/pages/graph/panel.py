@@ -63,8 +63,8 @@ def _plans(run: Run) -> dict[str, Any]:
         for name, count in split.items() if isinstance(split, dict) else ():
             if isinstance(count, int) and count:
                 total[name] = total.get(name, 0) + count
-    said = ", ".join(f"{count:,} {plain(name, 20)}" for name, count in total.items()) or "none"
-    return {"graphs": f"{said}, of {len(splits)} splits" if len(splits) > 1 else said}
+    counts = ", ".join(f"{count:,} {plain(name, 20)}" for name, count in total.items()) or "none"
+    return {"graphs": f"{counts}, of {len(splits)} splits" if len(splits) > 1 else counts}
 
 
 def _of_node(graph: RunGraph, node: Node) -> dict[str, Any]:

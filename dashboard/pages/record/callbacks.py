@@ -177,8 +177,8 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
         if before == keys:
             raise PreventUpdate
         asked = before is None or before[:1] != keys[:1]  # else it would erase why a start was rejected
-        command, said, refused = planned if asked else (no_update,) * 3
-        return command, said, refused, *done, keys
+        command, status, refused = planned if asked else (no_update,) * 3
+        return command, status, refused, *done, keys
 
 
 def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
@@ -193,10 +193,10 @@ def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
     except UsageError as problem:
         return recorder.command_line(arguments) if arguments else "", "", plain(str(problem), 600)
     if names is None:
-        said = "Planning …"
+        status = "Planning …"
     else:
-        said = f"{len(names)} run{'s' if len(names) != 1 else ''}: {plain(', '.join(names), 900)}"
-    return recorder.command_line(arguments), said, ""
+        status = f"{len(names)} run{'s' if len(names) != 1 else ''}: {plain(', '.join(names), 900)}"
+    return recorder.command_line(arguments), status, ""
 
 
 def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) -> tuple[Any, ...]:

@@ -75,8 +75,8 @@ def _boxes(option: Option, text: str) -> Any:
 
 
 def _described(choice: Choice) -> Any:
-    said = f"not on this machine: {plain(choice.lacks, 300)}" if choice.lacks is not None else choice.about
-    return html.Span([html.B(choice.name), *([html.Span(f" {said}", className="about")] if said else [])])
+    description = f"not on this machine: {plain(choice.lacks, 300)}" if choice.lacks is not None else choice.about
+    return html.Span([html.B(choice.name), *([html.Span(f" {description}", className="about")] if description else [])])
 
 
 def _list(option: Option, text: str) -> dcc.Dropdown:

@@ -61,15 +61,15 @@ def register_running(app: Dash, running: Running) -> None:
         State("running-shown", "data"),
     )
     def show(_: Any, before: Any) -> tuple[Any, ...]:
-        rows, said = running.rows(), running.said()
+        rows, status = running.rows(), running.said()
         lines = figures_of(rows or [])
-        now = digest((rows is None, lines, said))
+        now = digest((rows is None, lines, status))
         if now == before:
             raise PreventUpdate
         shown = (
             table_of_lines(lines) if lines else html.P(_NOTHING if rows is not None else _LOOKING, className="empty")
         )
-        return shown, processes_of(rows or []), plain(said, 600), now
+        return shown, processes_of(rows or []), plain(status, 600), now
 
     @app.callback(
         Output("keep-refused", "children"),

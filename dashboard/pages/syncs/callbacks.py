@@ -111,17 +111,19 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
     """The number of syncs per token, and the predicted gain without all unneeded ones."""
     assert run.syncs is not None
     beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
-    said = f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
-    said += f"; {beside} of them cost nothing. " if beside else ". "
-    said += dearest(rows)
+    summary = (
+        f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
+    )
+    summary += f"; {beside} of them cost nothing. " if beside else ". "
+    summary += dearest(rows)
     if together is None:
-        return [said, "Predicting the gain without each …"]
+        return [summary, "Predicting the gain without each …"]
     if isinstance(together, str):
-        return [said, plain(together, 300)]
+        return [summary, plain(together, 300)]
     target = link("whatif/", ADDRESS) + with_fields(
         View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
     )
-    return [said, html.A("Without all that the data flow does not need", href=target), f": {_gained(together)}"]
+    return [summary, html.A("Without all that the data flow does not need", href=target), f": {_gained(together)}"]
 
 
 def dearest(rows: list[dict[str, Any]]) -> str:
@@ -138,11 +140,11 @@ def dearest(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _gained(found: Prediction) -> str:
-    if found.of_engine is None:
+def _gained(prediction: Prediction) -> str:
+    if prediction.of_engine is None:
         return "the gain is unknown: enter the engine's own rate."
-    bounds = found.of_engine.bounds
+    bounds = prediction.of_engine.bounds
     margin = f" [model margin {percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
-    idle = [one.idle_us["p50"] for one in (found.before, found.predicted) if one.idle_us]
+    idle = [one.idle_us["p50"] for one in (prediction.before, prediction.predicted) if one.idle_us]
     change = f", idle a step {duration(idle[0] * 1e3)} → {duration(idle[1] * 1e3)}" if len(idle) == 2 else ""
-    return f"{percent(found.of_engine.estimate - 1, 2)} tokens/s{margin}{change}, predicted."
+    return f"{percent(prediction.of_engine.estimate - 1, 2)} tokens/s{margin}{change}, predicted."

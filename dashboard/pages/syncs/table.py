@@ -130,8 +130,8 @@ def _inventory(run: Run) -> list[Place]:
     threads = run.trace["threads"]
     places = []
     for row in run.syncs.inventory().to_dict("records"):
-        mine = by_position.get_group((row["what"], row["position"]))
-        call = mine.iloc[len(mine) // 2]
+        waits = by_position.get_group((row["what"], row["position"]))
+        call = waits.iloc[len(waits) // 2]
         process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
         names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
         name = plain(str(names.iloc[0]), 60) if len(names) else ""

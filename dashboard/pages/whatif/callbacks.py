@@ -165,8 +165,10 @@ def _sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
         return []
     every = {"value": ALL, "label": "all that the data flow does not need"}
     rows = [place.row for place in inventory_of(store, run)]
-    said = [f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows]
-    return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, said, strict=True))]
+    labels = [
+        f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows
+    ]
+    return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, labels, strict=True))]
 
 
 def _render(app: Dash, store: RunStore) -> None:

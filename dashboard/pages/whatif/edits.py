@@ -46,8 +46,8 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
     """
     if view.kernels and view.times is None:
         raise UsageError("enter the factor for the kernels' time")
-    found: list[Edit] = [Strategy(view.sync)] if view.sync else []
-    found += edits_of(
+    edits: list[Edit] = [Strategy(view.sync)] if view.sync else []
+    edits += edits_of(
         without_syncs=view.without == (ALL,),
         positions=[int(position) for position in view.without if position != ALL],
         one_graph=bool(view.graph),
@@ -57,10 +57,10 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
         sync_latency_us=view.latency,
     )
     if view.kernels and view.times is not None:
-        found.append(NamedKernels.of(view.kernels, view.times))
+        edits.append(NamedKernels.of(view.kernels, view.times))
     if view.streams is not None:
-        found.append(concurrent(store, run, int(view.streams)))
-    return found
+        edits.append(concurrent(store, run, int(view.streams)))
+    return edits
 
 
 def concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:

@@ -15,13 +15,13 @@ _WITHOUT_RATE = (
 )
 
 
-def lines_of(found: Prediction) -> list[dict[str, str]]:
+def lines_of(prediction: Prediction) -> list[dict[str, str]]:
     """One row per figure: heading -> text, as recorded, without the profiler and predicted."""
-    traced = found.of_engine is None
-    label = plain(found.label, 120) + (", still under the profiler" if traced else "")
-    columns = {"as recorded": found.recorded, "corrected": found.corrected, label: found.predicted}
+    traced = prediction.of_engine is None
+    label = plain(prediction.label, 120) + (", still under the profiler" if traced else "")
+    columns = {"as recorded": prediction.recorded, "corrected": prediction.corrected, label: prediction.predicted}
     shown = {name: one for name, one in columns.items() if one is not None}
-    known = found.recorded.tokens_per_s is not None
+    known = prediction.recorded.tokens_per_s is not None
     per_s = {name: one.tokens_per_s if known else one.steps_per_s for name, one in shown.items()}
     rates = {name: f"{rate:,.1f}" for name, rate in per_s.items()} | ({label: "–"} if traced else {})
     lines = [
@@ -33,9 +33,9 @@ def lines_of(found: Prediction) -> list[dict[str, str]]:
             for key in ("p50", "p90", "mean")
         ),
     ]
-    before, bounds = list(shown)[-2], found.speedup.bounds
+    before, bounds = list(shown)[-2], prediction.speedup.bounds
     nothing = dict.fromkeys(shown, "–")
-    speedup = "withheld" if traced else f"{found.speedup.estimate:.4f}"
+    speedup = "withheld" if traced else f"{prediction.speedup.estimate:.4f}"
     margin = "–" if bounds is None else f"{bounds[0]:.3f} to {bounds[1]:.3f}"
     return [
         *lines,

@@ -1,10 +1,10 @@
-"""Points in time, and what each of them has to wait for: a directed acyclic graph that can be replayed.
+"""Points in time and their dependencies: a directed acyclic graph that can be replayed.
 
-An edge (source, target, weight) says that the target is at least `weight` ns after the source. What no edge explains of
-a recorded time is the point's `residual`; so the longest paths through the recorded weights and residuals reproduce
-the recording to the nanosecond, and through changed ones they tell what the change does. This is the critical-path
-method (Kelley and Walker 1959) on the events of a program (Yang and Miller 1988). The loops over points run compiled
-(Numba); ten million edges take about a second.
+An edge (source, target, weight) means that the target is at least `weight` ns after the source. The part of a recorded
+time that no edge explains is the point's `residual`. The longest paths through the recorded weights and residuals
+therefore reproduce the recording to the nanosecond, and paths through changed weights predict the effect of the change.
+This is the critical-path method (Kelley and Walker 1959) applied to the events of a program (Yang and Miller 1988). The
+loops over points are compiled (Numba); ten million edges take about a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).max // 4
-"""Later than any time; what nothing waits for may be as late as this."""
+"""Later than any time: the deadline of a point that nothing waits for."""
 
 FREE: Final = -NEVER
 """The weight of an edge that no longer holds."""
@@ -45,7 +45,7 @@ class Edges:
 
     @classmethod
     def joined(cls, *parts: Edges) -> Edges:
-        """All edges of several."""
+        """Concatenate several sets of edges."""
         return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in (f.name for f in fields(cls))))
 
     def __len__(self) -> int:
@@ -60,10 +60,10 @@ class Dag:
     """Points and edges.
 
     Attributes:
-        time: of each point, ns. A point that waits for nothing stays where it is.
+        time: time of each point, ns. A point that waits for nothing keeps it.
         edges: sorted by target; none is longer than the recorded time between its points.
-        residual: per point, ns >= 0, what no edge explains.
-        backward: how many edges were left out because they led back in time (clocks of host and device that disagree).
+        residual: per point, the time that no edge explains, ns >= 0.
+        backward: number of edges that were left out because they lead back in time (host and device clocks disagree).
     """
 
     time: Ints
@@ -73,14 +73,14 @@ class Dag:
 
     @cached_property
     def first(self) -> Ints:
-        """Where each point's edges begin, and their number."""
+        """The position of each point's first edge, and its number of edges."""
         first = np.zeros(len(self.time) + 1, np.int64)
         np.cumsum(np.bincount(self.edges.target, minlength=len(self.time)), out=first[1:])
         return first
 
     @classmethod
     def recorded(cls, time: Ints, edges: Edges) -> Dag:
-        """The graph that replays to exactly these times."""
+        """Build the graph whose replay gives exactly these times."""
         took = time[edges.target] - time[edges.source]
         forward = took >= 0
         kept = edges if forward.all() else edges[forward]
@@ -98,7 +98,7 @@ class Dag:
 
     @cached_property
     def order(self) -> Ints:
-        """The points, each behind all that it waits for."""
+        """The points in topological order."""
         return np.asarray(_topological(self.first, self.edges.source), dtype=np.int64)
 
     def _in_cycles(self) -> Bools:
@@ -107,10 +107,10 @@ class Dag:
         return left
 
     def changed(self, weight: Ints, residual: Ints, added: Edges | None = None) -> Dag:
-        """The same points with other weights (`FREE` for an edge that no longer holds) and more edges.
+        """The same points with other weights (`FREE` for an edge that no longer holds) and additional edges.
 
         Raises:
-            ValueError: points would wait for one another.
+            ValueError: the points would have a cyclic dependency.
         """
         edges = replace(self.edges, weight=weight)
         if added is None or not len(added):
@@ -127,20 +127,21 @@ class Dag:
         if (place[added.source] < place[added.target]).all():
             dag.__dict__.update(order=self.order)
         elif len(dag.order) < len(self.time):
-            raise ValueError("points that wait for one another")
+            raise ValueError("the points have a cyclic dependency")
         return dag
 
     def replayed(self) -> tuple[Ints, Ints]:
-        """(time of each point, position of the edge that decides it or -1)."""
+        """The time of each point, and the position of the edge that determines it (-1 if none does)."""
         e = self.edges
         return _forward(self.order, self.first, e.source, e.weight, self.residual, self.time, True)
 
     def slack(self, time: Ints, deadlines: Ints) -> Ints:
-        """How much later each point may be before a deadline is missed, ns; about `NEVER` where none hangs on it.
+        """The slack of each point: how much later it may be before a deadline is missed, ns; about `NEVER` if no
+        deadline depends on it.
 
         Args:
-            time: of the points, as `replayed` gives it.
-            deadlines: per point the latest time, `NEVER` for none.
+            time: time of the points, as returned by `replayed`.
+            deadlines: latest time per point, `NEVER` for none.
         """
         e = self.edges
         late = _backward(self.order, self.first, e.source, e.weight, self.residual, deadlines)
@@ -187,7 +188,9 @@ def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compi
 def _forward(
     order: Ints, first: Ints, source: Ints, weight: Ints, residual: Ints, time: Ints, decide: bool
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
-    """Longest paths. Without `decide`, every source is where it was recorded: what the edges explain of each time."""
+    """Longest paths. Without `decide`, every source keeps its recorded time: the part of each time that the edges
+    explain.
+    """
     found, deciding = time.copy(), np.full(len(time), -1)
     for point in order:
         best = np.int64(-(2**62))

@@ -1,9 +1,9 @@
-"""What each call and activity waits for, and for how long at least.
+"""What each call and activity waits for, and the minimum time of each dependency.
 
-A call goes on where the one before it on its thread ended; an activity starts behind the call that issued it, behind
-the one before it on its stream and behind the events that its stream waits for; a sync and a blocking copy return
-behind what they wait for. How long each takes at least is typical of the recording: the median of those that waited
-for nothing else. Where none did, it is `USUAL_NS`.
+A call continues where the previous call of its thread ended. An activity starts after the call that issued it, after
+the previous activity of its stream, and after the events that its stream waits for. A sync or a blocking copy returns
+after the work that it waits for. The minimum time of each dependency is estimated from the recording: the median over
+those that waited for nothing else, or `USUAL_NS` if there are none.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ KINDS: Final = ("call", "host", "device", "stream order", "launch", "return", "e
 stream, from a call to the activity that it issued, from what a call waited for to its return, from stream to stream."""
 
 USUAL_NS: Final = {ORDER: 2300, LAUNCH: 5000, RETURN: 3000, EVENT: 1000}
-"""Where a recording has no example: an H200's. Graphs that follow one another lie 2.3 µs apart there
-(benchmarks/results/gpu_gaps.json, ggg); the others are right to the order of magnitude."""
+"""Used if a recording has no example; measured on an H200. Consecutive graphs are 2.3 µs apart there
+(benchmarks/results/gpu_gaps.json, ggg); the others are right to an order of magnitude.
+"""
 
 _IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what it takes without waiting
 
 
 def find_edges(trace: Trace, segments: Segments) -> Edges:
-    """All edges between the points of the segments, with their weights in the recording."""
+    """All edges between the points of the segments, with their recorded weights."""
     waits = _waits(trace, segments)
     launches, ready = _launches(segments)
     parts = [
@@ -61,7 +62,7 @@ def _host(segments: Segments) -> Edges:
 
 
 def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
-    """Which rows but the last have the same values as the next."""
+    """Which rows, except the last, have the same values as the next one."""
     equal = np.ones(max(len(frame) - 1, 0), bool)
     for column in columns:
         values = frame[column].to_numpy()
@@ -70,7 +71,7 @@ def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
 
 
 def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """(call, activity) of every call that returns behind an activity, and whether it `waited` for it to end."""
+    """(call, activity) for every call that returns after an activity, and whether it `waited` for its end."""
     copies = segments.activities[["call", "end", "table"]].assign(activity=np.arange(len(segments.activities)))
     copies = copies[(copies["call"] >= 0) & copies["table"].isin(["memcpys", "memsets"])]
     letters = segments.calls["letter"].to_numpy()[copies["call"]]
@@ -83,9 +84,10 @@ def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
 
 
 def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
-    """Inside each call; of one that may wait, what it takes when it need not.
+    """The time inside each call; for a call that may wait, its duration without waiting.
 
-    Where the recording has no example, that is as long as calls of that name take to return behind what they wait for.
+    If the recording has no example, it is the time that calls of that name take to return after the work that they wait
+    for.
     """
     calls = segments.calls
     took = (calls["end"] - calls["start"]).to_numpy().copy()
@@ -103,10 +105,10 @@ def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
 
 
 def _activities(segments: Segments) -> Edges:
-    """Inside each activity.
+    """The time inside each activity.
 
-    One that starts before the one ahead of it on its stream ends (programmatic dependent launch) waits for that end;
-    its own time is what lies behind it.
+    An activity that starts before the previous one on its stream ends (programmatic dependent launch) waits for that
+    end; its own time is what follows it.
     """
     activities = segments.activities
     start, end = (activities[c].to_numpy() for c in ("start", "end"))
@@ -124,7 +126,7 @@ def _activities(segments: Segments) -> Edges:
 def _launches(segments: Segments) -> tuple[Edges, Ints]:
     """From the start of each call to the first activity that it issued on each stream.
 
-    Also when each activity could have started for all that its call has to do with it, ns.
+    Also returns the earliest time at which each activity could have started as far as its call is concerned, ns.
     """
     activities = segments.activities
     idle = _found_idle(activities)
@@ -148,10 +150,10 @@ def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _orders(segments: Segments, ready: Ints) -> Edges:
-    """From each activity to the next of its stream.
+    """From each activity to the next one of its stream.
 
-    What lies between two is typical where the second was `ready` before the first ended. One that starts before the
-    other ends follows its start.
+    The time between two activities is typical if the second was `ready` before the first ended. An activity that starts
+    before the previous one ends follows its start.
     """
     activities = segments.activities
     row = np.flatnonzero(_same(activities, ["lane"]))
@@ -173,7 +175,7 @@ def _orders(segments: Segments, ready: Ints) -> Edges:
 
 
 def _events(trace: Trace, segments: Segments) -> Edges:
-    """From stream to stream: by events, and inside a graph launch, where only the times tell."""
+    """Between streams: through events, and inside a graph launch, where only the times show the order."""
     pairs = pd.concat([ordered_by_events(trace, segments), _inside_graphs(segments)], ignore_index=True)
     before, after = pairs["before"].to_numpy(), pairs["after"].to_numpy()
     took = segments.activities["start"].to_numpy()[after] - segments.activities["end"].to_numpy()[before]
@@ -183,7 +185,9 @@ def _events(trace: Trace, segments: Segments) -> Edges:
 
 
 def _inside_graphs(segments: Segments) -> pd.DataFrame:
-    """Of graph nodes on several streams: the last to end before a node starts is what it waited for, if on another."""
+    """Between graph nodes on several streams: a node is taken to wait for the last one that ends before it starts, if
+    that is on another stream.
+    """
     activities = segments.activities
     rows = np.flatnonzero(_on_several_streams(activities))
     nodes = activities.iloc[rows][["call", "lane", "start", "end"]].assign(activity=rows)
@@ -199,14 +203,14 @@ def _inside_graphs(segments: Segments) -> pd.DataFrame:
 
 
 def _on_several_streams(activities: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which activities one call issued together with others on other streams."""
+    """Which activities were issued by a call that also issued activities on other streams."""
     lanes = activities.groupby("call")["lane"]
     several = lanes.transform("max") != lanes.transform("min")
     return np.asarray((activities["call"] >= 0) & several)
 
 
 def _returns(segments: Segments, waits: pd.DataFrame) -> Edges:
-    """From what a call waited for to its return."""
+    """From the work that a call waited for to the return of the call."""
     took = waits["took"].to_numpy()
     calls, activities = waits["call"].to_numpy(), waits["activity"].to_numpy()
     group = _codes(
@@ -226,7 +230,9 @@ def _codes(*columns: object) -> Ints:
 
 
 def _typical(took: Ints, group: Ints, free: NDArray[np.bool_], kind: int) -> Ints:
-    """Per row the median of its group's rows that are `free`; without any, of all that are, at most `USUAL_NS`."""
+    """For each row the median over the `free` rows of its group or, without any, over all its rows, but at most
+    `USUAL_NS`.
+    """
     values = pd.Series(took[free])
     overall = min(values.median(), USUAL_NS[kind]) if len(values) else USUAL_NS[kind]
     return pd.Series(group).map(values.groupby(group[free]).median()).fillna(overall).to_numpy().astype(np.int64)

@@ -2,7 +2,7 @@
 
 The path of a step leads from the end of the last compute of the step before it to the end of its own last compute:
 over kernels, copies, launches, syncs and host code, each of which began because the one before it on the path ended.
-What is not on it can be later by its slack, and removing it gains nothing.
+Anything off the path can be later by its slack, and removing it gains nothing.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ Bools = NDArray[np.bool_]
 COMMUNICATION: Final = "communication"
 _THREAD: Final = ["process", "thread"]
 PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
-"""Columns of a path: the step, when (ns), one of `edges.KINDS`, `COMMUNICATION` (an activity that is) or `HOST_COMPUTE`
-(of the time between two calls what the host computed as a device), the call or activity (of edges between two, the
-later one), and the position of its segment."""
+"""Columns of a path: step, time (ns), kind (one of `edges.KINDS`, `COMMUNICATION` for a collective, or `HOST_COMPUTE`
+for time between two calls in which the host computed as a device), the call or activity (for an edge between two, the
+later one), and the position of its segment.
+"""
 
 
 @dataclass(frozen=True)
 class Causality:
-    """The causes of a trace: its segments, the graph of their points, and which edge decided each point."""
+    """The dependencies of a trace: its segments, the graph of their points, and the edge that determines each point."""
 
     trace: Trace
     segments: Segments
@@ -50,16 +51,17 @@ class Causality:
 
     @classmethod
     def of(cls, trace: Trace) -> Causality:
-        """Find what waits for what."""
+        """Find the dependencies of a trace."""
         segments = find_segments(trace)
         dag = Dag.recorded(segments.times(), find_edges(trace, segments))
         return cls(trace, segments, dag, dag.replayed()[1])
 
     @cached_property
     def of_host(self) -> tuple[Bools, Bools]:
-        """Which edges' weights and which points' residuals are times of the host; the others are the device's.
+        """Which edges and which points have weights and residuals in host time; those of the others are device time.
 
-        What lies between the activities of different calls is the host's: what marks their times is there.
+        The time between the activities of different calls is host time, because a profiler's marks there are made on
+        the host.
         """
         segments, edges = self.segments, self.dag.edges
         issued = np.append(np.full(len(segments.calls), MISSING), segments.activities["call"].to_numpy())
@@ -71,17 +73,17 @@ class Causality:
 
     @cached_property
     def host_compute(self) -> Ints:
-        """Of each edge the time, ns, in which the host computes as a device: of the pauses between two calls of a
-        thread what its own ranges cover, of all other edges 0. What hangs on the later call waits for it.
+        """For each edge between two calls of a thread, the time in which the host computes as a device (covered by the
+        thread's own ranges), ns; 0 for all other edges. Work that depends on the later call waits for it.
         """
         edges, calls = self.dag.edges, self.segments.calls
         ranges = self.trace["nvtx"]
         ranges = ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()]
         computed = np.zeros(len(edges.kind), np.int64)
         for thread, own in ranges.groupby(_THREAD, sort=False):
-            mine = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
+            on_thread = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
             here = np.flatnonzero(edges.kind == HOST)
-            here = here[mine[edges.source[here] // 2]]
+            here = here[on_thread[edges.source[here] // 2]]
             window = self.dag.time[edges.source[here]], self.dag.time[edges.target[here]]
             computed[here] = covered(own["start"], own["end"], *window)
         return computed
@@ -92,15 +94,16 @@ class StepEnds:
     """The last compute of each step.
 
     Attributes:
-        table: one row per step: step, at (its position in `Steps.table`), point (the end of its last compute), end
-            (when, ns), and previous and before: the same of the step before it in its group, MISSING for a first one.
+        table: one row per step: step, at (its position in `Steps.table`), point and end (the end of its last compute,
+            as a point and in ns), and previous and before: the same two of the preceding step in its group, MISSING for
+            the first one.
     """
 
     table: pd.DataFrame
 
     @classmethod
     def of(cls, causality: Causality, steps: Steps) -> StepEnds:
-        """Find them.
+        """Find the last compute of each step.
 
         Raises:
             EmptyTraceError: no step is followed by another with compute of its own.
@@ -116,7 +119,7 @@ class StepEnds:
         for column, of in (("previous", "point"), ("before", "end")):
             last[column] = last.groupby("group")[of].shift(1, fill_value=MISSING)
         if not (last["previous"] >= 0).any():
-            raise EmptyTraceError(f"no path: {len(steps)} token step(s), none behind another with kernels of its own")
+            raise EmptyTraceError(f"no path: {len(steps)} token step(s), none after another with kernels of its own")
         return cls(last[["step", "at", "point", "end", "previous", "before"]])
 
     @property
@@ -126,10 +129,11 @@ class StepEnds:
 
 
 def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
-    """The pieces of every step's path, in order of time (columns `PIECES`, and by: the segment it leads from).
+    """The pieces of every step's path in chronological order (columns `PIECES`, and by: the segment that it comes
+    from).
 
-    They follow one another without a hole, so those of a step last from the last compute of the step before to its
-    own, unless they begin at something of which the trace does not say what it waited for.
+    Pieces follow one another without a gap. Those of a step cover the time from the last compute of the preceding step
+    to its own last compute, unless they begin at a point whose dependencies are not in the trace.
     """
     dag, table = causality.dag, ends.followed
     which, edge = walk(
@@ -152,7 +156,9 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
 
 
 def _with_host_compute(causality: Causality, pieces: pd.DataFrame) -> pd.DataFrame:
-    """The pieces, time between two calls cut where the host computed as a device: named as its kernels, in short."""
+    """The pieces, with the time between two calls cut where the host computed as a device; those parts have the short
+    names of its kernels.
+    """
     ranges = causality.trace["nvtx"]
     ranges = ranges[ranges["domain"] == HOST_COMPUTE].sort_values("start", kind="stable")
     between = pieces["kind"] == KINDS[HOST]
@@ -169,7 +175,9 @@ def _with_host_compute(causality: Causality, pieces: pd.DataFrame) -> pd.DataFra
 
 
 def _cut(pieces: pd.DataFrame, ranges: pd.DataFrame) -> list[pd.DataFrame]:
-    """Pieces of one thread cut at the starts and ends of its ranges, which follow one another: these, and the rest."""
+    """Cut the pieces of one thread at the starts and ends of its ranges; return the parts inside the ranges, and the
+    rest.
+    """
     starts, ends = (ranges[c].to_numpy() for c in ("start", "end"))
     first, behind = np.searchsorted(ends, pieces["start"], "right"), np.searchsorted(starts, pieces["end"], "left")
     count = np.maximum(behind - first, 0)
@@ -202,13 +210,13 @@ def _names(segments: Segments) -> pd.Categorical:
 
 
 def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """Every sync, copy and launch inside a step: how much of the path it takes, and how much later it could be.
+    """Every sync, copy and launch inside a step, with its share of the critical path and its slack.
 
     Returns:
         Columns step, position (1, 2, ... in its step), start, end, process, thread, name, letter, row (in
-        trace["api"]), on_path_ns (of a step's path: inside the call, and until what it launched began), slack_ns (by
-        which a sync could return later, or a copy or launch begin later, before any step ends later; `NEVER` where
-        none ever would).
+        trace["api"]), on_path_ns (the part of the step's path inside the call, and from there to the start of the work
+        that it launched), slack_ns (how much later a sync could return, or a copy or launch begin, without delaying the
+        end of any step; `NEVER` if it never would).
     """
     calls, dag = causality.segments.calls, causality.dag
     deadlines = np.full(len(dag.time), NEVER)
@@ -230,7 +238,9 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps
 
 
 def path_shares(pieces: pd.DataFrame) -> pd.DataFrame:
-    """What the paths consist of: one row per kind and name: ns_per_step (mean over the steps), steps (that have it)."""
+    """The composition of the paths: one row per kind and name: ns_per_step (mean over the steps), steps (number of
+    steps that have it).
+    """
     took = pieces.assign(ns=pieces["end"] - pieces["start"])
     steps = took["step"].nunique()
     groups = took.groupby(["kind", "name"], observed=True)

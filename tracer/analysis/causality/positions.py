@@ -1,4 +1,4 @@
-"""The calls of a step by their position, over all steps: what each costs, and whether it could be later for nothing."""
+"""The calls of a step by position, over all steps: the cost of each, and whether it could be later at no cost."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
     """One row per position that at least half of the steps have.
 
     Args:
-        calls: as `paths.call_slack` gives them, and maybe site, the call site of each.
+        calls: as returned by `paths.call_slack`, optionally with site, the call site of each.
 
     Returns:
-        Columns position, name, letter, sync (1, 2, ... among the syncs, MISSING for other calls), steps (that have
-        it), on_path_us and slack_us (medians; slack is None where nothing ever waits for the call), verdict ("" for
-        what is on the path), and site (the commonest) where the calls have one.
+        Columns position, name, letter, sync (1, 2, ... among the syncs, MISSING for other calls), steps (number of
+        steps that have it), on_path_us and slack_us (medians; slack is None if nothing ever waits for the call),
+        verdict ("" for calls on the path), and site (the most common one) if the calls have one.
     """
     steps = calls["step"].nunique()
     groups = calls.groupby("position")
@@ -50,6 +50,6 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def syncs_by_position(calls: pd.DataFrame) -> pd.DataFrame:
-    """The same of syncs alone, by their positions among the syncs of a step, as `SyncReport.inventory` has them."""
+    """The same for syncs only, by their positions among the syncs of a step, as in `SyncReport.inventory`."""
     syncs = calls[calls["letter"] == SYNC]
     return by_position(syncs.assign(position=syncs.groupby("step").cumcount() + 1))

@@ -1,4 +1,4 @@
-"""The critical path of a trace's steps as one report: its pieces, what they add up to, and the calls beside it."""
+"""The critical path of a trace's steps as one report: its pieces, their composition, and the calls off the path."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class PathReport:
 
     Attributes:
         table: one row per piece of a step's path: step, start and end (ns), kind (call, host, device, ...), name.
-        shares: what the paths consist of, see `paths.path_shares`.
+        shares: the composition of the paths, see `paths.path_shares`.
         calls: the syncs, copies and launches of a step, see `positions.by_position`.
-        steps: how many steps have a path: those behind another one.
-        warning: what tracing adds to the path; None where nothing was traced.
+        steps: number of steps with a path: those that follow another one.
+        warning: the effect of tracing on the path; None if the recording was not traced.
         notes: doubts about the clocks.
     """
 
@@ -41,17 +41,17 @@ class PathReport:
 
     @property
     def path_us(self) -> float:
-        """How long the path of a step is: mean, µs."""
+        """Mean length of a step's path, µs."""
         return float(self.shares["ns_per_step"].sum() / 1e3)
 
 
 def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> PathReport:
-    """Follow what waits for what.
+    """Compute the critical path of every step.
 
     Args:
         trace: the recording, for call sites read with its Python functions.
         steps: its steps.
-        with_sites: whether to tell where in the program each call is made.
+        with_sites: whether to add the call site of each call.
 
     Raises:
         EmptyTraceError: no step is followed by another with compute of its own.

@@ -22,12 +22,12 @@ class Segments:
     """Calls and activities, the calls first; segment i starts at point 2 i and ends at point 2 i + 1.
 
     Attributes:
-        calls: one row per host call that lies in no other: start end process thread name correlation row letter, see
-            `calls.outermost_calls`; by thread and start.
+        calls: one row per host call that is not inside another: start end process thread name correlation row letter,
+            see `calls.outermost_calls`; by thread and start.
         activities: one row per device activity: those of `Trace.activities`, row (in its table), lane (number of the
-            stream), call (position in `calls` of what caused it, or -1) and issued (when: the call's start, or its
+            stream), call (position in `calls` of the call that issued it, or -1) and issued (start of that call, or its
             own); by lane and start.
-        outermost: for each row of trace["api"] the position in `calls` of the call that it lies in.
+        outermost: for each row of trace["api"], the position in `calls` of the call that contains it.
     """
 
     calls: pd.DataFrame
@@ -35,7 +35,7 @@ class Segments:
     outermost: Ints
 
     def calls_of(self, trace: Trace, rows: pd.DataFrame) -> Ints:
-        """For rows with process and correlation the position of the call that they belong to, or -1."""
+        """For rows with process and correlation, the position of the call that they belong to, or -1."""
         found = match_rows(trace["api"], rows)
         return np.where(found >= 0, self.outermost[found], -1) if len(self.outermost) else found
 
@@ -48,7 +48,7 @@ class Segments:
         return np.concatenate(spans).reshape(-1)
 
     def starts(self, activities: Ints) -> Ints:
-        """The points at which activities start, given their positions; they end one further."""
+        """The points at which the activities at these positions start; each ends at the following point."""
         return np.asarray(2 * (activities + len(self.calls)), dtype=np.int64)
 
 

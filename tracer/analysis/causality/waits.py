@@ -1,4 +1,4 @@
-"""Which activities a host sync waits for, and which a stream's wait for an event orders."""
+"""Which activities a host sync waits for, and which activities are ordered by a stream's wait for an event."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from tracer.trace import Trace
 
 
 def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """What each host sync waits for: the last activity issued to its stream before it.
+    """The activity that each host sync waits for: the last one issued to its stream before it.
 
-    A sync of a context waits for all its streams, one of an event for what its stream was given before the record. A
-    sync that the trace says nothing of is taken to wait for the last activity of its process that ended before it did:
-    that may have been over already, but what ends later in a what-if would be waited for.
+    A sync of a context waits for all its streams, a sync of an event for the work issued to its stream before the
+    record. If the trace has no information on a sync, it is taken to wait for the last activity of its process that
+    ended before it did: that activity may have been over already, but if it ends later in a what-if, the sync waits for
+    it.
 
     Returns:
-        Columns call, activity (positions in `segments`); no row for a sync that finds nothing to wait for.
+        Columns call, activity (positions in `segments`); no row for a sync that has nothing to wait for.
     """
     asked = _asked(trace, segments)
     found = _last_issued(segments, asked)
     is_sync = (segments.calls["letter"] == SYNC).to_numpy()
-    told = np.zeros(len(is_sync), bool)
-    told[asked["call"].to_numpy()] = True
-    return pd.concat([found, _last_ended(segments, np.flatnonzero(is_sync & ~told))], ignore_index=True)
+    recorded = np.zeros(len(is_sync), bool)
+    recorded[asked["call"].to_numpy()] = True
+    return pd.concat([found, _last_ended(segments, np.flatnonzero(is_sync & ~recorded))], ignore_index=True)
 
 
 def sync_lanes(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """The streams that each host sync waits for, as far as the trace says.
+    """The streams that each host sync waits for, if the trace shows them.
 
     Returns:
-        Columns call, lane (as in `Segments`; MISSING for a stream that was given nothing) and until (the sync waits for
-        what its stream was given before, ns).
+        Columns call, lane (as in `Segments`; MISSING for a stream without work) and until (the sync waits for work
+        issued to the stream before this time, ns).
     """
     found = _asked(trace, segments).merge(_lanes(segments), on=LANE, how="left")
     return found.fillna({"lane": MISSING}).astype({"lane": "int64"})[["call", "lane", "until"]]
 
 
 def _asked(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """(`LANE`, call, until): the streams that each host sync waits for, for what they were given before `until`."""
+    """(`LANE`, call, until): the streams that each host sync waits for, and the time before which their work was
+    issued.
+    """
     syncs = trace["syncs"][[*LANE, "event", "type", "correlation"]].copy()
     syncs["call"] = segments.calls_of(trace, syncs)
     syncs = syncs[(syncs["call"] >= 0) & (syncs["type"] != "stream wait")]
@@ -58,11 +61,12 @@ def _asked(trace: Trace, segments: Segments) -> pd.DataFrame:
 
 
 def ordered_by_events(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """What streams wait for: the last activity before an event's record, and the first behind the wait for it.
+    """The activities ordered by event waits between streams: the last one before the record, and the first one after
+    the wait.
 
     Returns:
-        Columns call (the one that makes its stream wait, a position in `segments`), before, after: positions of
-        activities.
+        Columns call (the one that makes its stream wait, a position in `segments`), before, after (positions of
+        activities).
     """
     waits = trace["syncs"][[*LANE, "event", "type", "correlation"]].copy()
     waits["call"] = segments.calls_of(trace, waits)
@@ -79,7 +83,7 @@ def _lanes(segments: Segments) -> pd.DataFrame:
 
 
 def _last_record(trace: Trace, segments: Segments, waits: pd.DataFrame) -> pd.DataFrame:
-    """For each wait for an event: where (`LANE`) and when (`until`) it was recorded last before `until`."""
+    """For each wait for an event: the stream (`LANE`) and time (`until`) of its last record before `until`."""
     events = trace["cuda_events"][[*LANE, "event", "correlation"]].copy()
     events["record"] = segments.calls_of(trace, events)
     events = events[events["record"] >= 0]
@@ -97,7 +101,7 @@ def _last_record(trace: Trace, segments: Segments, waits: pd.DataFrame) -> pd.Da
 
 
 def _last_issued(segments: Segments, asked: pd.DataFrame) -> pd.DataFrame:
-    """For each (`LANE`, call, until) the last activity of the stream that was issued before `until`."""
+    """For each (`LANE`, call, until), the last activity of the stream that was issued before `until`."""
     return _issued(segments, asked, "backward")
 
 
@@ -121,7 +125,7 @@ def _issued(segments: Segments, asked: pd.DataFrame, direction: Literal["backwar
 
 
 def _last_ended(segments: Segments, calls: np.ndarray) -> pd.DataFrame:
-    """For each call the last activity of its process that ended before it did."""
+    """For each call, the last activity of its process that ended before the call did."""
     spans = segments.calls.loc[calls, ["process", "end"]].assign(call=calls)
     ends = segments.activities[["process", "end"]].rename(columns={"end": "ended"})
     ends["activity"] = np.arange(len(ends))

@@ -1,1 +1,1 @@
-"""What would change: another strategy, without a sync, as one graph, on several streams, with other costs."""
+"""What-ifs: predictions for another strategy, without syncs, as one graph, on several streams, or at other costs."""

@@ -1,10 +1,9 @@
-"""What a prediction starts from: the recording, without its profiler where the engine's own rate is known.
+"""The starting point of predictions: the recording, without its profiler if the engine's own rate is known.
 
-A profiler adds to what the host does: to launching a graph, for which it prepares records, by a share that is known,
-and to all the rest in proportion, so that a token takes as long as it does by the rate. Activities of the device keep
-their time: whole graphs are traced as long as they are, while node-level tracing stretches kernels a little, and what
-is left for the host is then the least that it can be. Without a rate a traced recording tells of the engine under its
-profiler.
+A profiler adds host time: to graph launches, for which it prepares records, a known share; to everything else in
+proportion, so that a token takes as long as the rate says. Device activities keep their durations: whole graphs are
+traced without being stretched, while node-level tracing stretches kernels a little, so that the remaining host time is
+a lower bound. Without a rate, a traced recording describes the engine under its profiler.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ _MOST_HOST: Final = 4.0  # untraced over traced; where the rate is of a slower r
 PLAIN: Final = "plain"
 CORRECTED: Final = "corrected"
 TRACED: Final = "traced"
-"""Of what a prediction is: of an engine that was recorded without a profiler, of one whose profiler is taken out by its
-own rate, or of the engine under its profiler, for want of a rate."""
+"""What a prediction is about: an engine recorded without a profiler, one whose profiler was removed with the help of
+its own rate, or the engine under its profiler, because no rate is known.
+"""
 
 STILL_TRACED: Final = "whatif_traced"
 """Metadata of a predicted timeline that is `TRACED`."""
@@ -49,14 +49,14 @@ STILL_TRACED: Final = "whatif_traced"
 
 @dataclass(frozen=True)
 class Figures:
-    """A recording in figures.
+    """The main figures of a recording.
 
     Attributes:
-        steps_per_s: as a rate of the wall, or as its benchmark measured it.
-        tokens_per_s: of all sequences; None where it is not told how many tokens a step gains.
+        steps_per_s: by wall-clock time, or as measured by the engine's benchmark.
+        tokens_per_s: of all sequences; None if the number of tokens per step is unknown.
         period_us: median from the last compute of a step to that of the next.
-        idle_us: p50, and as far as they are known p90 and mean, of a step; nothing where no step has a period.
-        gap_us: the same; nothing where a rate does not tell how much of the idle time that it leaves is the gap.
+        idle_us: p50 and, if known, p90 and mean per step; empty if no step has a period.
+        gap_us: the same; empty if the rate does not determine which part of the remaining idle time is the gap.
     """
 
     steps_per_s: float
@@ -68,16 +68,16 @@ class Figures:
 
 @dataclass(frozen=True)
 class Base:
-    """What predictions start from.
+    """The starting point of predictions.
 
     Attributes:
-        causality, steps, times: of the recording.
+        causality, steps, times: those of the recording.
         report: its gaps and idle time, as recorded.
-        assumed: how its times are to be read.
-        time: of every point, then.
-        untraced: steps per second, measured without a profiler; None if that is not known.
-        state: of the predictions, one of `PLAIN`, `CORRECTED` and `TRACED`.
-        tokens_per_step: see there; None if unknown.
+        assumed: how its times are interpreted.
+        time: time of every point under that interpretation.
+        untraced: steps per second, measured without a profiler; None if unknown.
+        state: state of the predictions, one of `PLAIN`, `CORRECTED` and `TRACED`.
+        tokens_per_step: see `rates.tokens_per_step`; None if unknown.
     """
 
     causality: Causality
@@ -94,7 +94,7 @@ class Base:
     def of(
         cls, causality: Causality, steps: Steps, untraced_tokens_per_s: float | None = None, within: str | None = None
     ) -> Base:
-        """Find it; arguments and what it raises as of `prediction.predict`."""
+        """Find the starting point; arguments and errors are those of `prediction.predict`."""
         trace, times = causality.trace, StepTimes.of(causality, steps)
         if trace.is_untraced:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
@@ -110,7 +110,7 @@ class Base:
 
     @cached_property
     def recorded(self) -> Figures:
-        """The figures as recorded; the rate of what was not traced is that of its benchmark, if it had one."""
+        """The figures as recorded; an untraced recording has the rate of its benchmark, if there was one."""
         time = self.causality.dag.time
         rate = (
             self.untraced
@@ -122,7 +122,7 @@ class Base:
 
     @cached_property
     def corrected(self) -> Figures | None:
-        """The figures without the profiler; None where nothing was traced, or where no rate is known."""
+        """The figures without the profiler; None if the recording is untraced or no rate is known."""
         if self.state != CORRECTED or self.untraced is None:
             return None
         period_us = float(np.median(self.times.periods(self.time))) / 1e3
@@ -131,7 +131,7 @@ class Base:
 
     @property
     def before(self) -> Figures:
-        """What predictions are compared with."""
+        """The figures that predictions are compared with."""
         return self.corrected or self.recorded
 
     @property
@@ -141,8 +141,9 @@ class Base:
 
     @property
     def is_checked(self) -> bool:
-        """Whether its steps idle like those of the cases that model margins are from: neither gaps mostly for another's
-        work, nor steps mostly for plain code of the host, as where an engine plans its next step in Python."""
+        """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
+        process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.
+        """
         table, left = self.report.table, LAUNCH_LEFT.get(self.report.graph_trace, 1.0) if self.profiled else 1.0
         waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
         causes_us = list(self.report.idle.causes_us.values())
@@ -151,8 +152,9 @@ class Base:
         return not waits_for_work and of_host <= everything / 2
 
     def figures(self, time: Ints, speedup: float) -> Figures:
-        """Those of a replay that is so much faster; of a corrected one idle is what the period leaves of it, as
-        `IdleReport.untraced_us`."""
+        """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,
+        as in `IdleReport.untraced_us`.
+        """
         rate = self.before.steps_per_s * speedup
         tokens = self._tokens(rate)
         period_us = float(np.median(self.times.periods(time))) / 1e3
@@ -167,15 +169,15 @@ class Base:
         return None if self.tokens_per_step is None else steps_per_s * self.tokens_per_step
 
     def _busy_us(self, time: Ints) -> float:
-        """How long the device is busy in a step of a replay, as far as steps are followed: median, µs."""
+        """Median time per step that the device is busy in a replay, over the steps that another one follows, µs."""
         idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
         return float(np.median(self.times.rounds(time) - idle)) / 1e3
 
     def _gap_us(self, time: Ints) -> dict[str, float]:
-        """Of a replay, beside `corrected`'s.
+        """The gap of a replay, given that of `corrected`.
 
-        There are two ways to divide the idle time that a rate leaves: by recorded shares, as the correction of a gap
-        does, and by a replay with a faster host, whose work the device's may hide. Where they differ nothing is said.
+        There are two ways to divide the idle time that a rate leaves: by recorded shares, as in the correction of a
+        gap, and by a replay with a faster host, whose work the device's may hide. If they differ, the gap is unknown.
         """
         found = self.times.gap_us(time)
         if self.state != CORRECTED:
@@ -190,7 +192,9 @@ class Base:
 
     @cached_property
     def _not_idle(self) -> Ints:
-        """What `StepTimes.idle_ns` counts, as recorded, beside the idle time: communication and others' compute."""
+        """What `StepTimes.idle_ns` counts, as recorded, in addition to the idle time: communication and compute of
+        others.
+        """
         spans, steps = self.times.followed, self.report.idle.steps
         index = pd.MultiIndex.from_frame(steps[["device", "step"]])
         at = index.get_indexer(
@@ -210,15 +214,17 @@ def _state(trace: Trace, rate: float | None, given: bool) -> str:
 
 
 def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -> Assumed:
-    """How the recording's times are to be read so that a step takes as long as at that rate.
+    """Interpret the recording's times so that a step takes as long as it does at this rate.
 
     Raises:
-        TraceError: the rate leaves no time for what the recording shows of the device.
+        TraceError: the rate leaves no time for the recorded device work.
     """
     period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
 
     def assumed(part: float) -> Assumed:
-        """From a host that takes no time (0) over launches without records (1) and as recorded (2) to a slower one."""
+        """From a host that takes no time (0), through launches without records (1) and as recorded (2), to a slower
+        host.
+        """
         if part <= 1:
             return Assumed(part, least)
         return Assumed(1.0, least + (1 - least) * (part - 1)) if part <= 2 else Assumed(part - 1)
@@ -229,9 +235,9 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
 
     if (shortest := period(0.0)) > period_ns:
         raise TraceError(
-            f"cannot correct the recording: without any time of the host a token takes {shortest / 1e3:.1f} µs, longer "
+            f"cannot correct the recording: even without host time a token takes {shortest / 1e3:.1f} µs, longer "
             f"than the {period_ns / 1e3:.1f} µs that the untraced rate allows; tracing stretched the kernels (graph "
-            "level does so least), or the figure is of another run"
+            "level does so least), or the figure belongs to another run"
         )
     return assumed(_root(period, period_ns))
 

@@ -1,6 +1,6 @@
-"""Changes to a recording's graph of causes: calls and activities that are gone, take another time or wait for others.
+"""Changes to a recording's dependency graph: calls and activities are removed, or get other durations or dependencies.
 
-A segment that is gone keeps its two points, which then take no time: what waited for it waits for what it waited for.
+A removed segment keeps its two points but takes no time: whatever waited for it waits for what it waited for.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Assumed:
-    """What no recording tells exactly.
+    """Assumptions that no recording can confirm exactly.
 
     Attributes:
-        host: untraced over traced time of all that the host does, calls and launches included, and of what lies
-            between the activities of different calls, where a profiler marks their times.
-        graph_launch: the same of a graph's launch and its way to the device, on top of the host's: a profiler prepares
-            its records there.
+        host: untraced / traced time of all host work, calls and launches included, and of the time between the
+            activities of different calls, which a profiler's marks determine.
+        graph_launch: the same for the launch of a graph and its latency, in addition to `host`, because a profiler
+            prepares its records there.
     """
 
     host: float = 1.0
@@ -38,15 +38,15 @@ class Assumed:
 
 
 class Changes:
-    """What is changed, until `dag` tells the graph that comes of it. Calls and activities are given by position.
+    """Collects changes; `dag` then returns the changed graph. Calls and activities are given by position.
 
     Args:
-        causality: the recording's.
-        assumed: how its times are to be read.
+        causality: dependencies of the recording.
+        assumed: how its times are interpreted.
 
     Attributes:
-        removed: which segments are gone.
-        timetable: kernels to show instead of what was recorded, or None.
+        removed: which segments are removed.
+        timetable: kernels to show instead of the recorded ones, or None.
     """
 
     timetable: Timetable | None = None
@@ -65,7 +65,7 @@ class Changes:
         return self.causality.segments.calls
 
     def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
-        """They are not made, and do not wait; nor does what they issue happen on the device, unless told to stay."""
+        """Remove calls with their waits, and the activities that they issue unless these are told to stay."""
         segments, edges = self.causality.segments, self._edges
         gone = self._chosen(calls)
         if and_issued:
@@ -76,7 +76,7 @@ class Changes:
         self._weight[behind] = np.maximum(self._weight[behind] - vanishing, self.causality.host_compute[behind])
 
     def remove(self, gone: Bools) -> None:
-        """Segments take no time any more, and wait only for what is before them in their thread or stream."""
+        """Let segments take no time and wait only for their predecessor in their thread or stream."""
         edges = self._edges
         self.removed |= gone
         self._weight[among(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
@@ -85,18 +85,18 @@ class Changes:
         self._residual[np.repeat(gone, 2)] = 0
 
     def forget_launches(self, activities: Ints) -> None:
-        """Activities no longer wait for the calls that issued them, nor for what delayed them on their way."""
+        """Let activities no longer wait for the calls that issued them, nor for the delay between call and start."""
         chosen = self._chosen(activities + len(self.calls))
         self._weight[(self._edges.kind == LAUNCH) & chosen[self._edges.target // 2]] = FREE
         self._residual[0::2][chosen] = 0
 
     def drop_pauses(self, calls: Ints) -> None:
-        """The host does nothing between these calls and the next ones but what it computes as a device."""
+        """Remove the host work between these calls and the next ones, except what the host computes as a device."""
         behind = (self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]
         self._weight[behind] = self.causality.host_compute[behind]
 
     def move_pauses(self, calls: Ints, behind: Ints) -> None:
-        """What the host does after each of these calls it does after the call beside it in `behind` instead."""
+        """Move the host work after each of these calls to after the corresponding call in `behind`."""
         rows = np.flatnonzero(self._edges.kind == HOST)
         edge_of = np.full(len(self.causality.segments), len(self._weight))
         edge_of[self._edges.source[rows] // 2] = rows
@@ -108,13 +108,13 @@ class Changes:
         self._weight = weight[:-1]
 
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
-        """Activities start at most so long after the end of the one before them on their stream."""
+        """Let activities start at most this long after the end of their predecessor on the stream."""
         chosen = self._chosen(activities + len(self.calls))
         orders = (self._edges.kind == ORDER) & (self._edges.target % 2 == 0) & chosen[self._edges.target // 2]
         self._weight[orders] = np.minimum(self._weight[orders], most_ns)
 
     def set_calls(self, calls: Ints, took_ns: Ints) -> None:
-        """Calls take so long each; what they issue starts as much earlier or later."""
+        """Set the durations of calls; the activities that they issue start earlier or later by the difference."""
         edges = self._edges
         own = edges.kind == CALL
         change, took = np.zeros(len(self.causality.segments), np.int64), np.full(len(self.causality.segments), -1)
@@ -125,14 +125,14 @@ class Changes:
         self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
 
     def call_times(self) -> Ints:
-        """How long each call takes, ns, as changed so far; 0 where the graph of causes does not tell."""
+        """The duration of each call after the changes so far, ns; 0 if the dependency graph does not show it."""
         own = self._edges.kind == CALL
         found = np.zeros(len(self.causality.segments), np.int64)
         found[self._edges.source[own] // 2] = np.maximum(self._weight[own], 0)
         return found[: len(self.calls)]
 
     def delay_returns(self, later_ns: int) -> None:
-        """Every host sync returns so much later (or, negative, earlier) than recorded."""
+        """Let every host sync return this much later (if negative, earlier) than recorded."""
         edges = self._edges
         syncs = np.zeros(len(self.causality.segments), bool)
         syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()
@@ -141,27 +141,27 @@ class Changes:
         self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
 
     def scale_pauses(self, factor: float) -> None:
-        """Host code between calls takes `factor` times as long; what the host computes as a device keeps its time."""
+        """Scale the host code between calls by `factor`; what the host computes as a device keeps its time."""
         computed = self.causality.host_compute
         self._weight -= computed
         self._scale(self._edges.kind == HOST, factor)
         self._weight += computed
 
     def scale_activities(self, activities: Ints, factor: float) -> None:
-        """Activities take `factor` times as long; one that starts while they run does so as much earlier or later."""
+        """Scale activities by `factor`; an activity that starts while one of them runs is moved by the same amount."""
         edges = self._edges
         chosen = self._chosen(activities + len(self.calls))
         self._scale((edges.kind == DEVICE) & chosen[edges.target // 2], factor)
         self._scale((edges.kind == ORDER) & (edges.source % 2 == 0) & chosen[edges.source // 2], factor)
 
     def shorten_activities(self, activities: Ints, share: float, most_ns: int) -> None:
-        """Activities take this share of their time less, but no more than `most_ns` less."""
+        """Shorten activities by this share of their duration, at most by `most_ns`."""
         own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
         less = np.minimum(self._weight[own] * share, most_ns).astype(np.int64)
         self._weight[own] -= less
 
     def add(self, edges: Edges) -> None:
-        """Let points wait for others as well."""
+        """Add dependencies between points."""
         self._added.append(edges)
 
     def dag(self) -> Dag:
@@ -191,7 +191,7 @@ class Changes:
 
     @cached_property
     def _usual_pause(self) -> Ints:
-        """Per segment the median time between a call that does the same and the next one of its thread, ns.
+        """For each segment, the median time between a call of the same kind and the next one of its thread, ns.
 
         Pauses in which the host computes as a device do not count.
         """

@@ -1,4 +1,4 @@
-"""From what a reader chooses to the edits of a what-if."""
+"""Turns the changes that a reader chooses into the edits of a what-if."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ def edits_of(
     eager_into_graph: bool = False, merge_copies: bool = False, launch_first: bool = False, read_later: bool = False,
     kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None, sync_latency_us: float | None = None,
 ) -> list[Edit]:  # fmt: skip
-    """The edits in the order in which they are made; strategies and streams are no part of them.
+    """The edits in the order in which they are applied, without strategies and streams.
 
     Raises:
-        UsageError: choices that do not go together.
+        UsageError: choices that cannot be combined.
     """
-    found: list[Edit] = [WithoutSyncs()] if without_syncs else []
+    edits: list[Edit] = [WithoutSyncs()] if without_syncs else []
     if positions:
-        found.append(WithoutSyncs(tuple(positions)))
+        edits.append(WithoutSyncs(tuple(positions)))
     if early_starts and not one_graph:
-        raise UsageError("--early-starts is for --graph")
+        raise UsageError("--early-starts needs --graph")
     if one_graph:
-        found.append(OneGraph(early_starts))
+        edits.append(OneGraph(early_starts))
     if eager_into_graph:
-        found.append(IntoGraph())
+        edits.append(IntoGraph())
     if merge_copies:
-        found.append(MergedCopies())
+        edits.append(MergedCopies())
     if launch_first:
-        found.append(LaunchFirst())
+        edits.append(LaunchFirst())
     if read_later:
-        found.append(ReadLater())
-    found += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
+        edits.append(ReadLater())
+    edits += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
     if scale_host is not None:
-        found.append(ScaleHost(scale_host))
+        edits.append(ScaleHost(scale_host))
     if sync_latency_us is not None:
-        found.append(SyncLatency(sync_latency_us))
-    return found
+        edits.append(SyncLatency(sync_latency_us))
+    return edits

@@ -1,4 +1,4 @@
-"""The edits that a what-if knows; each applies itself to `Changes` and says what it assumes."""
+"""The edits of a what-if; each applies itself to `Changes` and states its assumptions."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from tracer.errors import UnsafePlanError, UsageError
 
 
 class Edit(Protocol):
-    """One thing that would be different."""
+    """One change of a what-if."""
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
-        """By how much the logarithm of that prediction may be off, from a recording made under a profiler or not; None
-        where no case of its kind was measured."""
+        """By how much the logarithm of that prediction may be off, for a recording made under a profiler or not; None
+        if no case of its kind was measured.
+        """
 
     @property
     def label(self) -> str:
         """A short description."""
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Make it; what a reader must know of it."""
+        """Apply the edit; return the assumptions that a reader must know."""
 
 
 class Unmeasured:
-    """An edit of which no case was measured."""
+    """An edit of which no case was ever measured."""
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
         """Not known."""
@@ -40,7 +41,7 @@ class Unmeasured:
 
 
 class _FewerCalls:
-    """An edit that only takes calls away."""
+    """An edit that only removes calls."""
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
         """See `margin`."""
@@ -59,20 +60,20 @@ class Strategy(_FewerCalls):
         return self.name
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Take away the calls that it does not make.
+        """Remove the calls that the strategy does not make.
 
         Raises:
-            UsageError, UnsafePlanError: it cannot be predicted from this recording, or is unsafe.
+            UsageError, UnsafePlanError: the strategy cannot be predicted from this recording, or is unsafe.
         """
         return follow(changes, steps, self.name)
 
 
 @dataclass(frozen=True)
 class WithoutSyncs(_FewerCalls):
-    """Without host syncs: those of these positions in every step (1 for the first), or all that nothing needs.
+    """Without some host syncs: those at these positions of every step (1 is the first), or all that nothing needs.
 
     Attributes:
-        positions: which, None for all that data flow does not need.
+        positions: the positions; None for all syncs that data flow does not need.
     """
 
     positions: tuple[int, ...] | None = None
@@ -85,10 +86,10 @@ class WithoutSyncs(_FewerCalls):
         return "without sync " + ", ".join(map(str, self.positions))
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Take them away.
+        """Remove the syncs.
 
         Raises:
-            UnsafePlanError: data flow needs one that was asked for; says why.
+            UnsafePlanError: data flow needs one of them; the message says why.
             UsageError: no step has a sync at that position.
         """
         syncs = needed_syncs(changes.causality, steps)
@@ -99,12 +100,12 @@ class WithoutSyncs(_FewerCalls):
             usual = kept[syncs[needed].groupby("position").size() * 2 > len(steps)]
             return [f"sync {position} stays: {reason}" for position, reason in usual.items()]
         for position in self.positions:
-            mine = syncs["position"] == position
-            if not mine.any():
+            at_position = syncs["position"] == position
+            if not at_position.any():
                 most = f"they have {syncs['position'].max()} at most" if len(syncs) else "they have none"
                 raise UsageError(f"no step has a sync {position}; {most}")
-            if (mine & needed).sum() * 2 > mine.sum():
-                reason = syncs.loc[mine & needed, "reason"].mode().iloc[0]
+            if (at_position & needed).sum() * 2 > at_position.sum():
+                reason = syncs.loc[at_position & needed, "reason"].mode().iloc[0]
                 raise UnsafePlanError(f"sync {position} cannot go: {reason}")
         changes.remove_calls(syncs.loc[syncs["position"].isin(self.positions) & ~needed, "call"].to_numpy())
         return []
@@ -112,7 +113,7 @@ class WithoutSyncs(_FewerCalls):
 
 @dataclass(frozen=True)
 class ScaleKernels(Unmeasured):
-    """Kernels whose name matches take `factor` times as long."""
+    """Kernels with matching names take `factor` times as long."""
 
     pattern: str
     factor: float
@@ -123,7 +124,7 @@ class ScaleKernels(Unmeasured):
         return f"kernels {self.pattern} × {self.factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Scale them.
+        """Scale the kernels.
 
         Raises:
             UsageError: no kernel's name matches, or the pattern is not a valid regular expression.
@@ -143,7 +144,7 @@ class ScaleKernels(Unmeasured):
 
 @dataclass(frozen=True)
 class ScaleHost(Unmeasured):
-    """The host's code between calls takes `factor` times as long."""
+    """The host code between calls takes `factor` times as long."""
 
     factor: float
 
@@ -160,7 +161,7 @@ class ScaleHost(Unmeasured):
 
 @dataclass(frozen=True)
 class SyncLatency(Unmeasured):
-    """Every host sync returns so many µs later than recorded (negative: earlier), as on another platform."""
+    """Every host sync returns this many µs later than recorded (if negative, earlier), as on another platform."""
 
     later_us: float
 

@@ -1,4 +1,4 @@
-"""Edits of what the host does between a result and the next launch: copies merged, work later, results read later."""
+"""Edits of the host work between a result and the next launch: copies merged, work moved, results read later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracer.errors import EmptyTraceError
 
 @dataclass(frozen=True)
 class MergedCopies(Unmeasured):
-    """The copies before each run of launches become one, with the last one's sync."""
+    """Merge the copies before each run of launches into one, with the sync of the last one."""
 
     @property
     def label(self) -> str:
@@ -26,7 +26,7 @@ class MergedCopies(Unmeasured):
         return "input copies merged"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Only the last copy of each window stays; so does a sync behind which the host reads.
+        """Keep only the last copy of each window, and syncs after which the host reads.
 
         Raises:
             EmptyTraceError: no launch has several copies before it.
@@ -43,12 +43,12 @@ class MergedCopies(Unmeasured):
         between = (inputs["letter"] == SYNC) & (inputs["call"] > begun) & (inputs["call"] < merged)
         between &= ~inputs["call"].isin(reading_syncs(changes.causality, steps)[1])
         changes.remove_calls(np.append(gone["call"].to_numpy(), inputs.loc[between, "call"].to_numpy()))
-        return ["the merged copy is taken to last as long as the last of those that it replaces"]
+        return ["assumes that the merged copy takes as long as the last of the copies that it replaces"]
 
 
 @dataclass(frozen=True)
 class LaunchFirst(Unmeasured):
-    """What the host does between reading a result and the next launch, it does behind that launch."""
+    """Move the host work between reading a result and the next launch to after that launch."""
 
     @property
     def label(self) -> str:
@@ -56,7 +56,7 @@ class LaunchFirst(Unmeasured):
         return "host work behind the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Move the host's code; calls stay where they are.
+        """Move the host code; calls stay where they are.
 
         Raises:
             EmptyTraceError: no result is read between two launches.
@@ -66,11 +66,13 @@ class LaunchFirst(Unmeasured):
         if not len(pairs):
             raise EmptyTraceError("no result is read before a launch")
         changes.move_pauses(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
-        return ["all host code between a result and the next launch is taken to be possible behind that launch"]
+        return ["assumes that all host code between a result and the next launch can run after that launch"]
 
 
 def _until_launch(table: pd.DataFrame) -> pd.DataFrame:
-    """Calls from one that reads a result up to the next run of launches (columns call and launch, the run's last)."""
+    """Calls from one that reads a result to the next run of launches (columns call and launch, the last one of the
+    run).
+    """
     table = table.sort_values("call", kind="stable", ignore_index=True)
     launch = table["letter"].isin(LAUNCHES)
     ends = launch & ~launch.shift(-1, fill_value=False)
@@ -83,7 +85,7 @@ def _until_launch(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class ReadLater(Unmeasured):
-    """The host launches the next step before it reads the result of this one: the device samples the token."""
+    """Launch the next step before the result of this one is read: the device samples the token."""
 
     @property
     def label(self) -> str:
@@ -91,11 +93,11 @@ class ReadLater(Unmeasured):
         return "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """The waits for results are over when they are made; all else stays.
+        """Let the waits for results be over when they are called; everything else stays.
 
         Raises:
             EmptyTraceError: no sync reads a result.
-            UnsafePlanError: the host has a part in the step itself.
+            UnsafePlanError: the host takes part in the step itself.
         """
         table = windows(changes, steps)
         reading = reading_syncs(changes.causality, steps)[1]
@@ -105,4 +107,4 @@ class ReadLater(Unmeasured):
         gone = np.zeros(len(changes.removed), bool)
         gone[reading] = True
         changes.remove(gone)  # not `remove_calls`: the host's code behind the waits stays
-        return ["what the host does with a result is taken to wait until the next launch, and to take as long"]
+        return ["assumes that the host processes a result after the next launch, in the same time"]

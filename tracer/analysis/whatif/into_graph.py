@@ -1,4 +1,6 @@
-"""Kernels that steps launch one by one beside a CUDA graph: the hole before each, and the edit that moves them in."""
+"""Kernels that steps launch one by one beside a CUDA graph: the hole before each, and the edit that moves them into the
+graph.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tracer.errors import EmptyTraceError, UnsafePlanError
 from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
 BEFORE, BEHIND = "before the graph", "behind the graph"
-_WAITS: Final = "between their launch and that of the graph the host waits for them"
+_WAITS: Final = "the host waits for them between their launch and that of the graph"
 KEYS: Final = ["kernel", "operator", "where"]
 
 
@@ -31,10 +33,9 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
 
     Returns:
         One row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none), where
-        (`BEFORE` its step's first graph or `BEHIND` it), at (position in `steps`), activity and call (positions), graph
-        (the position of the graph's launch), hole_ns (in which nothing runs on its device before it), kernel_ns,
-        launch_ns (inside the call), is_wait_between (the host waits between the two
-            launches).
+        (`BEFORE` the first graph of its step, or `BEHIND` it), at (position in `steps`), activity and call (positions),
+        graph (position of the graph's launch), hole_ns (time before the kernel in which nothing runs on its device),
+        kernel_ns, launch_ns (inside the call), is_wait_between (whether the host waits between the two launches).
     """
     calls, activities = causality.segments.calls, causality.segments.activities
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
@@ -42,24 +43,24 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
     graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))
     first = pd.Series(graphs, index=at[graphs]).groupby(level=0).first()
     call = activities["call"].to_numpy()
-    mine = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
-    mine = mine[(letter[call[mine]] == LAUNCH) & np.isin(at[call[mine]], first.index)]
-    call = call[mine]
+    kernels = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
+    kernels = kernels[(letter[call[kernels]] == LAUNCH) & np.isin(at[call[kernels]], first.index)]
+    call = call[kernels]
     graph = first.reindex(at[call]).to_numpy(np.int64)
     nvtx = host_ranges(causality.trace)
     operator = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls.iloc[call])
     starts = calls["start"].to_numpy()
     return pd.DataFrame(
         {
-            "kernel": activities["name"].astype(str).to_numpy()[mine],
+            "kernel": activities["name"].astype(str).to_numpy()[kernels],
             "operator": operator.astype(str),
             "where": np.where(starts[call] < starts[graph], BEFORE, BEHIND),
             "at": at[call],
-            "activity": mine,
+            "activity": kernels,
             "call": call,
             "graph": graph,
-            "hole_ns": _holes(activities)[mine],
-            "kernel_ns": (activities["end"] - activities["start"]).to_numpy()[mine],
+            "hole_ns": _holes(activities)[kernels],
+            "kernel_ns": (activities["end"] - activities["start"]).to_numpy()[kernels],
             "launch_ns": (calls["end"] - calls["start"]).to_numpy()[call],
             "is_wait_between": _is_wait_between(calls, starts[call], starts[graph]),
         }
@@ -67,8 +68,9 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
 
 
 def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The same by `KEYS`: per_step, hole_us, kernel_us and launch_us (sums of a step, mean), is_wait_between (of most);
-    the largest holes first."""
+    """The same grouped by `KEYS`: per_step, hole_us, kernel_us and launch_us (mean sums per step), is_wait_between
+    (true for most); the largest holes first.
+    """
     groups = launches.groupby(KEYS, sort=False)
     found = groups.agg(
         count=("call", "size"), hole=("hole_ns", "sum"), kernel=("kernel_ns", "sum"), launch=("launch_ns", "sum"),
@@ -86,7 +88,7 @@ def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class IntoGraph(Unmeasured):
-    """Kernels that are launched one by one beside a graph become a part of it.
+    """Make kernels that are launched one by one beside a graph part of it.
 
     Attributes:
         kernel, operator, where: those of one row of `by_kernel`; None for all kernels.
@@ -102,11 +104,11 @@ class IntoGraph(Unmeasured):
         return "eager launches into the graph" if self.kernel is None else f"{self.kernel} into the graph"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Take their launches away; they start with the graph, or right behind what is before them.
+        """Remove their launches; they start with the graph, or directly after what precedes them.
 
         Raises:
             EmptyTraceError: there are none beside a graph.
-            UnsafePlanError: the host waits between their launch and the graph's.
+            UnsafePlanError: the host waits between their launch and that of the graph.
         """
         launches = eager_launches(changes.causality, steps)
         if self.kernel is not None:
@@ -128,7 +130,7 @@ class IntoGraph(Unmeasured):
         except ValueError:  # points that wait for one another
             raise UnsafePlanError(f"{self.label}: {_WAITS}") from None
         return [
-            f"a kernel of a graph is taken to follow the one before it within {GRAPH_ORDER_NS / 1e3:g} µs, and to add "
+            f"assumes that a kernel of a graph follows the one before it within {GRAPH_ORDER_NS / 1e3:g} µs, and adds "
             f"{GRAPH_NODE_NS} ns to its launch"
         ]
 
@@ -137,7 +139,7 @@ class IntoGraph(Unmeasured):
 
 
 def _behind_launch(changes: Changes, launches: pd.DataFrame) -> Edges:
-    """From the launch of a graph to the kernels that were before it."""
+    """Edges from the launch of a graph to the kernels that came before it."""
     graph = launches["graph"].to_numpy()
     took = changes.call_times()[graph] + GRAPH_NODE_NS
     start = changes.causality.segments.starts(launches["activity"].to_numpy())
@@ -145,11 +147,11 @@ def _behind_launch(changes: Changes, launches: pd.DataFrame) -> Edges:
 
 
 def _holes(activities: pd.DataFrame) -> NDArray[np.int64]:
-    """For how long nothing runs on its device before each activity, copies included; 0 for the first."""
+    """How long nothing, copies included, runs on the device before each activity; 0 for the first."""
     found = np.zeros(len(activities), np.int64)
     of_compute = activities["table"].isin([*COMPUTE_TABLES, "memcpys", "memsets"]).to_numpy()
-    for mine in activities[of_compute].groupby("device", sort=False).indices.values():
-        rows = np.flatnonzero(of_compute)[mine]
+    for of_device in activities[of_compute].groupby("device", sort=False).indices.values():
+        rows = np.flatnonzero(of_compute)[of_device]
         rows = rows[np.argsort(activities["start"].to_numpy()[rows], kind="stable")]
         start, end = (activities[name].to_numpy()[rows] for name in ("start", "end"))
         found[rows[1:]] = np.maximum(start[1:] - np.maximum.accumulate(end)[:-1], 0)

@@ -1,4 +1,4 @@
-"""What kernels on several streams lose and hide, learned from runs that were recorded on one stream and on several."""
+"""Cost and gain of overlapping kernels on several streams, learned from runs on one stream and on several."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _ENOUGH: Final = 19  # the largest of n errors holds the next one in n of n + 1 
 
 @dataclass(frozen=True)
 class Pair:
-    """One run on one stream and the same on several.
+    """A run on one stream, and the same run on several.
 
     Attributes:
-        kernels: of a step, as recorded on one stream.
-        streams: that the other run used, a number for each kernel.
-        relative: compute of a step on several streams over that on one, both without a profiler.
+        kernels: those of a step, as recorded on one stream.
+        streams: number of the stream of each kernel in the other run.
+        relative: compute time of a step on several streams / on one, both without a profiler.
     """
 
     kernels: StepKernels
@@ -34,20 +34,20 @@ class Pair:
     relative: float
 
     def error(self, overlap: Overlap) -> float:
-        """Logarithm of the relative time by the model over the measured one."""
+        """Logarithm of the predicted / measured relative time."""
         return float(np.log(self.kernels.schedule(overlap, self.streams)[1].max() / self.relative))
 
 
 @dataclass(frozen=True)
 class Learned:
-    """An overlap and how sure it is.
+    """An overlap and its error.
 
     Attributes:
-        overlap: what was learned.
-        error: the largest error of a step's relative time, of a pair that was left out, at least that of the default
-            where there are fewer than 19 pairs: the largest error of n pairs is not exceeded by another one of their
-            kind in n of n + 1 cases, and fewer would make it less than 95 % of them.
-        pairs: from how many; 0 for the default.
+        overlap: the learned values.
+        error: the largest error of a step's relative time over pairs that were left out, at least that of the default
+            if there are fewer than 19 pairs: another case exceeds the largest error of n pairs in 1 of n + 1 cases, so
+            with fewer pairs it would cover less than 95 %.
+        pairs: number of pairs; 0 for the default.
     """
 
     overlap: Overlap
@@ -67,19 +67,21 @@ class Learned:
 
 H200: Final = Learned(Overlap(), 0.095, 0)
 """The three numbers and the form of the model were chosen with all 38 cases `branches` of
-benchmarks/whatif_prediction.py in view. None of them is farther off than `error`."""
+benchmarks/whatif_prediction.py in view. None of these cases is off by more than `error`.
+"""
 
 
 def learned(pairs: Sequence[Pair]) -> Learned:
     """Fit the three numbers of an overlap to pairs.
 
-    Least squares over the logarithms of the relative times, in the logarithms of the numbers. One pair cannot tell
-    three numbers apart: every number is also drawn to its default, as if that were known to a factor of 2 and a pair
-    to 1 % (ridge regression; the maximum of the posterior of Gaussian errors). The error of a pair that is left out is
-    e / (1 - h), h the diagonal of the hat matrix of the fit at its solution (Allen 1974; exact for a linear model).
+    Least squares over the logarithms of the relative times, in the logarithms of the numbers. One pair cannot separate
+    three numbers, so every number is also drawn towards its default, as if the default were known within a factor of 2
+    and a pair within 1 % (ridge regression; the maximum of the posterior for Gaussian errors). The error for a pair
+    that is left out is e / (1 - h), h being the diagonal of the hat matrix of the fit at its solution (Allen 1974;
+    exact for a linear model).
 
     Args:
-        pairs: none gives the default.
+        pairs: without any, the result is the default.
     """
     if not pairs:
         return H200

@@ -1,9 +1,9 @@
-"""Which host syncs data flow needs, and why; the others can go without a race.
+"""Which host syncs data flow needs, and why; the others can be removed without a race.
 
-A sync is needed where the host reads what a copy brought (a split on the host begins behind all that are brought to
-it, and so needs the last), where it alone orders the work of two streams, or where it is the last to tell the host that
-it may overwrite what an asynchronous copy from its memory reads. Addresses are in no recording, so every order between
-streams counts as meant.
+A sync is needed if the host reads the result of a copy after it (a split of the host begins after all copies to it, and
+so needs the last sync), if it alone orders the work of two streams, or if it is the last one to tell the host that it
+may overwrite the source of an asynchronous copy. Recordings contain no addresses, so every order between streams is
+taken to be intended.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 
-READS: Final = "the host reads what the copy before it brought"
-ORDERS: Final = "it alone orders the streams {} and {}"
-REUSES: Final = "after it the host may overwrite what an asynchronous copy read"
+READS: Final = "the host reads the result of the copy before it"
+ORDERS: Final = "it alone orders streams {} and {}"
+REUSES: Final = "after it the host may overwrite the source of an asynchronous copy"
 
 
 def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
 
     Returns:
         Columns call (position), at (position in `steps`), position (1, 2, ... among the syncs of its step), name and
-        reason ("" for one that data flow does not need), in order of time.
+        reason ("" if data flow does not need it), in chronological order.
     """
     at, table = _syncs_inside(causality, steps)
     lanes = _lanes_of(causality, table)
@@ -48,15 +48,18 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
 
 
 def reading_syncs(causality: Causality, steps: Steps) -> tuple[Ints, Ints]:
-    """The positions of the syncs behind copies to the host: of all, and of those that `needed_syncs` finds to be needed
-    because the host reads (`READS`)."""
+    """The positions of the syncs after copies to the host: all of them, and those that `needed_syncs` finds to be
+    needed because the host reads (`READS`).
+    """
     table = _syncs_inside(causality, steps)[1]
     readers = _readers(_lanes_of(causality, table), _work(causality))
     return readers, _last_of_splits(causality, readers)
 
 
 def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
-    """Of these calls the last one in each split of the host, which computes behind all its inputs; the others stay."""
+    """The last of these calls in each split of the host, which computes after all its inputs have arrived; calls
+    outside of splits are kept.
+    """
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)].sort_values("start", kind="stable")
     if not len(ranges) or not len(readers):
@@ -71,13 +74,13 @@ def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
 
 
 def bringing_copies(causality: Causality) -> Ints:
-    """The positions of the calls that copy something to the host."""
+    """The positions of the calls that copy to the host."""
     work = _work(causality)
     return np.asarray(work.loc[work["brings"], "call"], dtype=np.int64)
 
 
 def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
-    """(for each call its position in `steps`, or -1; the syncs inside the steps, by time)."""
+    """(for each call its position in `steps`, or -1; the syncs inside the steps in chronological order)."""
     calls = causality.segments.calls
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
@@ -88,9 +91,8 @@ def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFram
 
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
-    """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in order of `until`.
-
-    Those of which the trace says nothing wait for all streams of their process.
+    """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in the order of `until`.
+    Syncs of which the trace says nothing wait for all streams of their process.
     """
     lanes = table[["call", "start", "process"]].merge(
         sync_lanes(causality.trace, causality.segments), on="call", how="left"
@@ -104,10 +106,10 @@ def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _work(causality: Causality) -> pd.DataFrame:
-    """What calls put on streams: one row per copy or launch and stream: call, start, lane, brings, sends.
+    """The work that calls issue to streams: one row per copy or launch and stream: call, start, lane, brings, sends.
 
-    Where the recording has no copies of the device, a copy's stream is that of the launch next to it, and one behind a
-    launch brings something to the host.
+    If the recording has no device copies, a copy is on the stream of the nearest launch, and one after a launch brings
+    its result to the host.
     """
     segments = causality.segments
     activities, calls = segments.activities, segments.calls
@@ -152,12 +154,12 @@ def _mark(table: pd.DataFrame, calls: Ints, reason: str) -> None:
 
 
 def _readers(lanes: pd.DataFrame, work: pd.DataFrame) -> Ints:
-    """For each copy to the host the first sync behind it that waits for its stream."""
+    """For each copy to the host, the first later sync that waits for its stream."""
     return _next(work[work["brings"]], lanes)["call"].to_numpy()
 
 
 def _next(work: pd.DataFrame, lanes: pd.DataFrame) -> pd.DataFrame:
-    """For each row of work the first sync that waits for it; without one, no row."""
+    """For each row of work, the first sync that waits for it; rows without one are omitted."""
     if not len(work) or not len(lanes):
         return pd.DataFrame({"call": [], "lane": []}, dtype="int64")
     found = pd.merge_asof(
@@ -168,9 +170,8 @@ def _next(work: pd.DataFrame, lanes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:
-    """Of each stream the syncs behind which another one is given work before the next sync, if they tell the host more.
-
-    More, that is, of the stream's own work than the last sync before them that stays.
+    """For each stream, the syncs after which another stream gets work before the next sync, if they tell the host more
+    than the last remaining sync before them about the stream's own work.
     """
     activities = causality.segments.activities
     ordered = ordered_by_events(causality.trace, causality.segments)
@@ -190,17 +191,17 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
                 continue
             behind = np.append(given.loc[~given["call"].isin(own["call"]), "start"].to_numpy(), NEVER)
             other[behind[np.searchsorted(behind, start)] < until_next] = another
-        told = np.searchsorted(own["start"], syncs["until"])
+        covered = np.searchsorted(own["start"], syncs["until"])
         stays = syncs["call"].isin(needed).to_numpy() | (other >= 0)
-        before = np.append(0, np.maximum.accumulate(np.where(stays, told, 0)))[:-1]
-        alone = (other >= 0) & (told > before)
+        before = np.append(0, np.maximum.accumulate(np.where(stays, covered, 0)))[:-1]
+        alone = (other >= 0) & (covered > before)
         for another in map(int, np.unique(other[alone])):
             reason = ORDERS.format(stream[lane], stream[another])
             _mark(table, syncs.loc[alone & (other == another), "call"].to_numpy(), reason)
 
 
 def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, sends: pd.DataFrame) -> None:
-    """The last sync of a copy's stream in its step, where no needed one lies between the copy and the step's end."""
+    """The last sync of a copy's stream in its step, if no needed sync lies between the copy and the end of the step."""
     is_needed = lanes["call"].isin(table.loc[table["reason"] != "", "call"])
     found = pd.merge_asof(
         sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "until", "start"]].rename(columns={"start": "told"}),

@@ -1,8 +1,8 @@
 """The edit that makes one CUDA graph of the kernels that a step launches one by one, or in several graphs.
 
-What the host does between the first and the last of these launches prepares them, so that it goes with them. The
-kernels take as long as recorded. A light recording has no kernels of single launches, only when a run of them began and
-ended, which is as long as the host took to launch it: from such runs nothing can be predicted.
+The host work between the first and the last of these launches prepares them, so it disappears with them. The kernels
+keep their recorded durations. A light recording has no kernels of single launches, only the begin and end of each run,
+whose length depends on the host: nothing can be predicted from such runs.
 """
 
 from __future__ import annotations
@@ -27,31 +27,33 @@ from tracer.errors import CannotTellError, EmptyTraceError
 Ints = NDArray[np.int64]
 
 GRAPH_ORDER_NS: Final = 400
-"""Between kernels of a graph that follow each other on an H200 (sample_traces/six-strategies, node level)."""
+"""Between consecutive kernels of a graph on an H200 (sample_traces/six-strategies, node level)."""
 
 EARLY_SHARE: Final = 0.22
 EARLY_MOST_NS: Final = 1500
-"""How much of a kernel's time goes where it may begin before the one ahead of it has ended (programmatic dependent
-launch): that share, but no more than its start takes. Of four models on an H200, whose recordings are named in
-benchmarks/results/whatif_prediction.json, kernels of 1 µs lost 0.2 and those of 10 µs 1.7 µs."""
+"""How much of a kernel's time is saved if it may begin before its predecessor has ended (programmatic dependent
+launch): this share, but no more than its start takes. In four models on an H200, whose recordings are named in
+benchmarks/results/whatif_prediction.json, kernels of 1 µs saved 0.2 µs and kernels of 10 µs 1.7 µs.
+"""
 
 GRAPH_LAUNCH_NS: Final = 2000
 GRAPH_NODE_NS: Final = 15
-"""What launching a graph takes the host without a profiler: measured on an H200's host as 2.0 to 2.3 µs for 56 to 133
-nodes and 10 µs for 342 (llama.cpp); the line through them."""
+"""Host time to launch a graph without a profiler: measured on a host with an H200 as 2.0 to 2.3 µs for 56 to 133 nodes
+and 10 µs for 342 nodes (llama.cpp); this is the line through them.
+"""
 
 
 _UNKNOWN: Final = 0.05
-"""The most of a step that runs of launches may take of which only begin and end are known."""
+"""The largest share of a step that runs of launches with only a known begin and end may take."""
 _WITHOUT_KERNELS: Final = (
-    "the recording does not have the kernels that the graph would hold, only when runs of launches began and ended, "
-    "and that depends on the host: record them with --passes light,node"
+    "the recording lacks the kernels that the graph would contain: it has only the begin and end of runs of launches, "
+    "which depend on the host; record with --passes light,node"
 )
 
 
 @dataclass(frozen=True)
 class OneGraph:
-    """Every run of launches as one graph launch.
+    """Make every run of launches one graph launch.
 
     Attributes:
         early: whether its kernels begin early (programmatic dependent launch).
@@ -60,7 +62,7 @@ class OneGraph:
     early: bool = False
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
-        """See `margin`; measured were graphs with early starts, from recordings made under a profiler."""
+        """See `margin`; graphs with early starts were measured, on recordings made under a profiler."""
         return ONE_GRAPH.half_width(speedup) if self.early and profiled else None
 
     @property
@@ -69,11 +71,11 @@ class OneGraph:
         return "one graph launch" + (" with early starts" if self.early else "")
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """The first launch of each run becomes that of the graph; the others, and the code before them, are gone.
+        """Turn the first launch of each run into that of the graph; remove the others and the code before them.
 
         Raises:
             EmptyTraceError: no step launches kernels one by one.
-            CannotTellError: how long the kernels of the runs take is not recorded.
+            CannotTellError: the durations of the kernels in the runs are not recorded.
         """
         runs = launch_runs(changes, steps)
         if not len(runs):
@@ -94,13 +96,13 @@ class OneGraph:
         changes.set_calls(graphs, took)
         of_run = pd.DataFrame({"call": calls, "window": run})
         changes.add(_branches(changes.causality, of_run, dict(zip(run[first], took, strict=True))))
-        launching = f"launching a graph is taken to cost {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"
+        launching = f"assumes that launching a graph costs {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"
         if not self.early:
-            return [f"{launching}, and its kernels to follow each other within {GRAPH_ORDER_NS / 1e3:g} µs"]
+            return [f"{launching}, and that its kernels follow each other within {GRAPH_ORDER_NS / 1e3:g} µs"]
         changes.limit_orders(inside, 0)
         changes.shorten_activities(inside, EARLY_SHARE, EARLY_MOST_NS)
         return [
-            f"{launching}; a kernel that begins early is taken to be done earlier by {EARLY_SHARE:.0%} of its time, at "
+            f"{launching}; a kernel that begins early ends earlier by {EARLY_SHARE:.0%} of its time, at "
             f"most {EARLY_MOST_NS / 1e3:g} µs"
         ]
 
@@ -108,11 +110,12 @@ class OneGraph:
 def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
     """The calls that one graph each would replace.
 
-    A run is of launches that follow each other, with the copies and fills within the device and the events between
-    them. A graph launch is no part of one, unless it holds several: pieces of a graph.
+    A run consists of consecutive launches, with the events, and the copies and fills within the device, between them. A
+    graph launch belongs to a run only if the run contains several of them (a piecewise graph).
 
     Returns:
-        Columns call (position) and run (number), by call; runs have two calls or more, the first of which launches.
+        Columns call (position) and run (number), sorted by call; a run has at least two calls, the first of which
+        launches.
     """
     calls, table = changes.calls, windows(changes, steps).sort_values("call", kind="stable")
     letter, call = table["letter"].to_numpy(dtype="U1"), table["call"].to_numpy()
@@ -133,7 +136,7 @@ def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 
 def _within_device(causality: Causality) -> NDArray[np.bool_]:
-    """Which calls issue nothing but copies within a device and fills."""
+    """Which calls issue only fills and copies within a device."""
     activities = causality.segments.activities
     within = (activities["table"] == "memsets") | (activities["name"].astype(str) == "memcpy DtoD")
     found, issued = np.zeros(len(causality.segments.calls), bool), activities["call"].to_numpy()
@@ -143,8 +146,7 @@ def _within_device(causality: Causality) -> NDArray[np.bool_]:
 
 
 def _between(calls: Ints, run: Ints) -> Ints:
-    """All calls, of any kind, from the first of each run to the one before its last: calls of a thread follow each
-    other."""
+    """All calls of any kind from the first of each run to the one before its last; a thread's calls are consecutive."""
     inside = np.flatnonzero(run[1:] == run[:-1])
     sizes = calls[inside + 1] - calls[inside]
     begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -152,12 +154,12 @@ def _between(calls: Ints, run: Ints) -> Ints:
 
 
 def _prepare(calls: Ints, run: Ints) -> Ints:
-    """The same without the first of each run, and with its last."""
+    """The same without the first call of each run, and with its last."""
     return _between(calls, run) + 1
 
 
 def _check_kernels(causality: Causality, steps: Steps, runs: pd.DataFrame) -> None:
-    """Raises CannotTellError where lengths of runs are most of what would be in the graph."""
+    """Raise CannotTellError if most of the graph would consist of runs of which only the length is known."""
     activities = causality.segments.activities
     letter = causality.segments.calls["letter"].to_numpy(dtype="U1")
     launch = runs["call"].to_numpy()[letter[runs["call"]] == LAUNCH]
@@ -168,7 +170,7 @@ def _check_kernels(causality: Causality, steps: Steps, runs: pd.DataFrame) -> No
 
 
 def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]) -> Edges:
-    """From the launch of each graph to its first activity on every stream but that of its first launch."""
+    """From the launch of each graph to its first activity on every stream except that of its first launch."""
     activities = causality.segments.activities
     issued = activities[["call", "lane"]].assign(activity=np.arange(len(activities)))
     nodes = issued.merge(launches[["call", "window"]], on="call").sort_values("activity")

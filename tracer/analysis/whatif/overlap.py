@@ -1,11 +1,12 @@
-"""A step's independent kernels on several streams: how long its compute would take, and when each of them runs.
+"""A step's independent kernels on several streams: how long its compute would take, and when each kernel would run.
 
-A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Of a
-kernel's time up to `Overlap.latency_ns` are latencies, which others hide. The rest needs a share of the device: of its
-multiprocessors two thirds of as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that
-together ask for more than there is are slowed alike. A kernel begins only when there is room for its blocks beside
-those that run: kernels that each fill the device follow one another on several streams as on one. What waits for
-another stream starts later by `Overlap.edge_ns`, and loses what it had from starting early.
+A recording of one stream does not show which kernels are independent; the graph of the run (graph.json) does. Up to
+`Overlap.latency_ns` of a kernel's time is latency, which other kernels hide. The rest needs a share of the device: two
+thirds of the multiprocessors that its blocks occupy, or its share of the memory bandwidth, whichever is larger; kernels
+that together need more than the device has are slowed equally. A kernel begins only if there is room for its blocks
+beside those of the running kernels: kernels that each fill the device run in sequence on several streams as on one. A
+kernel that waits for another stream starts later by `Overlap.edge_ns`, and loses the time that it gained from starting
+early.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tracer.graph_json import Leaf, Node, RunGraph
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Needs = tuple[tuple[int, ...], ...]
-"""For each kernel of a step, in the order of launching, the positions of those whose results it reads."""
+"""For each kernel of a step, in launch order, the positions of the kernels whose results it reads."""
 
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
 _CROWDED: Final = (
@@ -38,13 +39,13 @@ _NEEDED: Final = (
 
 @dataclass(frozen=True)
 class Overlap:
-    """What kernels on several streams lose and hide; the defaults are for an H200, see `learning.H200`.
+    """Losses and gains of kernels on several streams; the defaults are for an H200, see `learning.H200`.
 
     Attributes:
-        edge_ns: from the end of a kernel to the start of one on another stream, inside a CUDA graph.
-        prologue_ns: what a kernel at most loses behind such an edge by not starting before its predecessor has ended
+        edge_ns: from the end of a kernel to the start of a dependent one on another stream, inside a CUDA graph.
+        prologue_ns: the most that a kernel after such an edge loses by not starting before its predecessor has ended
             (programmatic dependent launch).
-        latency_ns: of a kernel's time, what leaves the device free for others.
+        latency_ns: the part of a kernel's time that leaves the device free for others.
     """
 
     edge_ns: float = 50
@@ -57,13 +58,13 @@ class Kernel:
     """A kernel of a step.
 
     Attributes:
-        latency_ns, work_ns: parts of its time, of which the second needs the device.
-        demand: the share of the device that the work takes, 0..1.
-        late_ns: by how much later it starts behind one of another stream.
-        after: the kernels (by position) that it needs.
-        early_ns: what is part of `late_ns` because it cannot start early; where it waits for another stream, neither
-            behind the one before it on its own.
-        room: the share of the device that its blocks take while it runs, 0..1.
+        latency_ns, work_ns: parts of its time; only the second needs the device.
+        demand: the share of the device that the work needs, 0..1.
+        late_ns: how much later it starts after a kernel of another stream.
+        after: positions of the kernels that it depends on.
+        early_ns: the part of `late_ns` due to not starting early; if it waits for another stream, it starts early after
+            its predecessor on its own stream neither.
+        room: the share of the device that its blocks occupy while it runs, 0..1.
     """
 
     latency_ns: float
@@ -77,15 +78,15 @@ class Kernel:
 
 @dataclass(frozen=True)
 class StepKernels:
-    """The kernels of a step on one stream, in the order of launching; arrays have one entry per kernel.
+    """The kernels of a step on one stream, in launch order; arrays have one entry per kernel.
 
     Attributes:
-        time: from the end of the one before to its own end, ns.
-        gap: from there to its start, ns, negative for one that begins before.
-        moving: what its bytes take at the memory's bandwidth, ns.
-        processors: its blocks over the device's multiprocessors.
-        resident: its blocks over how many the device can hold at once.
-        needs: what it reads.
+        time: from the end of the preceding kernel to its own end, ns.
+        gap: from the end of the preceding kernel to its start, ns; negative if it begins earlier.
+        moving: time to move its bytes at the memory's bandwidth, ns.
+        processors: its number of blocks / the device's multiprocessors.
+        resident: its number of blocks / the number that the device can hold at once.
+        needs: the kernels whose results it reads.
     """
 
     time: Floats
@@ -97,10 +98,10 @@ class StepKernels:
 
     @classmethod
     def of(cls, graph: RunGraph, step: RecordedStep) -> StepKernels:
-        """From the graph of a run and its recording with every kernel.
+        """Combine the graph of a run with its recording of every kernel.
 
-        Where the device tells no number of multiprocessors every kernel fills it; where it tells no bandwidth, or more
-        than the best kernel reaches, what that one reaches is taken.
+        If the number of multiprocessors is unknown, every kernel fills the device; if the bandwidth is unknown, or
+        lower than the best kernel reaches, the rate of the best kernel is used.
 
         Raises:
             UsageError: the graph has another number of kernels, or they are on several streams.
@@ -120,7 +121,7 @@ class StepKernels:
         return cls(time, gap, moved / rate, processors, resident, _needs(graph))
 
     def under(self, overlap: Overlap) -> list[Kernel]:
-        """The same with what they lose and hide."""
+        """The kernels with their losses and gains."""
         latency = np.minimum(self.time, overlap.latency_ns)
         work = self.time - latency
         demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), _NEEDED * self.processors), 1e-3, 1)
@@ -130,14 +131,18 @@ class StepKernels:
         return [Kernel(*row) for row in zip(latency, work, demand, late, self.needs, early, room, strict=True)]
 
     def schedule(self, overlap: Overlap, streams: Sequence[int]) -> tuple[Floats, Floats]:
-        """When each starts and ends on these streams (one number per kernel), as shares of their time on one."""
+        """When each kernel starts and ends on these streams (one number per kernel), relative to the step's time on one
+        stream.
+        """
         alone = float(self.time.sum())
         start, end = simulate(self.under(overlap), streams)
         return start / alone, end / alone
 
 
 def _bytes(graph: RunGraph, node: Node) -> float:
-    """What a node reads and writes: of a matrix only the rows taken or set, of experts at most as many as are used."""
+    """The bytes that a node reads and writes: of a matrix only the rows taken or set, of experts at most as many as are
+    used.
+    """
     ops = node.op.split("+")
     operands: list[Node | Leaf] = [*(graph.nodes[i] for i in node.src), *(graph.leaves[i] for i in node.leaves)]
     weights, written = float(node.weight_bytes), node.nbytes
@@ -153,7 +158,7 @@ def _bytes(graph: RunGraph, node: Node) -> float:
 
 
 def _experts_used(graph: RunGraph, node: Node) -> float:
-    """The share of the experts that tokens can choose: top_k of each token, all different."""
+    """The share of the experts that tokens can choose: top_k for each token, all different."""
     chosen = next((graph.nodes[s] for s in node.src if graph.nodes[s].op.endswith("top_k")), None)
     if chosen is None:
         return 1.0
@@ -162,7 +167,7 @@ def _experts_used(graph: RunGraph, node: Node) -> float:
 
 
 def _needs(graph: RunGraph) -> Needs:
-    """What each kernel reads, also through nodes without a kernel."""
+    """The kernels whose results each kernel reads, also through nodes without a kernel."""
     position = {node: i for i, node in enumerate(graph.launches)}
     through: list[frozenset[int]] = []
     for index, node in enumerate(graph.nodes):
@@ -174,10 +179,11 @@ def _needs(graph: RunGraph) -> Needs:
 
 
 def assign(needs: Needs, most: int) -> list[int]:
-    """A stream for each kernel, in the order of launching.
+    """Assign a stream to each kernel, in launch order.
 
-    A kernel goes on where the last of what it needs was the last; else it opens a branch, on a stream whose last kernel
-    it needs in any case, or on a new one, or, with `most` in use, on that of what it needs.
+    A kernel stays on the stream of its latest dependency if that is the last kernel there. Otherwise it opens a branch:
+    on a stream whose last kernel it depends on anyway, on a new stream or, with `most` streams in use, on that of its
+    dependency.
     """
     streams: list[int] = []
     last: list[int] = []
@@ -201,10 +207,10 @@ def assign(needs: Needs, most: int) -> list[int]:
 
 
 def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats, Floats]:
-    """When each starts and ends on these streams, ns: its latencies, then its work at the share of the device it gets.
+    """When each kernel starts and ends on these streams, ns: its latency, then its work at its share of the device.
 
-    A kernel starts when the one before it on its stream and all that it needs have ended, of other streams `late_ns`
-    later, and when there is room for it or nothing else runs; of several the one launched first.
+    A kernel starts once the preceding kernel on its stream and all its dependencies have ended (`late_ns` later for
+    those on other streams), and once there is room for it or nothing else runs; among several, the one launched first.
     """
     rows = [(k.latency_ns, k.work_ns, k.demand, k.late_ns, k.early_ns, k.room) for k in kernels]
     after = np.cumsum([0, *(len(kernel.after) for kernel in kernels)])
@@ -225,7 +231,7 @@ def _run(
     needs: Ints,
     streams: Ints,
 ) -> tuple[Floats, Floats]:  # pragma: no cover - compiled
-    """Of `simulate`; kernel i needs those of `needs[after[i] : after[i + 1]]`."""
+    """The loop of `simulate`; kernel i depends on `needs[after[i] : after[i + 1]]`."""
     count, lanes = len(latency), streams.max() + 1 if len(streams) else 0
     start, end = np.zeros(count), np.full(count, np.inf)
     ahead, behind = np.full(count, -1), np.full(count, -1)

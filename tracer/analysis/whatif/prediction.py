@@ -1,4 +1,4 @@
-"""Predictions from one recording: replay it with edits, and say how sure that is."""
+"""Predictions from one recording: a replay with edits, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tracer.trace import Trace
 Ints = NDArray[np.int64]
 
 WITHOUT_RATE: Final = (
-    "without the rate the answer is about the profiler: give --untraced-tokens-per-s, the token steps per second of "
-    "the engine's own benchmark, or `measured` in run.json"
+    "without the rate the prediction includes the profiler: give --untraced-tokens-per-s, the token steps per second "
+    "of the engine's own benchmark, or `measured` in run.json"
 )
-UNMEASURED: Final = "no such change was ever measured, so there is no model margin: how far off it may be is not known"
+UNMEASURED: Final = "no such change was ever measured, so there is no model margin and the error is unknown"
 UNLIKE: Final = (
     "the device idles mostly for work of the host or of another device; no such case was checked, so there is no model "
     "margin"
 )
-TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps behind others, too few for an interval"
+TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps that follow others, too few for an interval"
 NO_MARGIN: Final = (UNMEASURED, UNLIKE, TOO_FEW)
-"""Notes of a prediction that say why it has no model margin."""
+"""Notes that say why a prediction has no model margin."""
 NO_GAP: Final = (
-    "how much of the idle time that the rate leaves lies in the gap is not known: recorded shares and replay differ"
+    "the share of the gap in the idle time that the rate leaves is unknown: recorded shares and replay differ"
 )
 
 _MOST_STEPS: Final = 2000  # that are resampled
@@ -44,19 +44,19 @@ _MOST_STEPS: Final = 2000  # that are resampled
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a recording would have been.
+    """A predicted recording.
 
     Attributes:
         label: the edits.
-        speedup: of the token rate, with the model margin: how steps differ among each other and how far off the model
-            was on programs that it was not fitted to (`margin`); without bounds where no such case was measured, and
-            where the profiler is in it (`state`).
+        speedup: of the token rate, with the model margin: the variation between steps, and the model's error on
+            programs that it was not fitted to (`margin`); without bounds if no such case was measured or if it includes
+            the profiler (`state`).
         of_steps: the same without the model's part.
-        recorded, corrected: the recording as it is, and without its profiler; None where there was none, or where the
-            engine's own rate is not known.
+        recorded, corrected: the recording as it is, and without its profiler; the second is None for an untraced
+            recording, or if the engine's own rate is unknown.
         predicted: with the edits; to be compared with `before`.
         state: one of `base.PLAIN`, `base.CORRECTED`, `base.TRACED`.
-        notes: what is taken for granted.
+        notes: the assumptions.
         trace: the new timeline, without the profiler if there is a rate.
     """
 
@@ -72,12 +72,12 @@ class Prediction:
 
     @property
     def before(self) -> Figures:
-        """What the prediction is compared with."""
+        """The figures that the prediction is compared with."""
         return self.corrected or self.recorded
 
     @property
     def of_engine(self) -> Interval | None:
-        """The speed-up of the engine; None where it is that of the engine under its profiler, for want of a rate."""
+        """The speed-up of the engine; None if it is that of the engine under its profiler, for lack of a rate."""
         return None if self.state == TRACED else self.speedup
 
 
@@ -91,9 +91,9 @@ def predict(
     """Replay a recording with edits, in this order.
 
     Args:
-        causality: of the recording; of its light pass, if it has one.
+        causality: dependencies of the recording, or of its light pass if it has one.
         steps: its token steps.
-        edits: what is different. Without any, the result is the recording itself, corrected if there is a rate.
+        edits: the changes. Without any, the result is the recording itself, corrected if there is a rate.
         untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
             scaled to that rate. Default: the rate in run.json.
         within: the NVTX range that contains the steps; run.json may have a rate for it.
@@ -107,7 +107,7 @@ def predict(
 
 
 def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
-    """The same from what several predictions have in common."""
+    """The same, given what several predictions have in common."""
     changes = Changes(base.causality, base.assumed)
     notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
     time = changes.dag().replayed()[0]
@@ -142,7 +142,7 @@ def _of_steps(before: Ints, after: Ints) -> Interval:
     """Ratio of the median periods, with an interval from resampled blocks of steps."""
     medians = [float(np.median(periods)) for periods in (before, after)]
     if min(medians) <= 0:
-        raise EmptyTraceError("no speed-up: from token to token no time passes, or none is left of it")
+        raise EmptyTraceError("no speed-up: the period of a token is zero, or would become zero")
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
     both = np.maximum(np.column_stack([before, after])[chosen], 1).astype(np.float64)
     logs = estimates.medians(both).log()

@@ -1,4 +1,4 @@
-"""The kernels of a usual step in a recording that has every kernel of one stream."""
+"""The kernels of a typical step in a recording of one stream that contains every kernel."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ _WARP: Final = 32  # threads
 _REGISTERS, _REGISTER_UNIT, _QUARTERS = 65_536, 256, 4
 _WARPS, _BLOCKS = 64, 32
 _SHARED, _SHARED_OF_SYSTEM = 228 * 1024, 1024  # bytes; the second per block
-"""Of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, Technical Specifications per Compute
-Capability); a recording does not tell those of its device. A warp's registers come in units, in one of its quarters."""
+"""Limits of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, Technical Specifications per
+Compute Capability); recordings do not contain those of their device. A warp's registers are allocated in units, in one
+of four partitions.
+"""
 
 _FIRST_KERNEL: Final = re.compile(r"^cast_f16$")
 _SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
-"""Of the kernels that multiply, what stands before and behind the product: they are one node of the graph."""
+"""In the names of matrix-product kernels, the parts before and after the product: together they are one node of the
+graph.
+"""
 
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """A usual step.
+    """A typical step.
 
     Attributes:
         rows: its rows of trace["kernels"], by start.
-        times: for each of them time (from the end of the one before to its own end, ns), gap (from there to its start,
-            negative for one that begins before), both medians over the steps, blocks, resident (those over how many
-            the device can hold at once, 0 if not told), and kernel (its position among the step's kernels: one that
-            only prepares a product, or ends one that cuBLAS splits, counts with it).
-        multiprocessors, bandwidth: of the device, and of its memory by its own statement (bytes/s); `MISSING` if not
-            told.
+        times: one row for each of them: time (from the end of the preceding kernel to its own end, ns), gap (from the
+            end of the preceding kernel to its start, negative if it begins earlier), both medians over the steps,
+            blocks, resident (blocks / the number that the device can hold at once, 0 if unknown), and kernel (position
+            among the step's kernels: one that only prepares a product, or completes one that cuBLAS splits, counts with
+            it).
+        multiprocessors, bandwidth: those of the device, and its memory bandwidth as it reports it (bytes/s); `MISSING`
+            if unknown.
     """
 
     rows: pd.DataFrame
@@ -49,7 +54,7 @@ class RecordedStep:
 
     @classmethod
     def of(cls, node: Trace, steps: Steps) -> RecordedStep:
-        """Of the steps that have the usual number of kernels.
+        """Take the median over the steps with the usual number of kernels.
 
         Kernels may begin before their predecessor has ended, so durations do not add up.
 
@@ -87,7 +92,7 @@ class RecordedStep:
         return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "max", "resident": "max"})
 
     def parts(self) -> tuple[pd.Series, pd.Series]:
-        """For each of `rows`, from where to where in the time of its kernel it runs, as shares."""
+        """For each of `rows`, the part of its kernel's time in which it runs, as shares."""
         time = self.times.groupby("kernel")["time"]
         whole = time.transform("sum").clip(lower=1)
         to = time.cumsum() / whole
@@ -95,7 +100,9 @@ class RecordedStep:
 
 
 def held_blocks(kernels: pd.DataFrame) -> NDArray[np.float64]:
-    """How many blocks of each kernel a multiprocessor holds at once, by their threads, registers and shared memory."""
+    """The number of blocks of each kernel that a multiprocessor holds at once, from their threads, registers and shared
+    memory.
+    """
     columns = ("block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared")
     x, y, z, registers, *shared = (kernels[c].to_numpy(dtype=np.float64).clip(min=0) for c in columns)
     warps = np.maximum(np.ceil(x * y * z / _WARP), 1)

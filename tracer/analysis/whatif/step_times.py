@@ -1,4 +1,4 @@
-"""When steps compute, on the recorded timeline or a changed one."""
+"""The compute times of steps, on the recorded timeline or a changed one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """When steps compute, for any times of the points.
+    """The compute times of steps, for any times of the points.
 
     Attributes:
         ends: their last compute.
-        spans: one row per (device, step) with compute: first and last position in `points`, and whether the row
-            before is the step before on the same device.
-        points: where compute activities start, by (device, step).
+        spans: one row per (device, step) with compute: first and last position in `points`, and whether the preceding
+            row is the preceding step on the same device.
+        points: the points at which compute activities start, sorted by (device, step).
     """
 
     ends: StepEnds
@@ -33,7 +33,7 @@ class StepTimes:
 
     @classmethod
     def of(cls, causality: Causality, steps: Steps) -> StepTimes:
-        """Find them; raises as `StepEnds.of`."""
+        """Find the steps' compute; errors are those of `StepEnds.of`."""
         activities = causality.segments.activities
         rows = np.flatnonzero(computes(activities))
         table = activities.iloc[rows][["device"]].assign(row=rows)
@@ -51,7 +51,7 @@ class StepTimes:
 
     @property
     def followed(self) -> pd.DataFrame:
-        """The rows of `spans` that another step's follows."""
+        """The rows of `spans` that are followed by another step's."""
         return self.spans.iloc[np.flatnonzero(self.spans["follows"]) - 1]
 
     def periods(self, time: Ints) -> Ints:
@@ -64,9 +64,9 @@ class StepTimes:
         return statistics(self._gaps(time))
 
     def idle_ns(self, time: Ints) -> Ints:
-        """For how long nothing of a step computes, in its gap and before it, for each of `followed`.
+        """How long nothing of a step computes, inside the step and in the gap after it, for each of `followed`.
 
-        Communication, and what others compute on the device meanwhile, count as idle here.
+        Communication, and compute of others on the device, count as idle here.
         """
         first = self.spans["first"].to_numpy()
         span = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(self.points))))
@@ -78,7 +78,7 @@ class StepTimes:
         return np.asarray(inside[np.flatnonzero(self.spans["follows"]) - 1] + self._gaps(time))
 
     def rounds(self, time: Ints) -> Ints:
-        """From the first compute of each of `followed` to that of the step behind it, ns."""
+        """From the first compute of each of `followed` to that of the following step, ns."""
         start = np.minimum.reduceat(time[self.points], self.spans["first"].to_numpy())
         follows = np.flatnonzero(self.spans["follows"])
         return np.asarray(start[follows] - start[follows - 1])

@@ -1,7 +1,7 @@
-"""Another synchronisation strategy on a recording: which of its host calls would not be made.
+"""Another synchronisation strategy for a recording: which of its host calls would not be made.
 
-Only calls are taken away; a strategy that needs more of them than the recording has cannot be predicted from it. A sync
-behind which the host reads a result stays, whatever the strategy; only ggg leaves the token on the device.
+Calls are only removed; a strategy that needs more of them than the recording has cannot be predicted from it. A sync
+after which the host reads a result is kept by every strategy except ggg, which leaves the token on the device.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tracer.errors import UnsafePlanError, UsageError
 Ints = NDArray[np.int64]
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
-"""Each with fewer host calls than the one before."""
+"""Strategies, each with fewer host calls than the one before."""
 
 
 def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
     """The calls of the steps' own threads that launch, copy or synchronise, and the launch that they prepare.
 
     Returns:
-        Columns call (position), at (position in `steps`), letter, window: number of the run of launches that comes
-        next in its step, or -1 for a call behind the last (the fetch of the result); a launch has its own; between:
-        whether launches of the step lie both before and behind it.
+        Columns call (position), at (position in `steps`), letter, window (number of the next run of launches in its
+        step, that of its own run for a launch, -1 for a call after the last one, such as the fetch of the result),
+        between (whether launches of the step lie both before and after it).
     """
     calls = changes.calls
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
@@ -54,11 +54,11 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 
 def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
-    """Make the calls of `strategy` only; says what that takes for granted.
+    """Keep only the calls of `strategy`; return its assumptions.
 
     Raises:
         UsageError: there is no such strategy.
-        UnsafePlanError: it leaves the whole step to the device, but the host has a part in it.
+        UnsafePlanError: it leaves the whole step to the device, but the host takes part in it.
     """
     if strategy not in LADDER[1:]:
         raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
@@ -71,7 +71,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
         inside_run = launch & launch.shift(-1, fill_value=False) & (table["window"] == table["window"].shift(-1))
         changes.drop_pauses(table.loc[~inside_run, "call"].to_numpy())
         changes.remove_calls(others["call"].to_numpy())
-        return ["the device is taken to choose the token and to prepare its own next step, in no time"]
+        return ["assumes that the device chooses the token and prepares its next step in no time"]
     inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
     copy = inputs["letter"].isin(COPIES) & ~inputs["call"].isin(bringing_copies(changes.causality))
     order = pd.Series(np.arange(len(inputs)), index=inputs.index)
@@ -86,24 +86,24 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     gone = np.append(inputs.loc[sync & has_copies & ~kept, "call"], table.loc[behind_copies & ~reads, "call"])
     _one_queue(changes, inputs[copy], table)
     changes.remove_calls(gone)
-    return ["copies are taken to share the queue of compute, and to read memory that outlives them"]
+    return ["assumes that copies share a queue with compute, and read memory that outlives them"]
 
 
 def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
-    """Raises UnsafePlanError where the host computes in the steps, or reads something between two of their launches."""
+    """Raise UnsafePlanError if the host computes in the steps, or reads something between two of their launches."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
     if host.any():
         raise UnsafePlanError(
-            f"{edit} cannot be: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})"
+            f"{edit} is impossible: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})"
         )
     if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
-        raise UnsafePlanError(f"{edit} cannot be: between two launches of a step the host reads what a copy brought")
+        raise UnsafePlanError(f"{edit} is impossible: the host reads a copy's result between two launches of a step")
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
-    """What the launches issue starts behind the copies before it, whichever stream these were on."""
+    """Let launched work start after the copies before it, whatever their streams."""
     segments = changes.causality.segments
     activities = segments.activities
     first = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).min()

@@ -28,9 +28,9 @@ class Concurrent:
     """Independent kernels of the steps on up to `streams` streams.
 
     Attributes:
-        graph: of the run.
-        node: a recording of it with every kernel (its node pass), and its steps.
-        learned: what kernels on several streams lose and hide.
+        graph: the graph of the run.
+        node: a recording of the run with every kernel (its node pass), and its steps.
+        learned: the losses and gains of kernels on several streams.
     """
 
     graph: RunGraph
@@ -40,7 +40,7 @@ class Concurrent:
     learned: Learned = H200
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
-        """That of what was learned; measured were light passes."""
+        """The error of what was learned; light passes were measured."""
         return None if profiled else self.learned.error
 
     @property
@@ -49,10 +49,10 @@ class Concurrent:
         return f"{self.streams} streams"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Let the compute of every step take as much less time as the simulated one, and show that one.
+        """Scale the compute of every step as in the simulated step, and show the simulated kernels.
 
         Raises:
-            UsageError: the recording and the graph do not belong together, it has several streams already, or its
+            UsageError: the recording and the graph do not belong together, the run already uses several streams, or its
                 kernels were not launched as one graph.
         """
         causality = changes.causality
@@ -76,10 +76,10 @@ class Concurrent:
 
 
 def _check_launches(calls: Ints, at: Ints) -> None:
-    """The compute of a usual step comes from one call."""
+    """Check that the compute of a typical step comes from one call."""
     issued = pd.DataFrame({"at": at, "call": calls}).groupby("at")["call"].nunique()
     if len(issued) and issued.median() > 1:
         raise UsageError(
-            f"a step launches its kernels by {issued.median():.0f} calls; what several streams bring is known of runs "
-            "with one graph launch (--launch graph)"
+            f"a step launches its kernels by {issued.median():.0f} calls; the gain of several streams can be predicted "
+            "only for runs with one graph launch per step (--launch graph)"
         )

@@ -1,4 +1,4 @@
-"""The recording as it would look with the changes: the same tables, with every event where it would be."""
+"""The predicted timeline: the tables of the recording, with every event at its predicted time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HOST_TABLES = ("api", "nvtx", "syncs")
 
 
 def changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
-    """The new timeline.
+    """The predicted timeline.
 
-    Host events between two calls of a thread move with them, in proportion; what belongs to a call that is gone, goes.
+    Host events between two calls of a thread are moved in proportion; events of removed calls are removed.
 
     Args:
-        changes: to the recording.
-        time: of every point, as the changed graph replays.
-        label: what was changed, for the notes.
+        changes: changes to the recording.
+        time: time of every point in the replay of the changed graph.
+        label: description of the changes, for the notes.
     """
     causality, removed, timetable = changes.causality, changes.removed, changes.timetable
     recording = causality.trace
@@ -46,7 +46,7 @@ def changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
 
 
 def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], name: str) -> pd.DataFrame:
-    """Its rows where they would be, but for the activities that are gone."""
+    """A device table at its predicted times, without removed activities."""
     segments, frame = causality.segments, causality.trace[name]
     of_table = np.flatnonzero((segments.activities["table"] == name).to_numpy())
     rows = segments.activities["row"].to_numpy()[of_table]
@@ -59,16 +59,16 @@ def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], nam
 
 
 def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
-    """Its rows moved with their thread."""
+    """A host table moved with its threads."""
     frame, calls = causality.trace[name], causality.segments.calls
     frame = frame[~_belongs(frame, _gone_calls(causality, removed))] if "correlation" in frame else frame
     process = frame["process"].to_numpy()
     thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
     moved = frame[["start", "end"]].to_numpy(np.int64).copy()
     for of_process, of_thread, rows in by_thread(calls):
-        mine = (process == of_process) & (thread == of_thread)
+        on_thread = (process == of_process) & (thread == of_thread)
         points = (2 * rows[:, None] + np.array([0, 1])).reshape(-1)
-        moved[mine] = _interpolated(moved[mine], causality.dag.time[points], time[points])
+        moved[on_thread] = _interpolated(moved[on_thread], causality.dag.time[points], time[points])
     return frame.assign(start=moved[:, 0], end=np.maximum(moved[:, 0], moved[:, 1]))
 
 
@@ -80,7 +80,7 @@ def _threads(causality: Causality, syncs: pd.DataFrame) -> Ints:
 
 
 def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
-    """Times between points of a thread, in proportion; beyond the first and last, as far from these as before."""
+    """Interpolate times between the points of a thread; times outside keep their distance to its first or last one."""
     origin = before[0]
     inside = np.interp(times - origin, before - origin, (after - origin).astype(np.float64))
     found = origin + np.round(inside).astype(np.int64)
@@ -94,6 +94,6 @@ def _gone_calls(causality: Causality, removed: NDArray[np.bool_]) -> pd.DataFram
 
 
 def _belongs(frame: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows have process and correlation of one of the calls."""
+    """Which rows have the process and correlation of one of the calls."""
     keys = frame[["process", "correlation"]].merge(calls.assign(gone=True), how="left", on=["process", "correlation"])
     return np.asarray(keys["gone"].notna() & (frame["correlation"].to_numpy() >= 0))

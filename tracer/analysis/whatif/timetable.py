@@ -1,4 +1,4 @@
-"""The kernels of steps in place of what was recorded of them: in the new timeline, on streams of their own."""
+"""Simulated kernels in place of recorded compute: in the predicted timeline, on streams of their own."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STREAM = ["process", "context", "stream"]
 
 @dataclass(frozen=True)
 class Timetable:
-    """When the kernels of a step run, the same for every step.
+    """The times of the kernels of a step, the same for every step.
 
     Attributes:
-        activities: the recorded compute of all steps, as positions in `Segments.activities`; it goes.
-        at: which step each belongs to.
+        activities: the recorded compute of all steps, as positions in `Segments.activities`; it is replaced.
+        at: the step of each of them.
         rows: the kernels of one step, as rows of trace["kernels"].
-        start, end: for each of them, when, as a share of the step's compute.
-        streams: for each the number of its stream, of which 0 is the recorded one.
+        start, end: the times of each kernel, as a share of the step's compute.
+        streams: the number of each kernel's stream; 0 is the recorded one.
     """
 
     activities: Ints
@@ -38,15 +38,15 @@ class Timetable:
     streams: Ints
 
     def tables(self, causality: Causality, time: Ints, moved: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
-        """The tables that are different with these kernels.
+        """The tables that change with these kernels.
 
         Every kernel is linked to the launch of its step's first compute.
 
         Args:
-            causality: of the recording.
-            time: of every point of the new timeline: a step's compute lasts from the first start of its activities to
-                their last end.
-            moved: the tables of the new timeline without the activities that go.
+            causality: dependencies of the recording.
+            time: time of every point of the new timeline; a step's compute lasts from the first start of its activities
+                to their last end.
+            moved: the tables of the new timeline without the replaced activities.
         """
         steps = self._steps(causality, time)
         first = self._first_new_stream(causality)
@@ -55,7 +55,7 @@ class Timetable:
         return {"kernels": kernels, "streams": self._described(causality, steps, first)}
 
     def _steps(self, causality: Causality, time: Ints) -> pd.DataFrame:
-        """One row per step: where its compute ran, what launched it, and when it is."""
+        """One row per step: where its compute ran, what launched it, and its predicted times."""
         point = causality.segments.starts(self.activities)
         activities = causality.segments.activities.iloc[self.activities]
         table = activities[["device", *_STREAM, "correlation"]].assign(
@@ -84,7 +84,7 @@ class Timetable:
         return max(int(frame["stream"].max()) for frame in frames if len(frame)) + 1
 
     def _described(self, causality: Causality, steps: pd.DataFrame, first_new: int) -> pd.DataFrame:
-        """The streams of the trace, and the new ones in the words of the one that they leave."""
+        """The streams of the trace, and the new ones, described like the stream that they branch from."""
         known = causality.trace["streams"]
         recorded = steps[_STREAM].drop_duplicates(["process", "context"])
         like = recorded.merge(known, how="left", on=_STREAM)[TABLES["streams"].column_names].fillna(MISSING)
@@ -94,10 +94,10 @@ class Timetable:
 
 
 def lowest_free(start: Floats, end: Floats) -> Ints:
-    """For each kernel the lowest stream that is free when it starts, or a new one.
+    """For each kernel, the lowest stream that is free when it starts, or a new one.
 
-    These are as few as can be (interval partitioning), and what runs alone is on stream 0, as where branches leave one
-    stream and join on it.
+    This uses the fewest streams possible (interval partitioning). Kernels that run alone are on stream 0, as if
+    branches fork from one stream and join on it.
     """
     found = np.zeros(len(start), np.int64)
     until: list[float] = []
@@ -109,9 +109,9 @@ def lowest_free(start: Floats, end: Floats) -> Ints:
 
 
 def _graphs(causality: Causality, activities: pd.DataFrame) -> Ints:
-    """The CUDA graph that each ran in, or that it is, or `MISSING`."""
+    """The CUDA graph that each activity ran in, or that it is; `MISSING` for none."""
     found = np.full(len(activities), MISSING)
     for name in ("kernels", "graph_launches"):
-        mine = (activities["table"] == name).to_numpy()
-        found[mine] = causality.trace[name]["graph"].to_numpy()[activities["row"].to_numpy()[mine]]
+        in_table = (activities["table"] == name).to_numpy()
+        found[in_table] = causality.trace[name]["graph"].to_numpy()[activities["row"].to_numpy()[in_table]]
     return found
