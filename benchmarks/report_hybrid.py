@@ -113,8 +113,8 @@ def upstream(found: dict[str, Any]) -> Iterator[str]:
         best = max(cells, key=lambda row: row[name]["low"], default=None)
         if best is None:
             continue
-        gains, losses = (sum(test(row[name]) for row in cells) for test in (
-            lambda value: value["low"] > 1, lambda value: value["high"] < 1))  # fmt: skip
+        gains = sum(row[name]["low"] > 1 for row in cells)
+        losses = sum(row[name]["high"] < 1 for row in cells)
         said = "gains in most" if gains * 2 > len(cells) else "gains in some" if gains else "no gain shown"
         place = f"{best['placement']}, `{best['strategy']}`, `{best['policy']}`"
         lines.append([claim, said, f"{gains}, {losses} of {len(cells)}", f"{spread(best[name])} ({place})"])

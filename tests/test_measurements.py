@@ -150,8 +150,8 @@ def test_a_speedup_that_holds_one_is_explained_and_others_are_not():
 
 def test_claims_count_cells_by_their_intervals():
     hybrid = script("report_hybrid")
-    rows = [cell("saaas", (1.01, 1.02, 1.03), (1, 2, 3), (0, 0, 0)), cell("aaag", (0.9, 0.95, 0.99), (1, 2, 3), (0, 0, 0)),
-            cell("saaas", (0.9, 1.5, 2.0), (1, 2, 3), (0, 0, 0))]  # fmt: skip
+    of = {"saaas": ((1.01, 1.02, 1.03), (0.9, 1.5, 2.0)), "aaag": ((0.9, 0.95, 0.99),)}
+    rows = [cell(name, each, (1, 2, 3), (0, 0, 0)) for name, speedups in of.items() for each in speedups]
     _, lines = hybrid.upstream({"rows": rows})
     saaas, aaag = lines.splitlines()[2:]
     assert "gains in some | 1, 0 of 2 | 1.020 [1.010, 1.030]" in saaas
