@@ -10,10 +10,13 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+
+from report_hybrid import host_decode, host_products, hybrid
+from report_tables import logits, rate, spread, table
 
 RESULTS: Final = Path(__file__).parent / "results"
 TARGET: Final = Path(__file__).parents[1] / "docs" / "measurements.md"
@@ -23,32 +26,6 @@ HEAD: Final = """# Measurements
 same name produced it. Compared runs were interleaved in one process. Figures are medians with bootstrap 95 % intervals
 in brackets. Models have random weights in f16 unless a section states otherwise.
 """
-Rows = Sequence[dict[str, Any]]
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def spread(value: dict[str, Any], digits: int = 3) -> str:
-    """Format the median and its interval; a baseline of 1 by definition has no interval."""
-    if value["low"] == value["high"] == 1:
-        return "1"
-    low, high = (f"{value[name]:,.{digits}f}" for name in ("low", "high"))
-    return f"{value['median']:,.{digits}f} [{low}, {high}]"
-
-
-def rate(value: dict[str, Any]) -> str:
-    """Format tokens/s with significant digits only."""
-    return f"{value['median']:,.{1 if value['median'] < 200 else 0}f}"
-
-
-def logits(rows: Rows) -> str:
-    """State how much the logits of equivalent configurations differ."""
-    most = max(row["logits_differ"] for row in rows)
-    return "Their logits are bitwise equal." if most == 0 else f"Their logits differ by at most {most:.1g}."
 
 
 def gaps(found: dict[str, Any]) -> Iterator[str]:
@@ -121,43 +98,6 @@ def concurrency(found: dict[str, Any]) -> Iterator[str]:
         ["model", "batch", "sequential, tokens/s", "branches, tokens/s", "branches", "subgraphs", "arena",
          "streams, events"], rows,
     )  # fmt: skip
-
-
-def placements(found: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. {on_host(found)} "
-        "*placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
-        "tokens/s and the speed-up over `sccc` with the same policy; *over eager* is the speed-up of reused graphs. "
-        f"{logits(found['rows'])}"
-    )
-    rows = []
-    explained = "threads" in found
-    for place, cells in groupby(found["rows"], key=lambda row: row["placement"]):
-        by = {(c["strategy"], c["policy"]): c for c in cells}
-        policies = list(dict.fromkeys(policy for _, policy in by))
-        for strategy in dict.fromkeys(s for s, _ in by):
-            row = [by[strategy, policy] for policy in policies]
-            texts = [f"{rate(c['tokens_per_s'])}, {spread(c['over_sccc'])}" for c in row]
-            kept = by[strategy, "graph"]["over_eager"]
-            hidden = [where(by[strategy, "graph"]["shares"])] if explained else []
-            rows.append([place, str(row[0]["splits"]), f"`{strategy}`", *texts, spread(kept), *hidden])
-    columns = ["placement", "splits", "strategy", *(f"`{p}`" for p in policies), "over eager"]
-    yield table([*columns, *(["host, GPU, neither"] if explained else [])], rows)
-
-
-def on_host(found: dict[str, Any]) -> str:
-    if "threads" not in found:
-        return "The host computes in float32 with NumPy."
-    return (
-        f"The host computes on {found['threads']} threads in the weights' format. *host, GPU, neither* is the share of "
-        "a token, with `graph`, in which the host computes products or attention, in which the GPU alone is between "
-        "head and tail of a split, and the rest, of which strategies can save a part."
-    )
-
-
-def where(shares: dict[str, float]) -> str:
-    host = shares["host"] + shares["both"]
-    return f"{host:.1%}, {shares['gpu']:.1%}, {1 - host - shares['gpu']:.1%}"
 
 
 def pipeline(found: dict[str, Any]) -> Iterator[str]:
@@ -383,35 +323,42 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("What-ifs, predicted and measured", "whatif_prediction", predictions),
     ("Branches of a token on several streams", "gpu_concurrency", concurrency),
     ("What a recording leaves behind", "gpu_after_cupti", leftovers),
-    ("Layers on the host", "gpu_hybrid_llama-1.1b", placements),
-    ("Experts on the host", "gpu_hybrid_moe-7b", placements),
+    ("Layers on the host", "gpu_hybrid_llama-1.1b", hybrid),
+    ("Layers of a larger model on the host", "gpu_hybrid_llama-8b", hybrid),
+    ("Prompts with layers on the host", "gpu_hybrid_llama-1.1b_prompt", hybrid),
+    ("Experts on the host", "gpu_hybrid_moe-7b", hybrid),
+    ("Products on the host", "host_products_16", host_products),
+    ("Products on two cores", "host_products_2", host_products),
+    ("Decode on the host", "host_decode", host_decode),
     ("Two GPUs", "gpu_pipeline", pipeline),
     ("Many sequences", "gpu_kv_streams", kv_streams),
     ("vLLM and transformers, recorded", "engine_samples", engines),
     ("Installed beside other packages", "install_matrix", installs),
 )
-"""Title, file and writer of each section."""
+"""Title, file and writer of each section; a section whose file is not there is left out."""
 
 
-def machine_of(machine: dict[str, Any]) -> Iterator[str]:
+def made_on(found: dict[str, Any]) -> str:
+    """Return machine, commit and date."""
+    machine = found["machine"]
     if "gpu" in machine:
-        yield f"{machine['gpu']}, driver {machine['driver']}"
+        where = f"{machine['gpu']}, driver {machine['driver']}"
     else:
-        yield f"{machine['cores']} cores ({machine['cpu']})"
-
-
-def commit_of(found: dict[str, Any]) -> Iterator[str]:
-    if "commit" in found:
-        yield f"commit {found['commit']}"
+        where = (
+            f"{machine['cores']} cores ({machine['cpu']})" if "cores" in machine else f"{machine['cpu']}, no GPU used"
+        )
+    return ", ".join([where, *([f"commit {found['commit']}"] if "commit" in found else []), found["date"]])
 
 
 def report() -> str:
     """Return the whole page."""
     parts = [HEAD.strip()]
     for title, name, section in SECTIONS:
-        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        where = ", ".join((*machine_of(found["machine"]), *commit_of(found), found["date"]))
-        parts += [f"## {title}", f"`{name}.json`: {where}.", *section(found)]
+        path = RESULTS / f"{name}.json"
+        if not path.is_file():
+            continue
+        found = json.loads(path.read_text(encoding="utf-8"))
+        parts += [f"## {title}", f"`{name}.json`: {made_on(found)}.", *section(found)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -90,7 +90,7 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     """
 
     def work() -> Advised:
-        prediction = advise(*_recorded(run), _base(store, run), more())
+        prediction = advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
         kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in prediction.kept)
         unsure = {label: replace(one, trace=Trace({})) for label, one in prediction.unsure.items()}
         return replace(prediction, kept=tuple(kept), unsure=unsure)

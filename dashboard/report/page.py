@@ -19,6 +19,7 @@ from plotly.offline import get_plotlyjs
 from dashboard.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
+from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.run import Run
 from dashboard.text import plain
@@ -76,6 +77,7 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         cautions=[
             plain(text, 1000) for text in (*_rates(runs), *(cautions_of(compared) if compared else _of_one(runs[0])))
         ],
+        advice=[found for run in runs if (found := advice_for(run)) is not None],
         token=token_of(runs, view),
         plots=plots,
         kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn}

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from dashboard.cli import report, timeline
 from dashboard.figures import image
+from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.report.page import report_page
 from dashboard.store import runs_to_compare
@@ -246,3 +247,23 @@ def test_what_the_picture_is_made_of_is_chosen_by_options(hand_made, tmp_path, m
     assert {t.name for t in figure.data if t.showlegend} == {
         "kernel", "sync", "launch", "copy", "NVTX range", "inter-token gap",
     }  # fmt: skip
+
+
+def test_the_report_has_the_advice_of_the_command():
+    path = SAMPLES / "llama1b-sccc-graph"
+    facts = as_json("advise", path)
+    found = advice_for(runs_at([path])[0])
+    assert [row[0] for row in found.changes] == [one["edit"] for one in facts["advice"]]
+    assert [row[4] for row in found.changes] == ["; ".join(one["sites"]) or "–" for one in facts["advice"]]
+    assert any(note.startswith("the device computes for ") for note in found.notes)
+    page = unescape(report_page(runs_at([path])))
+    assert "What to change" in page
+    assert all(cell in page for row in found.changes for cell in row)
+
+
+def test_advice_in_the_report_escapes_names_and_says_what_is_missing(hand_made):
+    run = runs_at(hand_made)[0]
+    found = advice_for(run)
+    ((edit, *_, place),) = found.changes
+    assert (edit, place) == ("ggg", "token N")
+    assert HOSTILE not in report_page([run])

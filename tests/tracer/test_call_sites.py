@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.test_truths import SHARED
-from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, stacks
+from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, stacks, without_counters
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
@@ -202,3 +202,10 @@ def test_rows_are_by_what_then_by_time_and_count_every_call() -> None:
     assert table["site"].tolist() == ["y", "x", "z", "x"]
     assert table["per_step"].tolist() == [0.5] * 4
     assert table["us_per_step"].tolist() == pytest.approx([0.0045, 0.0005, 0.006, 0.0025])
+
+
+def test_numbers_that_count_steps_are_one_site():
+    texts = pd.Series(["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"])
+    expected = ["token N", "token N", "split 0", "split 1", "split 0", "split 1", "layer7", "17"]
+    assert without_counters(texts).tolist() == expected
+    assert without_counters(texts.astype("category")).tolist() == expected

@@ -150,7 +150,10 @@ class _Candidate:
     command: str
 
 
-def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, str, Sequence[str]]] = ()) -> Advised:
+def advise(
+    trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, str, Sequence[str]]] = (),
+    functions: Trace | None = None,
+) -> Advised:  # fmt: skip
     """Try every edit.
 
     Args:
@@ -158,6 +161,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         steps: its steps.
         base: the starting point of its predictions.
         more: edits that need more than the recording, each with its options of `intertoken whatif` and its conditions.
+        functions: the same recording with its Python functions, where `trace` was read without them.
 
     Raises:
         EmptyTraceError: no step is followed by another.
@@ -183,7 +187,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         else:
             if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
-                sites = _sites(base, candidate.edits)
+                sites = _sites(base, candidate.edits, functions or trace)
                 kept.append(Advice(candidate.edits, prediction, candidate.conditions, candidate.command, names, sites))
             else:
                 unsure[label] = prediction
@@ -225,8 +229,8 @@ def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
         yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why)
 
 
-def _sites(base: Base, edits: tuple[Edit, ...]) -> tuple[str, ...]:
-    changes, trace = Changes(base.causality, base.assumed), base.causality.trace
+def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]:
+    changes = Changes(base.causality, base.assumed)
     for edit in edits:
         edit.apply(changes, base.steps)
     calls = changes.calls[changes.removed[: len(changes.calls)]]

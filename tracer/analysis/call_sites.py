@@ -23,6 +23,7 @@ from tracer.trace import Trace
 
 PYTHON, NATIVE, RANGES = "python", "native", "ranges"
 _UNNAMED: Final = "(unnamed)"
+_COUNTER: Final = r"^(.*?\D)\d+$"
 
 
 def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -34,14 +35,16 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per call, with its index. site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native
-        code, or the innermost range if the recording has no functions; "" for neither. through: the innermost function
-        below it that has a file; "" for none. source: `PYTHON`, `NATIVE`, `RANGES` or "".
+        code, or the innermost range if the recording has no functions (its text `without_counters`); "" for neither.
+        through: the innermost function below it that has a file; "" for none. source: `PYTHON`, `NATIVE`, `RANGES`
+        or "".
     """
     nvtx = host_ranges(trace)
     python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
     of_program, with_file = (_texts(python, below=below) for below in (False, True))
     site, lowest = (innermost_ranges(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
-    ranges = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls)
+    others = nvtx[nvtx["domain"] != PYTHON_FUNCTION]
+    ranges = innermost_ranges(others.assign(text=without_counters(others["text"])), calls)
     chains = chain_sites(trace, calls)
     chained, python_chain = (chains["site"] != "").to_numpy(), chains["is_python"].to_numpy()
     of_python = (site != "") | (lowest != "")
@@ -58,6 +61,19 @@ def host_ranges(trace: Trace) -> pd.DataFrame:
     """The rows of `nvtx` that nest within their thread: no marks, and no ranges that may end on another thread."""
     nvtx = trace["nvtx"]
     return nvtx[(nvtx["kind"] == "push/pop") & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+
+
+def without_counters(texts: pd.Series[str]) -> pd.Series[str]:
+    """Texts of ranges with "N" in place of a number at the end that counts: several occur, each of them once.
+
+    `token 0`, `token 1`, … are one site; `split 0` and `split 1`, which occur in every step, are two.
+    """
+    found = texts.value_counts()
+    once = pd.Series([str(text) for text in found.index[found == 1]], dtype=object)
+    stems = once.str.extract(_COUNTER, expand=False)
+    counted = stems.duplicated(keep=False) & stems.notna()
+    names = {text: f"{stem}N" for text, stem in zip(once[counted], stems[counted], strict=True)}
+    return texts.astype(object).map(lambda text: names.get(text, text)) if names else texts
 
 
 def without_site(share: float) -> list[str]:
