@@ -79,6 +79,24 @@ def gaps_by_rate(found: dict[str, Any]) -> Iterator[str]:
     yield table(["run", "recorded", "from stamps", "corrected", "difference"], rows)
 
 
+def executor_light(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "The light pass of our own runs is the light recorder's. *Gap* is what it records; beside it the period of the "
+        "same instance while recording is off, less what the device is busy, µs. Brackets give the lowest and highest "
+        f"repeat. Logits with and without it are {'equal bit by bit' if found['logits_equal'] else 'not equal'}."
+    )
+    rows = [
+        [f"`{run['run']}`", _repeats(run["gap_p50_us"]), f"{run['period_less_busy_us']:.1f}",
+         _repeats(run["untraced_period_us"]), f"{100 * run['slower']:+.2f} %"]
+        for run in found["runs"]
+    ]  # fmt: skip
+    yield table(["run", "gap, p50", "period − busy", "period, recording off", "slower while recording"], rows)
+
+
+def _repeats(us: dict[str, float]) -> str:
+    return f"{us['median']:.1f} [{us['low']:.1f}, {us['high']:.1f}]"
+
+
 def concurrency(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Strategy `{found['strategy']}`, allocator `stream_aware`; speed-up over `sequential` with the same batch. "
@@ -318,6 +336,7 @@ def installs(found: dict[str, Any]) -> Iterator[str]:
 
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
+    ("The gap by the light recorder", "executor_light", executor_light),
     ("The gap corrected by the untraced rate", "gap_by_rate", gaps_by_rate),
     ("What a profiler adds", "gap_estimate", gap_estimate),
     ("What-ifs, predicted and measured", "whatif_prediction", predictions),
