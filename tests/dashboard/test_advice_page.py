@@ -22,7 +22,8 @@ from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.test_truths import SHARED
 from tracer import formats
 from tracer.analysis.step_stacks import HostStep
-from tracer.analysis.whatif.edits import OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Strategy, WithoutSyncs
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.cli import main
 from tracer.trace import Trace
 
