@@ -2,7 +2,8 @@
 # make test   lint, type checks and tests; `make test-all` with all combinations of options and more examples
 # make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` the others
-# make test-lowest  the tracer's tests but those of Dask with the lowest versions that pyproject.toml allows, in .venv-lowest
+# make test-lowest  the tracer's tests but those of Dask with the lowest versions that pyproject.toml allows, in .venv-lowest;
+#             `make test-lowest-core` those of reading, steps, syncs, gaps, comparisons and the Python interface
 # make release-check  builds and checks the sdist and the wheel, and tries both in .venv-release
 # All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 selects another interpreter
 # (3.10 or later).
@@ -12,10 +13,12 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
+LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens compare_command
+
 # The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
 
-.PHONY: demo test test-all test-lowest check docs bench bench-gpu release-check clean
+.PHONY: demo test test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -55,6 +58,9 @@ test-all: test
 
 test-lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python -m pytest -n auto -m "not browser and not gpu" --ignore tests/tracer/test_reports.py tests/tracer
+
+test-lowest-core: .venv-lowest/.installed
+	.venv-lowest/bin/python -m pytest -n auto $(LOWEST_CORE:%=tests/tracer/test_%.py)
 
 release-check:
 	.ci/release-check $(PYTHON)

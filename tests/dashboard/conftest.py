@@ -20,6 +20,7 @@ from tracer import formats
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
+    "--process-per-site", "--renderer-process-limit=1",  # a new process would compile all scripts of the page again
 ]  # fmt: skip
 
 

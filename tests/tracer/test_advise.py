@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from tracer.cli import main
 OURS = {name: SAMPLES / f"llama-1.1b-{name}-sequential-cuda" for name in ("sccc", "saaas", "aaas", "aaag", "ggg")}
 
 
+@cache
 def run(*arguments: object) -> Result:
+    """What the command says, which is asked once: no test changes a recording after asking."""
     return CliRunner().invoke(main, ["advise", *map(str, arguments)])
 
 

@@ -229,16 +229,17 @@ def test_without_cupti_the_message_says_why(pytester: pytest.Pytester, monkeypat
 
 
 def test_another_profiler_is_an_error_of_one_line(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RecordError("another profiler traces CUDA in this process (libTools.so); record without it")
+
     class Taken:
         path = "libcupti.so"
-
-        def refuse_other_profilers(self) -> None:
-            raise RecordError("another profiler traces CUDA in this process (libTools.so); record without it")
 
     class Process:
         cupti = Taken()
 
     monkeypatch.setattr(cupti, "_process", Process)
+    monkeypatch.setattr(cupti, "refuse_other_profilers", refuse)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
     body = "@pytest.mark.sync_budget(syncs=1)\ndef test_it():\n    with Engine() as engine:\n        engine.step()\n"
     body += "\ndef test_next():\n    assert not HostRecorder()._keeps_stacks"
