@@ -8,7 +8,7 @@
 # All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 selects another interpreter
 # (3.10 or later).
 
-PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell $(name) --version 2>/dev/null),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
@@ -16,7 +16,7 @@ PORT ?= 8050
 LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens compare_command
 
 # The lowest versions have wheels for these Pythons.
-LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
+LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell $(name) --version 2>/dev/null),$(name))) $(PYTHON))
 
 .PHONY: demo test test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
 
