@@ -69,11 +69,16 @@ window.dash_clientside.intertoken = {
     }
   },
 
-  // Poll every two seconds for runs newer than this revision of the table.
+  // Poll every two seconds for runs newer than this revision of the page.
   watch: function (revision) {
     const { latest, look } = window.dash_clientside.intertoken;
-    if (latest.revision === undefined) window.setInterval(() => document.hidden || look(), 2000);
-    latest.revision = revision;
+    latest.polls = latest.polls || window.setInterval(() => document.hidden || look(), 2000);
+    latest.revision = revision ?? latest.revision;
+  },
+  // The table that the page opens with, and its revision.
+  listed: function ([revision]) {
+    const { latest } = window.dash_clientside.intertoken;
+    latest.revision = latest.revision ?? revision;
   },
   look: async function () {
     const { latest, root } = window.dash_clientside.intertoken;

@@ -50,7 +50,7 @@ def register(app: Dash, store: RunStore) -> None:
         Output("cost", "children"),
         Output("cost-poll", "disabled"),
         Input("chosen", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         Input("cost-poll", "n_intervals"),
         State("view", "data"),
         prevent_initial_call=True,
