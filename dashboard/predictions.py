@@ -80,16 +80,17 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
     Args:
         store: that has the run.
         run: which.
-        call: the row of its `trace["api"]`.
+        call: a row with start (ns), process, thread and correlation.
     """
     process, thread, start = (int(call[name].iloc[0]) for name in ("process", "thread", "start"))
 
     def work() -> tuple[str, str]:
         recorded = _recorded(run)[0]
         ranges = open_ranges(store.with_functions(run) or recorded, process, thread, start)
-        chains = recorded["callchains"]
-        chains = chains[chains["chain"].isin(call["callchain"])]
-        found = call_sites(Trace({"nvtx": ranges, "api": call, "callchains": chains}), call).iloc[0]
+        api, chains = recorded["api"], recorded["callchains"]
+        api = api[(api["start"] == start) & (api["process"] == process) & (api["thread"] == thread)]
+        chains = chains[chains["chain"].isin(api["callchain"])]
+        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), call).iloc[0]
         return ("", "") if found["source"] == RANGES else (str(found["site"]), str(found["through"]))
 
     return store.background.ask(_SITE, (run.recorded, "site", process, thread, start), work)

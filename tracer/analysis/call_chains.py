@@ -23,9 +23,11 @@ PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
 
 BELOW_PROGRAM: Final = re.compile(
     r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
+    r"|(^|/)executor/backends/(cpu|cuda|sim)\.py\("
     r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
 )
-"""Python files that a program calls rather than has written, by the paths that Kineto shortens to the module's."""
+"""Python files that a program calls rather than has written, by the paths that Kineto shortens to the module's; to the
+executor its backends are what CUDA is to others."""
 
 _OF_CUDA: Final = re.compile(
     r"^(lib(cuda|cudart|cupti|nvrtc|nvToolsExt|ToolsInjection\w*|intertoken_light|dl|pthread|c)|ld-linux[\w-]*)[-.]"

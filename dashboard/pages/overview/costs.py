@@ -18,7 +18,7 @@ from dashboard.frame import link
 from dashboard.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.text import plain
+from dashboard.text import brief_site, plain
 from dashboard.timeline.choice import found_in
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
@@ -68,9 +68,9 @@ def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
         return [], False
     row = run.rows[spot.row]
     site, awaits = _site(store, run, row, spot.event)
-    made = [*made_at(run.trace, row, spot.event), *([site] if site else [])]
+    made = [html.Li(line) for line in made_at(run.trace, row, spot.event)] + site
     costs, pending = _costs(store, view, run, row, spot.event) if run.syncs is not None else ([], False)
-    return [*([html.Ul([html.Li(line) for line in made])] if made else []), *costs], awaits or pending
+    return [*([html.Ul(made)] if made else []), *costs], awaits or pending
 
 
 def made_at(trace: Trace, row: Row, event: int) -> list[str]:
@@ -84,19 +84,19 @@ def made_at(trace: Trace, row: Row, event: int) -> list[str]:
     return said + ([f"operator: {plain(operator, 120)}"] if operator else [])
 
 
-def _site(store: RunStore, run: Run, row: Row, event: int) -> tuple[str, bool]:
+def _site(store: RunStore, run: Run, row: Row, event: int) -> tuple[list[html.Li], bool]:
     """Where in the program an event's call was made, and whether that is still being looked up."""
     call = None if run.trace is None else launch_of(run.trace, row, event)
     if run.trace is None or call is None:
-        return "", False
+        return [], False
     answer = site_of(store, run, run.trace["api"].loc[[call.name]])
     if not answer.done():
-        return "", True
-    if answer.exception() is not None:
-        return "", False
+        return [], True
+    if answer.exception() is not None or not answer.result()[0]:
+        return [], False
     site, way = answer.result()
-    through = f", through {plain(way, 120)}" if way else ""
-    return f"call site: {plain(site, 200)}{through}" if site else "", False
+    said = [f"call site: {brief_site(site, 200)}", *([f"through {brief_site(way)}"] if way else [])]
+    return [html.Li(", ".join(said), title=plain(site, 300))], False
 
 
 def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple[list[Any], bool]:
