@@ -9,6 +9,7 @@ Usage: python benchmarks/many_recordings.py [--count 54] [--repeats 3] [--json F
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import shutil
 import subprocess
@@ -89,7 +90,9 @@ def main() -> None:
                 found[kind].append(opened(page, Path(place) / "runs", Path(place) / f"cache{repeat}", pair))
                 print(kind, found[kind][-1], flush=True)
     if given.json:
-        given.json.write_text(json.dumps({"machine": machine(), "count": given.count, "seconds": found}, indent=1))
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        facts = {"benchmark": "many_recordings", "date": date, "count": given.count, "seconds": found}
+        given.json.write_text(json.dumps(facts | {"machine": machine()}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

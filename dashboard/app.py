@@ -12,6 +12,7 @@ from flask import Flask
 from dashboard import failure
 from dashboard.frame import add_pages
 from dashboard.pages import advice, gap, graph, overview, record, syncs, whatif
+from dashboard.pages.opening import read_linked
 from dashboard.readers import Readers
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
@@ -80,4 +81,5 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     add_missing(server, [(page.address, page.name) for page in pages], serving.prefix)
     if serving.uploads is not None:
         add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
+    read_linked(server, [f"/{page.address}" for page in pages], store)
     return apps[0]

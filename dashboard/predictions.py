@@ -15,9 +15,10 @@ import pandas as pd
 
 from dashboard.run import Recording, Run
 from dashboard.store import RunStore
+from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
-from tracer.analysis.call_sites import by_site, call_sites, without_site
-from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
+from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
+from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
 from tracer.analysis.causality.positions import syncs_by_position
 from tracer.analysis.idle_sites import idle_by_site
 from tracer.analysis.step_stacks import HostStep, host_steps
@@ -31,6 +32,7 @@ from tracer.trace import Trace
 
 _SYNCS: Final = "syncs"
 _ADVICE: Final = "advice"
+_SITE: Final = "site"
 _WHAT_IF: Final = "what-if"
 _MOST_WHAT_IFS: Final = 50
 _FIGURES: Final = 7_000  # events that weigh as much as the rest of a what-if beside its timelines
@@ -53,10 +55,45 @@ def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run), len)
 
 
+def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """The same of what ran on the device, see `paths.activity_slack`."""
+
+    def work() -> pd.DataFrame:
+        causality = _causality(store, run)
+        ends = StepEnds.of(causality, _recorded(run)[1])
+        return activity_slack(causality, ends, critical_path(causality, ends))
+
+    return store.background.ask(_SYNCS, (run.recorded, "activities"), work, len)
+
+
 def _calls(store: RunStore, run: Run) -> pd.DataFrame:
     causality, steps = _causality(store, run), _recorded(run)[1]
     ends = StepEnds.of(causality, steps)
     return call_slack(causality, ends, critical_path(causality, ends), steps)
+
+
+def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, str]]:
+    """Where in the program a call was made, and through what, see `call_sites`; "" where no function is recorded.
+
+    The run is read again if its Python functions were left out.
+
+    Args:
+        store: that has the run.
+        run: which.
+        call: a row with start (ns), process, thread and correlation.
+    """
+    process, thread, start = (int(call[name].iloc[0]) for name in ("process", "thread", "start"))
+
+    def work() -> tuple[str, str]:
+        recorded = _recorded(run)[0]
+        ranges = open_ranges(store.with_functions(run) or recorded, process, thread, start)
+        api, chains = recorded["api"], recorded["callchains"]
+        api = api[(api["start"] == start) & (api["process"] == process) & (api["thread"] == thread)]
+        chains = chains[chains["chain"].isin(api["callchain"])]
+        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), call).iloc[0]
+        return ("", "") if found["source"] == RANGES else (str(found["site"]), str(found["through"]))
+
+    return store.background.ask(_SITE, (run.recorded, "site", process, thread, start), work)
 
 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:

@@ -25,6 +25,7 @@ from tracer.trace import Trace
 
 DEEPEST = 2
 """Levels below a given directory that are searched."""
+_DRAWS = 1.0  # s in which a page draws the recordings that it wanted, before others are read
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class RunStore:
         self._reader: threading.Thread | None = None
         self._since: float | None = None
         self._wanted: tuple[str, ...] = ()
+        self._is_drawing = False
         self.revision = 0
 
     @cached_property
@@ -107,10 +109,13 @@ class RunStore:
         return [place.name for place in self._places() if place.is_being_read]
 
     def read_ahead(self, first: Iterable[str] = ()) -> None:
-        """Read in the background what is not read yet: the recordings of these keys first, then the others in the order
-        of the paths, traced passes of runs last."""
+        """Read in the background what is not read yet: the recordings of these keys first, then, once the page had time
+        to draw them, the others in the order of the paths, traced passes of runs last."""
         with self._lock:
-            self._wanted = tuple(first) or self._wanted
+            wanted = tuple(first) or self._wanted
+            if wanted != self._wanted:
+                self._wanted, self._is_drawing = wanted, True
+                self._lock.notify_all()
             if self._reader is not None:
                 return
             self._since = self._since or time.monotonic()
@@ -125,18 +130,30 @@ class RunStore:
                 if unread is None and places is self._found:
                     self._reader = None
                     return
+                if unread is not None and self._is_drawing and not self._is_wanted(unread):
+                    self._is_drawing = False
+                    self._lock.wait_for(lambda: self._is_drawing, _DRAWS)
+                    continue
             if unread is not None:
                 self._read(unread)
 
     def _turn(self, place: Place) -> tuple[bool, bool]:
         """The sort key of a recording in the order of reading."""
-        return not any(place.holds(key) for key in self._wanted), is_pass(place.path)
+        return not self._is_wanted(place), is_pass(place.path)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until all are read, but no longer than this; returns whether they are."""
+    def _is_wanted(self, place: Place) -> bool:
+        return any(place.holds(key) for key in self._wanted)
+
+    def wait(self, seconds: float, keys: Sequence[str] = ()) -> bool:
+        """Wait until all are read, or those of these keys, but no longer than this; returns whether they are."""
         self._places()
+
+        def is_read() -> bool:
+            awaited = [p for p in self._found or () if not keys or any(p.holds(key) for key in keys)]
+            return all(place.runs is not None for place in awaited)
+
         with self._lock:
-            return self._lock.wait_for(lambda: all(place.runs is not None for place in self._found or ()), seconds)
+            return self._lock.wait_for(is_read, seconds)
 
     def settle(self, patience: float) -> None:
         """Wait until all are read, or until so many seconds after reading began if there is a recording to show."""

@@ -6,16 +6,18 @@ arguments and `<a href=...>` would become a link. Every name from a recording pa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
 from tracer.text import LONGEST, plain
 
-__all__ = ["LONGEST", "apart", "markup", "plain"]
+__all__ = ["LONGEST", "apart", "brief_site", "markup", "plain"]
 
 _BETWEEN: Final = "-_ /.·~"
 """The boundaries of words in a name."""
+_DIRECTORIES: Final = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+\(\d+\): )")
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
@@ -57,6 +59,16 @@ def _shared(names: Sequence[str]) -> int:
     alike = [letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))]
     ends = [place for place, letter in enumerate(alike, 1) if letter in _BETWEEN]
     return ends[-1] if ends else len(alike)
+
+
+def brief_site(site: str, limit: int = LONGEST) -> str:
+    """A call site, of the directories of its file only the last.
+
+    Example:
+        >>> brief_site("/home/ada/engine/decode.py(31): step")
+        'engine/decode.py(31): step'
+    """
+    return plain(_DIRECTORIES.sub("", site), limit)
 
 
 def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:

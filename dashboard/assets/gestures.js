@@ -7,6 +7,7 @@
   const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
   const SHORTEST = 1e-7, LONGEST = 1e5; // s
+  const LINK = "link";
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
@@ -167,6 +168,24 @@
     replayed = false;
   }, true);
 
+  // Moves made since something was asked, from the view that answers it.
+  const again = () => {
+    const plot = plotted();
+    if (owing() || !later.length || !plot) return;
+    target = later.splice(0).reduce(moved, viewed || plot.layout.meta.usual);
+    asked = null;
+    rest();
+    soon();
+  };
+  // The browser's back and forward: another link, whose view the server will answer.
+  window.addEventListener("popstate", () => {
+    if (!plotted() || window.location.search === window.dash_clientside.intertoken.latest.search) return;
+    window.clearTimeout(resting);
+    resting = 0;
+    settled();
+    owe(LINK, 1);
+  });
+
   // The zoom and pan buttons, which the keys press, too.
   document.addEventListener("click", (event) => {
     const key = event.target.closest("button")?.id, step = STEPS[key], plot = plotted();
@@ -181,6 +200,10 @@
     // A view with a range other than the requested one comes from elsewhere, and wins.
     heed: function (range) {
       viewed = range && range.map((time) => time / 1e9); // which may not be drawn yet
+      if (LINK in owed) {
+        delete owed[LINK];
+        again();
+      }
       if (resting || owing() || !asked) return;
       if (!range || range[0] !== Math.round(asked[0] * 1e9) || range[1] !== Math.round(asked[1] * 1e9)) settled();
     },
@@ -190,12 +213,7 @@
       heard = pressed || {};
       for (const name of Object.keys(owed)) if ((heard[name] ?? 0) >= owed[name]) delete owed[name];
       window.dash_clientside.gestures.heed(view?.range);
-      const plot = plotted();
-      if (owing() || !later.length || !plot) return;
-      target = later.splice(0).reduce(moved, viewed || plot.layout.meta.usual);
-      asked = null;
-      rest();
-      soon();
+      again();
     },
     owe: owe,
     heeded: (name) => heard[name] ?? 0,

@@ -69,11 +69,16 @@ window.dash_clientside.intertoken = {
     }
   },
 
-  // Poll every two seconds for runs newer than this revision of the table.
+  // Poll every two seconds for runs newer than this revision of the page.
   watch: function (revision) {
     const { latest, look } = window.dash_clientside.intertoken;
-    if (latest.revision === undefined) window.setInterval(() => document.hidden || look(), 2000);
-    latest.revision = revision;
+    latest.polls = latest.polls || window.setInterval(() => document.hidden || look(), 2000);
+    latest.revision = revision ?? latest.revision;
+  },
+  // The table that the page opens with, and its revision.
+  listed: function ([revision]) {
+    const { latest } = window.dash_clientside.intertoken;
+    latest.revision = latest.revision ?? revision;
   },
   look: async function () {
     const { latest, root } = window.dash_clientside.intertoken;
@@ -103,6 +108,7 @@ window.dash_clientside.intertoken = {
 
   // Links to other pages keep the selected runs, their rates, the token and the theme.
   carry: function (search, ...links) {
+    window.dash_clientside.intertoken.latest.search = search ?? "";
     const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate"].includes(name)));
     return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
   },

@@ -67,21 +67,22 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
 
 def idle_of(runs: Sequence[Run]) -> list[Causes]:
     """The causes of the idle time of a step of each run, if any idles outside the gap; else nothing."""
-    found = [(run, run.gaps.idle) for run in runs if run.gaps is not None and run.gaps.idle.idle_us]
-    if not any(idle.idle_us["between_steps"] < (1 - _LEAST) * idle.idle_us["mean"] for _, idle in found):
+    idles = [(run, run.gaps.idle.idle_us, run.gaps.idle.causes_us) for run in runs if run.gaps is not None]
+    found = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
+    if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in found):
         return []
     return [
         Causes(
             run.name,
-            {cause: sum(idle.causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS},
+            {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS},
             " · ".join(
-                [f"{name} {microseconds(idle.idle_us[place])}" for place, name in PLACES.items() if idle.idle_us[place]]
+                [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
                 + (["traced: inflated"] if run.inflated else [])
                 + ([f"median {microseconds(us)} untraced"] if run.inflated and (us := _untraced_idle(run)) else [])
             ),
             "the idle time",
         )
-        for run, idle in found
+        for run, idle_us, causes_us in found
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import MARGIN, Plot
+from dashboard.figures.timeline import MARGIN, Plot, left_of
 from dashboard.palette import COLOURS, FONT, THEMES, Theme
 from dashboard.text import markup
 from dashboard.timeline.minimap import Busy
@@ -57,7 +57,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
     look = THEMES[theme]
     data: list[dict[str, Any]] = []
     words: list[dict[str, Any]] = []
-    per_pixel = (whole[1] - whole[0]) / max(width - MARGIN["l"] - MARGIN["r"], 1)
+    per_pixel = (whole[1] - whole[0]) / max(width - left_of(width) - MARGIN["r"], 1)
     for base, lane in zip(range(len(lanes) - 1, -1, -1), lanes, strict=True):
         for what, spans in _joined(lane, whole):
             data.append(_marked(what, spans, base, look))
@@ -69,7 +69,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
         "hovermode": "x",
         "dragmode": "select",
         "selectdirection": "h",
-        "margin": {"l": MARGIN["l"], "r": MARGIN["r"], "t": 4, "b": 4, "pad": 0},
+        "margin": {"l": left_of(width), "r": MARGIN["r"], "t": 4, "b": 4, "pad": 0},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": look.track,
         "font": {"family": FONT, "size": 11, "color": look.muted},

@@ -19,7 +19,8 @@ from dashboard.timeline.marks import joined
 from dashboard.units import ticks
 from tracer.schema import MISSING
 
-MARGIN = {"l": 112, "r": 22, "t": 52, "b": 8}
+MARGIN = {"r": 22, "t": 52, "b": 8}
+_NARROW, _PER_LETTER = 700, 6.5  # px
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BIN = (
     "<b>%{customdata[1]} events</b> in %{customdata[2]}, busy %{customdata[3]}%<br>"
@@ -56,6 +57,11 @@ class Drawing:
 
 Plot = dict[str, Any]
 """A figure in Plotly's own form: `data` and `layout`, with NumPy arrays."""
+
+
+def left_of(width: int) -> int:
+    """The margin for the names of the rows, px, in a plot of this width."""
+    return 112 if width < _NARROW else 145
 
 
 def timeline_figure(plot: Plot) -> go.Figure:
@@ -224,12 +230,13 @@ def _layout(
 ) -> dict[str, object]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
+    letters = round((left_of(width) - 10) / _PER_LETTER)
     return {
         "barmode": "overlay",
         "hovermode": "closest",
         "dragmode": "pan",
         "autosize": True,
-        "margin": {**MARGIN, "pad": 0},
+        "margin": {"l": left_of(width), **MARGIN, "pad": 0},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": look.ink},
@@ -258,7 +265,7 @@ def _layout(
             "showgrid": False,
             "zeroline": False,
             "tickvals": [p.middle for p in placed if p.line.label],
-            "ticktext": [markup(p.line.label, 22) for p in placed if p.line.label],
+            "ticktext": [markup(p.line.label, letters) for p in placed if p.line.label],
             "tickfont": {"color": look.muted, "size": 11},
             "ticklabelstandoff": 8,
         },

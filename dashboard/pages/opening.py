@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+
+from flask import Flask, request
 
 from dashboard.run import Run
 from dashboard.store import RunStore
@@ -29,6 +31,16 @@ def opened(view: View, store: RunStore) -> View:
     rates = tuple(rate._replace(run=store.key_of(rate.run)) for rate in view.rates)
     gone = store.without(keys)
     return replace(view, runs=tuple(sorted(keys, key=gone.__contains__)), event=event, rates=rates)
+
+
+def read_linked(server: Flask, addresses: Collection[str], store: RunStore) -> None:
+    """Begin to read the runs of a link as soon as its page is requested at one of these addresses."""
+
+    @server.before_request
+    def begin() -> None:
+        if request.path in addresses and "run" in request.args:
+            names = View.parse(request.query_string.decode("ascii", "replace")).runs or ()
+            store.read_ahead(map(store.key_of, names))
 
 
 def shown(view: View, store: RunStore) -> list[str]:

@@ -82,6 +82,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "runs.cellValueChanged": list[_Changed] | None,
     "runs.eventData": _Told | None,
     "runs.selectedRows": list[_Row] | _Ids | None,
+    "arrived.data": list[str] | None,
     "asked.data": _Wish | None,
     "chipped.data": list[int | str] | None,
     "ladder-drawn.data": _Object,

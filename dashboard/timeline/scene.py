@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures import overlay
 from dashboard.figures.shades import LABELLED
-from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
+from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, left_of, timeline_figure, timeline_plot
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline import align, holes
@@ -60,7 +60,7 @@ def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[g
 
 def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[Plot, int]:
     """The same without Plotly's validation, which takes longer than all the rest."""
-    within = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
+    within = min(max(width - left_of(width) - MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)

@@ -1,8 +1,10 @@
 """Gap, syncs and what-if in a real Chromium, on recordings, by keyboard."""
 
 import shutil
+from contextlib import suppress
 
 import pytest
+from selenium.common.exceptions import ElementNotInteractableException
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
@@ -66,7 +68,13 @@ class Page:
         """Press Enter in the table's cell that has this link, as one who came there by arrow keys."""
         self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, link), link)
         cell = "const cell = document.querySelector(arguments[0]).closest('.ag-cell'); cell.focus(); return cell"
-        self.browser.execute_script(cell, link).send_keys(Keys.ENTER)
+
+        def press():
+            with suppress(ElementNotInteractableException):  # the table is being filled anew
+                self.browser.execute_script(cell, link).send_keys(Keys.ENTER)
+                return True
+
+        self.until(press, link)
 
     def drawn(self, key):
         """Names of the traces of a figure."""
@@ -134,6 +142,10 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
     page.follow("#syncs a[href*='without=1']")
     page.linked("whatif/")
     page.says("figures", "without sync 1")
+    page.open(f"{address}syncs/?run={TRACED}")
+    page.follow("#syncs [row-id='3'] [col-id='show'] a")
+    page.linked("event=")
+    page.says("cost", "Row 3 of the syncs")
 
 
 def test_a_what_if_by_keyboard_and_by_its_link(page, address):

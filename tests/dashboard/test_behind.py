@@ -1,5 +1,6 @@
 """What stands behind the chosen event: where it was made, and what a call costs."""
 
+import json
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from dashboard.store import RunStore
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode
+from tests.tracer import kineto
 from tracer import Trace, formats
 from tracer.schema import PYTHON_FUNCTION
 
@@ -32,8 +34,7 @@ def _recorded():
 def test_an_event_was_made_where_its_launch_was_called():
     trace = _recorded()
     rows = {row.role: row for row in rows_of(trace)}
-    made = ["NVTX: step", "operator: aten::linear",
-            "call site: serve.py(7): loop, through torch/nn/linear.py(3): forward"]  # fmt: skip
+    made = ["NVTX: step", "operator: aten::linear"]
     assert made_at(trace, rows["stream"], 0) == made
     assert made_at(trace, rows["api"], 0) == made
     assert made_at(trace, rows["stream"], 1) == [], "launched outside of all ranges"
@@ -41,19 +42,39 @@ def test_an_event_was_made_where_its_launch_was_called():
     assert made_at(trace, rows["nvtx"], 0) == []
 
 
+def _with_chains():
+    """The decoding with the stacks of its calls, as nsys and the light recorder keep them."""
+    trace = decode()
+    stack = {"chain": [5, 5, 5], "depth": [0, 1, 2], "module": ["/x/libcuda.so.1", "/x/libggml-cuda.so", "/x/engine"],
+             "symbol": ["cuStreamSynchronize", "ggml_backend_cuda_synchronize", "main"]}  # fmt: skip
+    api = trace["api"].assign(callchain=5)
+    return Trace.from_columns(trace.metadata, **{**trace.tables, "api": api, "callchains": stack})
+
+
+def _profiled():
+    """Four steps by PyTorch's profiler with the functions of the program, which a page reads when it needs them."""
+    names = ((2, "serve.py(7): loop"), (4, "torch/nn/linear.py(3): forward"))
+    functions = [kineto.event("python_function", name, 1000 * number + at, 900 - at)
+                 for number in range(4) for at, name in names]  # fmt: skip
+    return kineto.GPU | {"traceEvents": [*kineto.GPU["traceEvents"], *functions]}
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
     formats.write(decode(), directory / "a")
+    formats.write(_with_chains(), directory / "chains")
+    (directory / "profiled.json").write_text(json.dumps(_profiled()))
     return RunStore([directory])
 
 
-def _costs(store, kind, at):
-    """What is said of one of the calls of a kind once all is known."""
-    (run,) = store.chosen(["a"])
-    row = next(index for index, row in enumerate(run.rows) if row.role == "api")
-    event = np.flatnonzero(run.rows[row].events["what"] == KINDS.index(kind))[at]
-    view = View(runs=("a",), event=Spot("a", row, int(event)))
+def _costs(store, kind, at, role="api", key="a"):
+    """What is said of one of the events of a kind once all is known."""
+    (run,) = store.chosen([key])
+    events = [(index, np.flatnonzero(row.events["what"] == KINDS.index(kind)))
+              for index, row in enumerate(run.rows) if row.role == role]  # fmt: skip
+    row, event = next((index, found[at]) for index, found in events if len(found))
+    view = View(runs=(key,), event=Spot(key, row, int(event)))
     until = time.monotonic() + 60
     while (found := cost_of(store, view))[1] and time.monotonic() < until:
         time.sleep(0.05)
@@ -76,10 +97,23 @@ def test_a_launch_has_slack_but_no_row(store):
     assert "Row" not in said
 
 
-def test_what_is_no_call_costs_nothing_that_could_be_said(store):
-    (run,) = store.chosen(["a"])
-    stream = next(index for index, row in enumerate(run.rows) if row.role == "stream")
-    assert cost_of(store, View(runs=("a",), event=Spot("a", stream, 0)))[1] is False
+def test_a_kernel_of_the_path_has_no_slack(store):
+    said = _costs(store, "kernel", 3, "stream")
+    assert "slack 0 ns" in said
+    assert "of the critical path" in said
+    assert "Row" not in said
+
+
+@pytest.mark.parametrize(("key", "site"), [
+    ("chains", "call site: ggml_backend_cuda_synchronize (libggml-cuda.so)"),
+    ("profiled", "call site: serve.py(7): loop, through torch/nn/linear.py(3): forward"),
+])  # fmt: skip
+@pytest.mark.parametrize(("kind", "role"), [("sync", "api"), ("kernel", "stream")])
+def test_a_call_and_what_it_launched_say_where_in_the_program_it_was_made(store, key, site, kind, role):
+    assert site in _costs(store, kind, 1, role, key)
+
+
+def test_what_is_no_event_of_a_run_costs_nothing(store):
     assert cost_of(store, View(runs=("a",))) == ([], False)
     assert cost_of(store, View(runs=("a",), event=Spot("gone", 0, 0))) == ([], False)
 
@@ -88,4 +122,4 @@ def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
     monkeypatch.setattr(costs, "_MOST_EVENTS", 1)
     monkeypatch.setattr(costs, "calls_of", None)
     assert "(slack and gain)" in _costs(store, "sync", 2)
-    assert _costs(store, "launch", 9) == "[Ul([Li('NVTX: token 1')])]"
+    assert _costs(store, "launch", 9) == _costs(store, "kernel", 9, "stream") == "[Ul([Li('NVTX: token 1')])]"

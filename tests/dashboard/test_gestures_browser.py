@@ -150,6 +150,29 @@ def test_a_double_click_shows_the_token_under_it(page):
     assert low < GAP - PERIOD < high, "the start of the one in the middle, from the end of token 5"
 
 
+BACK = """
+const done = arguments[0], fetched = window.fetch;
+window.fetch = async (...asked) => {  // a server that takes its time
+  const answer = await fetched(...asked);
+  await new Promise((go) => setTimeout(go, 700));
+  return answer;
+};
+const press = () => document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'd', bubbles: true}));
+window.addEventListener('popstate', () => setTimeout(() => done(press()), 50), {once: true});
+history.back();
+"""
+
+
+def test_a_key_pressed_before_the_view_of_a_new_link_counts_from_it(page):
+    low, high = shown(page)
+    wheel(page, 0.5, 10, deltaY=-30)
+    until(page, lambda: shown(page) != (low, high), "the zoom")
+    page.execute_async_script(BACK)
+    by = 0.35 * (high - low)
+    there = pytest.approx((low + by, high + by), abs=2)
+    until(page, lambda: shown(page) == there, f"{there}, not {shown(page)}")
+
+
 def touch(page, kind, *points):
     fingers = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
     page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})

@@ -132,6 +132,7 @@ def test_the_chosen_event_says_what_its_hover_says_and_what_is_behind_it(page, a
         return data.find((trace) => trace.name === 'kernel').customdata.map((each) => each[1])""")
     lines = [line.text for line in page.browser.find_elements(By.CSS_SELECTOR, "#picked > p")]
     assert "<br>".join(lines[1:3]) in hover
+    says(page, "cost", "slack 0 ns")  # of the kernel
     page.open(f"{address}?run=a&token=5&find=synchronize&range=-{PERIOD}..0")
     page.press("n")
     says(page, "cost", "of the syncs")

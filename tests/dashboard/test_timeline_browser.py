@@ -297,7 +297,15 @@ return [origin + xaxis.l2p(bar.b + bar.s * arguments[2]), box.top + yaxis._offse
 
 
 def spot(page, *where):
-    return [round(each) for each in page.browser.execute_script(MIDDLE, *where)]
+    """Where to point at, px, once nothing above moves it any more."""
+    seen = []
+
+    def rests():
+        seen.append([round(each) for each in page.browser.execute_script(MIDDLE, *where)])
+        return len(seen) > 2 and seen[-1] == seen[-2] == seen[-3]
+
+    until(page.browser, rests, "it at rest")
+    return seen[-1]
 
 
 def click(page, x, y, shift=False):

@@ -15,7 +15,7 @@ from tests.tracer.machine import Machine, recorded
 from tracer import Trace, read
 from tracer.analysis.causality.dag import NEVER, Dag, Edges
 from tracer.analysis.causality.edges import KINDS
-from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path, path_shares
+from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path, path_shares
 from tracer.analysis.causality.positions import BESIDE, BESIDE_SYNC, by_position
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.errors import EmptyTraceError
@@ -39,6 +39,12 @@ def slack_of(trace: Trace) -> pd.DataFrame:
     causality, steps = Causality.of(trace), find_steps(trace)
     ends = StepEnds.of(causality, steps)
     return call_slack(causality, ends, critical_path(causality, ends), steps)
+
+
+def activities_of(trace: Trace) -> pd.DataFrame:
+    causality = Causality.of(trace)
+    ends = StepEnds.of(causality, find_steps(trace))
+    return activity_slack(causality, ends, critical_path(causality, ends))
 
 
 def edges_of(trace: Trace) -> set[tuple[str, int, int]]:
@@ -108,6 +114,22 @@ def test_graphs_that_follow_each_other_leave_the_host_beside_the_path() -> None:
     late = calls[(calls["step"] > 0) & (calls["step"] < 11)]
     assert (late["slack_ns"] == late["step"] * (302 - 23)).all()  # every launch is that much earlier than needed
     assert (late["on_path_ns"] == 0).all()
+    kernels = activities_of(trace).query("stream == stream.mode()[0]")
+    assert kernels["slack_ns"].tolist()[:11] == [0] * 11
+    assert kernels["on_path_ns"].tolist()[1:11] == [300] * 10
+
+
+def test_a_kernel_that_nothing_waits_for_can_end_whenever_it_likes() -> None:
+    script = Script()
+    for base in (0, 1000):
+        script.range("token", base, base + 900)
+        script.launch((base + 10, base + 20), (base + 30, base + 530))
+        script.launch((base + 40, base + 50), (base + 60, base + 160), stream=9)
+        script.sync(base + 60, base + 540)
+    found = activities_of(script.trace).sort_values("start")
+    assert found["on_path_ns"].tolist() == [0, 0, 500, 0]
+    assert found["slack_ns"].iloc[2] == 0
+    assert found["slack_ns"].iloc[3] > NEVER // 2
 
 
 def test_a_sync_that_waits_beside_the_path_costs_nothing() -> None:
@@ -294,6 +316,9 @@ def test_paths_are_whole_and_no_longer_than_their_steps(trace: Trace) -> None:
     slack = call_slack(causality, ends, pieces, steps)
     assert (slack["slack_ns"] >= 0).all()
     assert (slack.loc[(slack["on_path_ns"] > 0) & (slack["letter"] == "s"), "slack_ns"] == 0).all()
+    activities = activity_slack(causality, ends, pieces)
+    assert (activities["slack_ns"] >= 0).all()
+    assert (activities.loc[activities["on_path_ns"] > 0, "slack_ns"] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["llama1b-sccc-graph", "llama1b-saaas-node", "six-strategies"])

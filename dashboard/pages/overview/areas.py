@@ -55,7 +55,7 @@ def register(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("sums", "children"),
         Input("summed", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
         prevent_initial_call=True,
     )

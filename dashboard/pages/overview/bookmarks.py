@@ -51,7 +51,7 @@ def register(app: Dash, store: RunStore) -> None:
         Output("bookmark-list", "children"),
         Input("chosen", "data"),
         Input("bookmarks-kept", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
         prevent_initial_call=True,
     )

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
@@ -46,6 +46,7 @@ _BUTTONS = (
 )
 _FIELDS = ("token", "align", "timeline", "find", "only", "asked")
 _MOMENT = 0.3  # seconds in which a few small recordings are read, so that the table is sent once
+_WANTED = 1.5  # seconds in which those of a link are read, so that they are drawn once
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
@@ -54,6 +55,7 @@ def register(app: Dash, store: RunStore) -> None:
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
+    _causes(app, store)
     strip.register(app, store)
     ladder.register(app, store)
     compare.register(app, store)
@@ -77,19 +79,25 @@ def _table(app: Dash, store: RunStore) -> None:
         Output("reading", "disabled"),
         Output("reading-said", "children"),
         Output("revision", "data"),
+        Output("arrived", "data"),
         Input("url", "pathname"),
         Input("reading", "n_intervals"),
         Input("revision", "data"),
         State("url", "search"),
         State("view", "data"),
+        State("arrived", "data"),
     )
-    def load(_: Any, asks: int | None, before: int | None, search: str | None, data: Any) -> tuple[Any, ...]:
+    def load(
+        _: Any, asks: int | None, before: int | None, search: str | None, data: Any, there: list[str] | None
+    ) -> tuple[Any, ...]:  # fmt: skip
         view = View.parse(search) if data is None else View.from_data(data)
-        store.read_ahead(map(store.key_of, view.runs or ()))
-        if before is None and not asks:
-            store.wait(_MOMENT)
+        store.read_ahead(keys := [store.key_of(name) for name in view.runs or ()])
+        first = before is None and not asks
+        if first:
+            store.wait(_WANTED if keys else _MOMENT, keys)
         revision, progress = store.revision, store.progress()  # before the rows: the last call has all of them
         rows = rows_of(store.so_far(view.rates))
+        arrived = [run.identity for run in store.ready(keys, view.rates)] or [f"{progress.read} of {progress.total}"]
         return (
             [revision, asks],  # changed, so that the callback fires
             rows,
@@ -98,8 +106,14 @@ def _table(app: Dash, store: RunStore) -> None:
             {**GRID, "loading": False} if before is None else no_update,
             progress.done,
             progress_text(progress, store.reading()),
-            no_update if before == revision else revision,
+            no_update if first or before == revision else revision,
+            no_update if arrived == there else arrived,
         )
+
+    browser: Any = app
+    browser.clientside_callback(
+        ClientsideFunction("intertoken", "listed"), Input("listed", "data"), prevent_initial_call=True
+    )
 
 
 def progress_text(progress: Progress, reading: Sequence[str]) -> str:
@@ -201,49 +215,57 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("timeline", "figure"),
         Output("timeline", "style"),
         Output("timeline-holder", "style"),
-        *(Output(key, part) for key in ("idle", "causes") for part in ("figure", "style")),
-        *(Output(f"{key}-section", "style") for key in ("idle", "causes")),
-        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "causes")),
         Output("nothing", "children"),
         Output("nothing", "style"),
         Output("drawn", "data"),
         Input("screen", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
         State("drawn", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any] | None, _: int, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
         if screen is None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.ready(view.runs or (), view.rates)
         draws = [theme, *(run.identity for run in runs)]  # a run that was read again has a new identity
-        if ctx.triggered_id == "revision" and draws == drawn and not store.progress().done:
+        if ctx.triggered_id == "arrived" and draws == drawn and runs:
             raise PreventUpdate
         plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
         return (
             packed(plot),
             {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
-            *([no_update] * 8 if draws == drawn else _causes(runs, theme)),
             "" if runs else nothing_to_show(store.so_far(), store.progress(), watched, store.inbox is not None),
             _HIDDEN if runs else _SHOWN,
-            draws,
+            no_update if draws == drawn else draws,
         )
 
 
-def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
-    """Figures of the causes of idle time and gap, their styles, the sections' styles, and descriptions for screen
-    readers."""
-    idle, gap = idle_of(runs), causes_of(runs)
-    figures = [(causes_figure(each, theme), {"height": f"{causes_height(each)}px"}) for each in (idle, gap)]
-    return [
-        *chain.from_iterable(figures),
-        *(_SHOWN if each else _HIDDEN for each in (idle, gap)),
-        f"Causes of the idle time. {causes_text(idle)}",
-        f"Causes of the gap. {causes_text(gap)}",
-    ]
+def _causes(app: Dash, store: RunStore) -> None:
+    """The figures of the causes of idle time and gap, after the timeline; with descriptions for screen readers."""
+
+    @app.callback(
+        *(Output(key, part) for key in ("idle", "causes") for part in ("figure", "style")),
+        *(Output(f"{key}-section", "style") for key in ("idle", "causes")),
+        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "causes")),
+        Input("drawn", "data"),
+        State("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        runs, theme = store.ready(view.runs or (), view.rates), str((screen or {}).get("scheme", "light"))
+        idle, gap = idle_of(runs), causes_of(runs)
+        figures = [(causes_figure(each, theme), {"height": f"{causes_height(each)}px"}) for each in (idle, gap)]
+        return (
+            *chain.from_iterable(figures),
+            *(_SHOWN if each else _HIDDEN for each in (idle, gap)),
+            f"Causes of the idle time. {causes_text(idle)}",
+            f"Causes of the gap. {causes_text(gap)}",
+        )
 
 
 def nothing_to_show(

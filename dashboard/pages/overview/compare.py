@@ -90,7 +90,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("compare-poll", "disabled"),
         Output("compared", "data"),
         Input("steady", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         Input("compare-poll", "n_intervals"),
         State("view", "data"),
         State("compared", "data"),

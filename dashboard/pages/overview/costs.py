@@ -1,4 +1,4 @@
-"""Details of the chosen event: its place in the program and, for a call, slack, its row on the syncs page and the
+"""Details of the chosen event: its place in the program, its slack and, for a sync, its row on the syncs page and the
 predicted gain without it.
 
 Slack and gain take seconds, so the page polls until they are there. For long recordings only the syncs page computes
@@ -7,6 +7,7 @@ them, as its readers want them.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import Any, Final
 
 import pandas as pd
@@ -14,21 +15,19 @@ from dash import Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
-from dashboard.predictions import calls_of, gain_without
+from dashboard.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.text import plain
+from dashboard.text import brief_site, plain
 from dashboard.timeline.choice import found_in
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
 from dashboard.units import duration
 from dashboard.view import View, with_fields
-from tracer.analysis.call_sites import call_sites
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
-from tracer.schema import PYTHON_FUNCTION
 from tracer.signed import percent
 from tracer.trace import Trace
 
@@ -50,7 +49,7 @@ def register(app: Dash, store: RunStore) -> None:
         Output("cost", "children"),
         Output("cost-poll", "disabled"),
         Input("chosen", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         Input("cost-poll", "n_intervals"),
         State("view", "data"),
         prevent_initial_call=True,
@@ -67,35 +66,48 @@ def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
     run, spot = found_in(store.ready(view.runs or (), view.rates), view.event), view.event
     if run is None or spot is None or run.trace is None:
         return [], False
-    made = made_at(run.trace, run.rows[spot.row], spot.event)
-    costs, pending = _costs(store, view, run, run.rows[spot.row], spot.event) if run.syncs is not None else ([], False)
-    return [*([html.Ul([html.Li(line) for line in made])] if made else []), *costs], pending
+    row = run.rows[spot.row]
+    site, awaits = _site(store, run, row, spot.event)
+    made = [html.Li(line) for line in made_at(run.trace, row, spot.event)] + site
+    costs, pending = _costs(store, view, run, row, spot.event) if run.syncs is not None else ([], False)
+    return [*([html.Ul(made)] if made else []), *costs], awaits or pending
 
 
 def made_at(trace: Trace, row: Row, event: int) -> list[str]:
-    """NVTX ranges, operator and call site of an event's call; only those that are recorded."""
+    """NVTX ranges and operator of an event's call; only those that are recorded."""
     call = launch_of(trace, row, event)
     if call is None:
         return []
     ranges = open_ranges(trace, int(call["process"]), int(call["thread"]), int(call["start"]))
     path, operator = own_ranges(ranges), operator_in(ranges)
     said = [f"NVTX: {plain(' › '.join(path), 300)}"] if path else []
-    said += [f"operator: {plain(operator, 120)}"] if operator else []
-    if (ranges["domain"] == PYTHON_FUNCTION).any():
-        here = trace["api"].loc[[call.name]]
-        site = call_sites(Trace({"nvtx": ranges}), here).iloc[0]
-        through = f", through {plain(site['through'], 120)}" if site["through"] else ""
-        said.append(f"call site: {plain(site['site'], 200)}{through}")
-    return said
+    return said + ([f"operator: {plain(operator, 120)}"] if operator else [])
+
+
+def _site(store: RunStore, run: Run, row: Row, event: int) -> tuple[list[html.Li], bool]:
+    """Where in the program an event's call was made, and whether that is still being looked up."""
+    call = None if run.trace is None else launch_of(run.trace, row, event)
+    if run.trace is None or call is None:
+        return [], False
+    answer = site_of(store, run, run.trace["api"].loc[[call.name]])
+    if not answer.done():
+        return [], True
+    if answer.exception() is not None or not answer.result()[0]:
+        return [], False
+    site, way = answer.result()
+    said = [f"call site: {brief_site(site, 200)}", *([f"through {brief_site(way)}"] if way else [])]
+    return [html.Li(", ".join(said), title=plain(site, 300))], False
 
 
 def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple[list[Any], bool]:
     assert run.syncs is not None
     assert run.trace is not None
-    if row.role != "api":
-        return [], False
+    if row.role == "stream":
+        long = len(run.trace) > _MOST_EVENTS
+        said_of, more = ("", False) if long else _slack(activities_of(store, run), _activity(row, event))
+        return ([html.P(said_of)] if said_of else []), more
     calls = run.syncs.calls
-    place = _place(calls, int(row.start[event]), row.process, row.thread)
+    place = _place(calls, _call(row, event)) if row.role == "api" else None
     if place is None:
         return [], False
     of_run = View(runs=(run.key,), theme=view.theme, rates=run.rates).query()
@@ -109,26 +121,37 @@ def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple
         said += [html.A("Predict the run without it", href=try_it, id="to-what-if")]
     if len(run.trace) > _MOST_EVENTS:
         return ([html.P([*said, " (slack and gain)"])] if said else []), False
-    slack, pending = _slack(store, run, place)
+    slack, pending = _slack(calls_of(store, run), _call(row, event))
     gain, more = _gain(store, run, sync) if sync is not None else ("", False)
     parts = [part for part in (slack, gain) if part]
     return [html.P([*said, *([" · "] if said and parts else []), " · ".join(parts)])], pending or more
 
 
-def _place(calls: pd.DataFrame, start: int, process: int, thread: int) -> pd.Series | None:
-    """The call of a step, as `SyncReport.calls` has it."""
-    mine = calls[(calls["start"] == start) & (calls["process"] == process) & (calls["thread"] == thread)]
+def _call(row: Row, event: int) -> dict[str, int]:
+    return {"start": int(row.start[event]), "process": row.process, "thread": row.thread}
+
+
+def _activity(row: Row, event: int) -> dict[str, int]:
+    number = int(row.events["correlation"].iloc[event])
+    of_row = {"process": row.process, "device": row.device, "stream": row.stream}
+    return of_row | {"start": int(row.start[event]), "end": int(row.end[event]), "correlation": number}
+
+
+def _place(table: pd.DataFrame, wanted: dict[str, int]) -> pd.Series | None:
+    """The first row with these values."""
+    mine = table[table["start"] == wanted["start"]]
+    for column, value in wanted.items():
+        mine = mine[mine[column] == value]
     return None if mine.empty else mine.iloc[0]
 
 
-def _slack(store: RunStore, run: Run, place: pd.Series) -> tuple[str, bool]:
-    """How much later it could return, and whether that is still being computed."""
-    answer = calls_of(store, run)
+def _slack(answer: Future[pd.DataFrame], wanted: dict[str, int]) -> tuple[str, bool]:
+    """How much later a call or an activity could end, and whether that is still being computed."""
     if not answer.done():
         return _WAITED, True
     if (problem := answer.exception()) is not None:
         return _why(problem), False
-    found = _place(answer.result(), int(place["start"]), int(place["process"]), int(place["thread"]))
+    found = _place(answer.result(), wanted)
     if found is None:
         return "", False
     slack, on_path = int(found["slack_ns"]), int(found["on_path_ns"])

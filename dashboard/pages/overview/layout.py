@@ -37,7 +37,8 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": Fal
 
 def sections() -> list[Any]:
     """The page's elements."""
-    stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
+    stores = [*(dcc.Store(id=key) for key in ("listed", "arrived", "drawn")),
+              dcc.Interval(id="reading", interval=1000, disabled=True)]  # fmt: skip
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
     return [*stores, *tools.stores(), *ahead.stores(), *shown]
 

@@ -160,7 +160,7 @@ def _say(app: Dash, store: RunStore) -> None:
         Output("measured", "children"),
         Output("picked", "children"),
         Input("chosen", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
         prevent_initial_call=True,
     )
@@ -203,7 +203,7 @@ def _map(app: Dash, store: RunStore) -> None:
         Output("minimap-holder", "style"),
         Output("mapped", "data"),
         Input("steady", "data"),
-        Input("revision", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
         State("mapped", "data"),
         prevent_initial_call=True,

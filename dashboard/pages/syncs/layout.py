@@ -18,12 +18,14 @@ _SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
 COLUMNS: list[dict[str, Any]] = [
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("what", "Wait", 116, "A sync, a blocking copy, or a polling loop"),
-    number("gain", "Tokens/s without it", "", 165, "Predicted; the most expensive sync is first")
+    number("gain", "Tokens/s without it", "", 155, "Predicted; the most expensive sync is first")
     | {"valueFormatter": _GAIN, "initialSort": "desc"},
-    words("margin", "Model margin", 165, "Of the prediction") | {"type": "rightAligned", "sortable": False},
+    words("margin", "Model margin", 148, "Of the prediction") | {"type": "rightAligned", "sortable": False},
     number("gap_us", "Gap, µs", "", 84, "Predicted change of the median gap") | {"valueFormatter": _GAP},
     words("verdict", "Verdict", 280, "From the data flow and the critical path") | {"minWidth": 280, "flex": 3},
     words("name", "Call", 226) | {"minWidth": 226, "flex": 2, **_SHORT_NAME},
+    words("site", "Call site", 228, "The function of the program that calls it")
+    | {"minWidth": 228, "flex": 2, "valueFormatter": {"function": "middleCut(params.value, 40)"}},
     links("try", "Try", 84, "Predict the run without it"),
     links("show", "Timeline", 92, "Show it in one token"),
     words("waits_for", "Waited for", 120, "The activity it usually waited for; empty if the stream was idle")
@@ -41,8 +43,9 @@ COLUMNS: list[dict[str, Any]] = [
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns; NVTX ranges only if there are any, kinds only if there are several."""
-    hidden = {"path": not any(row["path"] for row in rows), "what": len({row["what"] for row in rows}) < 2}
+    """The columns; NVTX ranges and call sites only if there are any, kinds only if there are several."""
+    hidden = {name: not any(row[name] for row in rows) for name in ("path", "site")}
+    hidden |= {"what": len({row["what"] for row in rows}) < 2}
     return [column | {"hide": hidden.get(column["field"], False)} for column in COLUMNS]
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar
 import pandas as pd
 
 from dashboard.frame import link
-from dashboard.predictions import gain_without, slack_of
+from dashboard.predictions import gain_without, site_of, slack_of
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.text import plain
-from dashboard.view import View, span, with_fields
+from dashboard.text import brief_site, plain
+from dashboard.view import Spot, View, span, with_fields
 from tracer.analysis.calls import SYNC
 from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
@@ -32,7 +32,7 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
     Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
     waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
     (of the tokens/s, share), gap_us (by which the median gap changes), gain_text and gap_text (the same in words),
-    verdict, pending, and show and try (links).
+    verdict, pending, site (where in the program it was called, "" if unknown), and show and try (links).
     """
     if run.syncs is None:
         return []
@@ -42,8 +42,10 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
         by_position = slack.set_index("position").to_dict("index")
     rows = []
     for place in inventory_of(store, run):
+        at = known(site_of(store, run, place.call))
+        site = {"site": _PENDING if at is None else brief_site(at[0], 200) if isinstance(at, tuple) else ""}
         if place.row["what"] != WAITS[SYNC]:
-            nothing = {"verdict": "", "pending": False, "try": ""}
+            nothing = {"verdict": "", "pending": at is None, "try": ""} | site
             show = f"[token {place.step}]({timeline_link(run, place, theme)})"
             rows.append(place.row | _slack(None) | _gain("") | nothing | {"show": show})
             continue
@@ -54,9 +56,10 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
             place.row
             | _slack(by_position.get(position))
             | _gain(gain)
+            | site
             | {
                 "verdict": _verdict(slack, by_position.get(position), gain),
-                "pending": slack is None or gain is None,
+                "pending": slack is None or gain is None or at is None,
                 "show": f"[token {place.step}]({timeline_link(run, place, theme)})",
                 "try": f"[what if]({link('whatif/', ADDRESS)}{with_fields(what_if, {'without': position})})",
             }
@@ -108,12 +111,11 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
 
 @dataclass(frozen=True)
 class Place:
-    """A row of the inventory without answers, and a step that has that sync: its number, start and end (ns)."""
+    """A row of the inventory without answers, and a step that has that sync: its number, and the call."""
 
     row: dict[str, Any]
     step: int
-    start: int
-    end: int
+    call: pd.DataFrame
 
 
 def inventory_of(store: RunStore, run: Run) -> list[Place]:
@@ -143,15 +145,18 @@ def _inventory(run: Run) -> list[Place]:
             "thread": f"{name} {thread}".strip(),
             "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
         }
-        places.append(Place(found, int(call["step"]), start, int(call["end"])))
+        places.append(Place(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
     return places
 
 
 def timeline_link(run: Run, place: Place, theme: str) -> str:
-    """The overview at a sync of a step, zoomed to it."""
+    """The overview at a sync of a step, zoomed to it, which is selected."""
     assert run.tokens is not None
     token = run.tokens.clamp(int(run.tokens.step.searchsorted(place.step)))
-    start, end = (time - run.tokens.anchor(token, "end") for time in (place.start, place.end))
-    margin = max(2 * (end - start), 5_000)
-    view = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=theme, rates=run.rates)
+    begin, end, process, thread = (int(place.call[name].iloc[0]) for name in ("start", "end", "process", "thread"))
+    low, high = (time - run.tokens.anchor(token, "end") for time in (begin, end))
+    margin = max(2 * (high - low), 5_000)
+    rows = [i for i, r in enumerate(run.rows) if (r.role, r.process, r.thread) == ("api", process, thread)]
+    event = Spot(run.key, rows[0], int(run.rows[rows[0]].start.searchsorted(begin))) if rows else None
+    view = View((run.key,), token, range=span(low - margin, high + margin), theme=theme, event=event, rates=run.rates)
     return link("", ADDRESS) + view.query()

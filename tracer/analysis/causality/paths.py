@@ -218,15 +218,12 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps
         that it launched), slack_ns (how much later a sync could return, or a copy or launch begin, without delaying the
         end of any step; `NEVER` if it never would).
     """
-    calls, dag = causality.segments.calls, causality.dag
-    deadlines = np.full(len(dag.time), NEVER)
-    deadlines[ends.table["point"]] = ends.table["end"]
-    slack = dag.slack(dag.time, deadlines)
+    calls, slack = causality.segments.calls, _slack(causality, ends)
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     chosen = np.flatnonzero((at >= 0) & calls["letter"].isin([SYNC, *COPIES, *LAUNCHES]).to_numpy())
     table = calls.iloc[chosen][["start", "end", "process", "thread", "name", "letter", "row"]].reset_index(drop=True)
     point = np.where(table["letter"] == SYNC, 2 * chosen + 1, 2 * chosen)
-    table["slack_ns"] = np.minimum(slack[point], NEVER)
+    table["slack_ns"] = slack[point]
     inside = pieces[pieces["kind"].isin([KINDS[CALL], KINDS[RETURN], KINDS[LAUNCH]])]
     call = np.where(inside["kind"] == KINDS[LAUNCH], inside["by"], inside["of"])
     on_path = (inside["end"] - inside["start"]).groupby(call).sum()
@@ -235,6 +232,31 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps
     table = table.sort_values(["step", "start"], kind="stable", ignore_index=True)
     table.insert(1, "position", table.groupby("step").cumcount() + 1)
     return table
+
+
+def activity_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame) -> pd.DataFrame:
+    """Every kernel, copy, memset and graph: how much of the path it takes, and how much later it could end.
+
+    Returns:
+        Columns start, end, process, device, stream, correlation, on_path_ns, and slack_ns (by which it could end later
+        before any step ends later; `NEVER` where none ever would).
+    """
+    segments, columns = causality.segments, ["start", "end", "process", "device", "stream", "correlation"]
+    rows = np.arange(len(segments.activities))
+    inside = pieces[pieces["kind"].isin([KINDS[DEVICE], COMMUNICATION])]
+    on_path = (inside["end"] - inside["start"]).groupby(inside["of"]).sum()
+    return segments.activities[columns].assign(
+        slack_ns=_slack(causality, ends)[segments.starts(rows) + 1],
+        on_path_ns=on_path.reindex(rows + len(segments.calls), fill_value=0).to_numpy(),
+    )
+
+
+def _slack(causality: Causality, ends: StepEnds) -> Ints:
+    """How much later each point may be before a step ends later, ns; `NEVER` at most."""
+    dag = causality.dag
+    deadlines = np.full(len(dag.time), NEVER)
+    deadlines[ends.table["point"]] = ends.table["end"]
+    return np.minimum(dag.slack(dag.time, deadlines), NEVER)
 
 
 def path_shares(pieces: pd.DataFrame) -> pd.DataFrame:
