@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import MARGIN, Plot, left_of
+from dashboard.figures.timeline import MARGIN, Plot, left_of, letters_of
 from dashboard.palette import COLOURS, FONT, THEMES, Theme
-from dashboard.text import markup
+from dashboard.text import apart, markup
 from dashboard.timeline.minimap import Busy
 from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NAMES
 from tracer.engines.engine import EAGER, PREFILL
@@ -79,7 +79,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
             **axis,
             "range": [0, max(len(lanes), 1)],
             "tickvals": [len(lanes) - 0.5 - lane for lane in range(len(lanes))],
-            "ticktext": [markup(lane.name, 16) for lane in lanes],
+            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width))],
             "ticklabelstandoff": 8,
         },
         "annotations": words,

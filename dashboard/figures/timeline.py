@@ -64,6 +64,11 @@ def left_of(width: int) -> int:
     return 112 if width < _NARROW else 145
 
 
+def letters_of(width: int) -> int:
+    """How many letters of a name fit there."""
+    return round((left_of(width) - 10) / _PER_LETTER)
+
+
 def timeline_figure(plot: Plot) -> go.Figure:
     """A plot as a figure, validated by Plotly."""
     return go.Figure(plot, skip_invalid=False)
@@ -230,7 +235,7 @@ def _layout(
 ) -> dict[str, object]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
-    letters = round((left_of(width) - 10) / _PER_LETTER)
+    letters = letters_of(width)
     return {
         "barmode": "overlay",
         "hovermode": "closest",
