@@ -38,7 +38,7 @@ def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[li
         anchor: time 0, ns of the recording.
         waits: as returned by `marks.waits_of`.
     """
-    columns = [row.events[c].to_numpy()[index].tolist() for c in ("stream", "correlation", "bytes", "shape")]
+    columns = [row.events[c].iloc[index].tolist() for c in ("stream", "correlation", "bytes", "shape")]
     lengths = (row.end[index] - row.start[index]).tolist()
     each = zip(times_of(row, index, anchor), *columns, lengths, _waits(row, index, waits), strict=True)
     return [
