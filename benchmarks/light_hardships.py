@@ -171,6 +171,11 @@ class Hardships:
         subprocess.run(["pkill", "-f", "light_hardships.py --program"], check=False)
         return {"code": code, "said": said.strip(), "left": len(left)}
 
+    def full_memory(self, target: Path) -> Row:
+        """There is no room for a ring."""
+        with no_shared_memory():
+            return self.under(target, *itself())
+
     def full_disk(self, target: Path) -> Row:
         """The recording does not fit on its disk, and is recovered onto another."""
         with small_disk(self.work) as disk:
@@ -209,8 +214,7 @@ def main() -> None:
         )
         tried.each("recorder killed", tried.killed)
         tried.each("disk full", tried.full_disk)
-        with no_shared_memory():
-            tried.each("shared memory full", lambda target: tried.under(target, *itself()))
+        tried.each("shared memory full", tried.full_memory)
         if options.nsys and shutil.which("nsys"):
             profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "-o", f"{folder}/report")
             tried.each("nsys inside", lambda target: tried.under(target, *profile, *itself()))
