@@ -97,13 +97,18 @@ def wait_until_ready(server: subprocess.Popen[str]) -> float:
     raise SystemExit(f"vllm serve does not answer, exit code {server.poll()}")
 
 
-def rings() -> dict[str, int]:
+def recordings() -> set[Path]:
+    """Return the folders of the recordings that are being made."""
+    return set(Path("/dev/shm").glob("intertoken-light-*"))
+
+
+def rings(folders: set[Path]) -> dict[str, int]:
     """Return the allocated memory of each ring, bytes."""
-    files = Path("/dev/shm").glob("intertoken-light-*/*")
+    files = [path for folder in folders for path in folder.glob("*")]
     return {path.name: path.stat().st_blocks * 512 for path in files}
 
 
-def sample(server: subprocess.Popen[str], clients: Clients, begun: float) -> dict[str, Any]:
+def sample(server: subprocess.Popen[str], clients: Clients, begun: float, folders: set[Path]) -> dict[str, Any]:
     """Return one row."""
     processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
     resident = {}
@@ -112,7 +117,7 @@ def sample(server: subprocess.Popen[str], clients: Clients, begun: float) -> dic
             shared = process.memory_info()
             name = "recorder" if process.pid == server.pid else process.name()
             resident[f"{name} {process.pid}"] = {"rss": shared.rss, "private": shared.rss - shared.shared}
-    return {"s": round(time.monotonic() - begun, 1), "memory": resident, "rings": rings(),
+    return {"s": round(time.monotonic() - begun, 1), "memory": resident, "rings": rings(folders),
             "requests": clients.requests, "tokens": clients.tokens}  # fmt: skip
 
 
@@ -143,10 +148,11 @@ def main() -> None:
     serve = [part.format(model=options.model) for part in SERVE]
     with tempfile.TemporaryDirectory() as folder:
         trace, said = Path(folder, "recording"), Path(folder, "said")
+        before = recordings()
         command = [sys.executable, "-m", "intertoken", "record", "--force", "-o", str(trace), "--", *serve]
         with said.open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, text=True) as server:
             try:
-                found = soak(server, options)
+                found = soak(server, options, before)
             finally:
                 server.send_signal(signal.SIGINT)
                 begun = time.monotonic()
@@ -169,14 +175,15 @@ def main() -> None:
     print(json.dumps(shown, indent=1), *found["watch"][-1:], facts.get("info", ""), facts.get("gaps", ""), sep="\n")
 
 
-def soak(server: subprocess.Popen[str], options: argparse.Namespace) -> dict[str, Any]:
+def soak(server: subprocess.Popen[str], options: argparse.Namespace, before: set[Path]) -> dict[str, Any]:
     """Serve for the given time."""
     took = wait_until_ready(server)
+    folders = recordings() - before
     print(f"serving after {took:.0f} s", flush=True)
     clients, begun, rows, watched = Clients(options.clients), time.monotonic(), list[dict[str, Any]](), list[str]()
     while time.monotonic() < begun + options.seconds and server.poll() is None:
         time.sleep(EVERY)
-        rows.append(sample(server, clients, begun))
+        rows.append(sample(server, clients, begun, folders))
         if len(rows) % 12 == 0:
             watched.append(intertoken("watch", "--once"))
     clients.stop()

@@ -1,11 +1,13 @@
 """The benchmark of the light recorder's cost in an engine: whole, over an engine and a driver without a GPU."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.tracer import fake_cuda
@@ -30,7 +32,7 @@ def test_a_round_over_an_engine_like_vllm(tmp_path: Path, in_child: bool) -> Non
         "FAKE_CUPTI": str(cuda / "libcupti.so.13"), "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(in_child)),
     }  # fmt: skip
     command = [sys.executable, ROOT / "benchmarks" / "light_blocks.py", "vllm", "-o", tmp_path / "out.json",
-               "--cases", "b1,b8", "--pairs", "3", "--steps", "40"]  # fmt: skip
+               "--cases", "b1,b8", "--pairs", "3", "--steps", "40", "--turns", "0.4"]  # fmt: skip
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "out.json").read_text())
@@ -40,4 +42,20 @@ def test_a_round_over_an_engine_like_vllm(tmp_path: Path, in_child: bool) -> Non
         assert len(case["rates"]["recorded"]) == len(case["rates"]["paused"]) == len(case["told"]["idle_us"]) == 3
         assert case["told"]["graph_launches"] + case["told"]["kernels"] >= 3 * 40
         assert case["truth"]["busy_us"] > 0
+        assert len(case["turns"]["recorded_us"]) == len(case["turns"]["paused_us"]) > 3
     assert "b8: slowdown" in done.stdout
+
+
+def test_turns_are_compared_with_their_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 1 ms, of 1.1 ms in recorded turns; those that begin early in a turn, or lie in two, do not count."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    light_turns = importlib.import_module("light_turns")
+    since = 10 + 0.03 * np.arange(8)
+    on = np.array([False, True, True, False] * 2)
+    times = [10.0]
+    while times[-1] < since[-1] + 0.03:
+        turn = np.searchsorted(since, times[-1] - light_turns.SETTLE_S / 2, side="right") - 1
+        times.append(times[-1] + (0.0011 if on[max(turn, 0)] else 0.001))
+    found = light_turns.compared([np.array(times[:90]), np.array(times[90:])], since, on)
+    assert found["recorded_us"] == pytest.approx([1100] * 4)
+    assert found["paused_us"] == pytest.approx([1000] * 4)
