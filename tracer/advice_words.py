@@ -1,4 +1,4 @@
-"""Advice as facts, for programs, and in sentences; the one source of both for the command and the page."""
+"""Advice as JSON and in sentences, for the command and the page."""
 
 from __future__ import annotations
 

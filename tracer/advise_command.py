@@ -85,7 +85,7 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _show_eager(facts: dict[str, Any]) -> None:
-    """The kernels launched beside a graph; the gain is a prediction without a margin."""
+    """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo("\neager launches around the graph, by the time in which the device idles before them:")
         rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
