@@ -180,7 +180,7 @@ def advise(
         try:
             prediction = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
-            refused[label] = str(problem)
+            refused[label] = str(problem).removeprefix(f"{label}: ").removeprefix(f"{label} is impossible: ")
         except CannotTellError as problem:
             withheld[label] = str(problem)
         except (UsageError, TraceError):
