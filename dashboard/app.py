@@ -40,7 +40,7 @@ class Serving:
         hosts: names accepted in the Host header; None for any.
         token: token that readers must give; None for none.
         uploads: an empty directory for uploaded recordings; None to disable uploads.
-        upload_limit: most bytes of an uploaded recording.
+        upload_limit: maximum number of bytes of an uploaded recording.
         recorder: starts recordings for readers; None to disable them. Its creator closes it.
         proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server trusts (waitress:
             `trusted_proxy`); None for none.

@@ -1,4 +1,4 @@
-"""Slow answers: computed in the background, once for all readers; the latest ones are kept.
+"""Computes slow answers in the background, once for all readers, and keeps the latest ones.
 
 This uses threads instead of Dash's background callbacks, which start a process per question and would need the
 recording pickled or read again. All readers with the same question share one answer, and the page polls for it, so any
@@ -55,14 +55,14 @@ class Background:
         self, lane: str, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int] = lambda _: 1,
         most: int = _MOST_KEPT,
     ) -> Future[Answer]:  # fmt: skip
-        """The answer to a question, perhaps not ready yet; asking again returns the same one.
+        """The answer to a question, possibly not ready yet; asking again returns the same one.
 
         Args:
             lane: the lane of the question.
             question: identifies the answer.
             work: computes the answer.
-            weight: how much memory the answer takes, in events.
-            most: how many of the lane's answers are kept.
+            weight: the memory that the answer takes, in events.
+            most: the number of the lane's answers that are kept.
         """
         with self._lock:
             if question in self._asked:
@@ -83,7 +83,7 @@ class Background:
             return future
 
     def now(self, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int]) -> Answer:
-        """The same, computed in the calling thread unless it is known; for parts that several answers need."""
+        """As `ask`, but computed in the calling thread unless it is known; for parts that several answers need."""
         with self._lock:
             known = self._asked.get(question)
             future: Future[Answer] = known.future if known else Future()
@@ -104,7 +104,7 @@ class Background:
             _find(future, work)
 
     def _forget(self) -> None:
-        """Drop the least recently used answers while they weigh too much."""
+        """Drop the least recently used answers until the weight is below the limit."""
         done = [(question, one) for question, one in self._asked.items() if one.future.done()]
         weights = [1 if one.future.exception() else one.weight(one.future.result()) for _, one in done]
         total, held = sum(weights), Counter(one.lane for _, one in done)

@@ -1,8 +1,8 @@
-"""Bookmarks of a recording in a file beside it, NAME.bookmarks.json, if this server may write there.
+"""Bookmarks of a recording in a file next to it, NAME.bookmarks.json, if this server may write there.
 
 The file is JSON: {"bookmarks": [{"low": ns, "high": ns, "note": text, "within": text}, ...]}, times from the start of
-the first token's compute; `within` names the part of a recording that holds several runs. A file of another form, too
-large a file, or anything but a regular file is ignored and never overwritten.
+the first token's compute; `within` names the part of a recording that holds several runs. A file with other contents,
+one that is too large, or anything but a regular file is ignored and never overwritten.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
     others = [one for one in before.bookmarks if one.within != run.within] if before else []
     own = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
     if len(others) + len(own) > MOST_BOOKMARKS:
-        raise UsageError(f"a recording has room for {MOST_BOOKMARKS} bookmarks")
+        raise UsageError(f"a recording can have at most {MOST_BOOKMARKS} bookmarks")
     try:
         _write(file, _File(bookmarks=[*others, *own]).model_dump())
     except OSError as problem:

@@ -54,8 +54,8 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     metavar="TOKEN",
     envvar=VARIABLE,
     show_envvar=True,
-    help="Token that readers must give; other users see it here, but not in the variable.  "
-    "[default: a new one, printed as a link]",
+    help="Token that readers must give. Other users of this machine can see it on the command line, but not in the "
+    "variable.  [default: a new one, printed as a link]",
 )
 @click.option(
     "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the token from the only line of a file."
@@ -82,7 +82,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     "names",
     multiple=True,
     metavar="NAME",
-    help="Also accept this host name, for example behind a proxy; repeatable.",
+    help="Also accept this host name, for example behind a proxy; may be repeated.",
 )
 @click.option("--upload/--no-upload", "takes", default=True, help="Whether readers may upload recordings.")
 @click.option(
@@ -108,7 +108,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 @click.option(
     "--record-to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
     help="Directory for these runs, shown as well.  [default: the first directory that is given; "
-    "without one they are gone when the command ends]",
+    "without one they are removed when the command ends]",
 )  # fmt: skip
 @click.option(
     "--reader-memory", default=lambda: _memory() // 10**6, type=click.IntRange(1), metavar="MB",
@@ -199,7 +199,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
         if is_readable_by_others(file):
             click.echo(f"warning: {file} can be read by others: chmod 600 {file}", err=True)
     elif token == "":
-        raise click.BadParameter("is empty; `auto` makes one", param_hint="--token")
+        raise click.BadParameter("is empty; use `auto` to generate one", param_hint="--token")
     elif token == "auto":
         return new_token()
     if len(token) < LONG:

@@ -1,4 +1,4 @@
-"""The page's message after a server error: in place, copyable, and without internal details."""
+"""The page's message after a server error: shown in place, and without internal details."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def say(problem: Exception) -> None:
         message = f"{plain(str(problem), 600)} ({when})"
     else:
         message = (
-            f"The server failed at this, and the page shows what it showed before. Change something or load the page "
-            f"again; if it stays so, the output of intertoken dashboard says why: failure {number}, {when}."
+            f"The server failed to handle this, so the page is unchanged. Change something or reload the page. If it "
+            f"fails again, the output of intertoken dashboard has the details: failure {number}, {when}."
         )
     set_props("failure-said", {"children": message})
     set_props("failure", {"hidden": False})
@@ -59,7 +59,7 @@ def catch(server: Flask) -> None:
     def answer(problem: Exception) -> Answer | HTTPException:
         if isinstance(problem, HTTPException):
             return problem
-        message = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
+        message = f"The server failed to answer; its output has the details: failure {_logged(problem)}.\n"
         return Response(message, 500, mimetype="text/plain")
 
 

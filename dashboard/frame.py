@@ -29,7 +29,7 @@ class Page:
     Attributes:
         address: relative to the root, "" or such as "graph/".
         name: in the navigation and the title.
-        motto: what it shows, in a few words.
+        motto: a short description of its contents.
         sections: makes the contents of its <main>, and its stores.
         register: registers its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
             `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
@@ -56,7 +56,7 @@ def add_pages(
         pages: in the order of the navigation.
         store: their runs.
         prefix: path before all addresses in the browser, "" or such as "/tool".
-        upload_limit: most bytes of an upload, 0 to disable uploads.
+        upload_limit: maximum number of bytes of an upload, 0 to disable uploads.
     """
     apps = []
     for page in pages:

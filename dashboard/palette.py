@@ -47,15 +47,15 @@ KINDS: Final = tuple(COLOURS)
 """The order of the legend, and the codes that the timeline's tables hold."""
 
 HOLES: Final = {"before_graph": "|", "between_kernels": ".", "after_graph": "-"}
-"""Where a device idles inside a step -> the pattern, as Plotly calls it, on the colour of the gap, which itself has
-none."""
+"""Place of idle time -> Plotly's name of the pattern, drawn on the colour of the gap; the gap itself has no
+pattern."""
 
 HOLE_SWATCHES: Final = {
     "before_graph": "repeating-linear-gradient(90deg, #6B7480 0 1px, #F0E44280 1px 4px)",
     "between_kernels": "radial-gradient(circle, #6B7480 1px, #F0E44280 1.2px) 0 0 / 4px 4px",
     "after_graph": "repeating-linear-gradient(0deg, #6B7480 0 1px, #F0E44280 1px 4px)",
 }
-"""The same as a legend shows it, in CSS."""
+"""The patterns in the legend, as CSS."""
 
 DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"})
 """Kinds whose colour is so light that text on it is dark."""

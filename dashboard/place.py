@@ -47,7 +47,8 @@ class Place:
     _share: float | None = None
 
     def read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
-        """Its runs; a second caller waits for the first. `arrived` is called once they are read."""
+        """Read the runs of the recording; a second caller waits for the first. `arrived` is called once they are
+        read."""
         with self._lock:
             if self.runs is not None:
                 return self.runs
@@ -71,12 +72,13 @@ class Place:
         return runs
 
     def holds(self, key: str) -> bool:
-        """Whether a run with this key can only be in this recording."""
+        """Whether this recording is the only one that can have a run with this key."""
         return key == self.key or key.startswith(f"{self.key}~")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its names wherever it is shown, alone or beside others of the same name; its key first."""
+        """All names under which the recording can be shown, also beside others of the same name; the key comes
+        first."""
         alone, parent = name_of(self.path), self.path.absolute().parent.name
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)
 
@@ -96,7 +98,7 @@ class Place:
         return self.runs is None and self._share is not None
 
     def so_far(self) -> list[Run]:
-        """Its runs or, until they are read, a placeholder."""
+        """The runs of the recording or, until they are read, a placeholder."""
         if self.runs is not None:
             return self.runs
         message = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"

@@ -56,7 +56,7 @@ def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
 
 
 def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
-    """The same of what ran on the device, see `paths.activity_slack`."""
+    """The slack of what ran on the device, see `paths.activity_slack`."""
 
     def work() -> pd.DataFrame:
         causality = _causality(store, run)
@@ -73,13 +73,13 @@ def _calls(store: RunStore, run: Run) -> pd.DataFrame:
 
 
 def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, str]]:
-    """Where in the program a call was made, and through what, see `call_sites`; "" where no function is recorded.
+    """The call site of a call, and the function it went through, see `call_sites`; "" if no function is recorded.
 
     The run is read again if its Python functions were left out.
 
     Args:
-        store: that has the run.
-        run: which.
+        store: the store of the run.
+        run: the run.
         call: a row with start (ns), process, thread and correlation.
     """
     process, thread, start = (int(call[name].iloc[0]) for name in ("process", "thread", "start"))
@@ -137,7 +137,7 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
 
 @dataclass(frozen=True)
 class Sites:
-    """Where in the program a run's host spends its time.
+    """The call sites at which a run's host spends its time.
 
     Attributes:
         idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.

@@ -12,7 +12,7 @@ from dashboard.text import plain
 from tracer.analysis.distortion import RATES
 
 MOST_RATES: Final = 24
-"""Most runs with a rate in a view, to bound the link."""
+"""Maximum number of runs with a rate in a view, to limit the length of its link."""
 _LOW, _HIGH = RATES
 _NUMBER: Final = re.compile(r"\d{1,20}(\.\d{0,20})?(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
@@ -50,7 +50,7 @@ def rate_of(given: Any) -> float | None:
 
 
 def with_rate(rates: Iterable[Rate], run: str, steps_per_s: float | None) -> tuple[Rate, ...]:
-    """The rates after setting a run's, None to remove it.
+    """Set the rate of a run, or remove it with None; returns the new rates.
 
     Raises:
         NoRate: the view already has the maximum number of rates.

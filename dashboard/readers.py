@@ -32,7 +32,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def half_of_memory() -> int:
-    """Half of the memory of this machine or container, bytes."""
+    """Half the memory of this machine or container, bytes."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(whole, int(_CGROUP.read_text())) // 2
@@ -94,7 +94,7 @@ class Readers:
         self._give_back(self._take_process())
 
     def close(self) -> None:
-        """End the processes, whatever they are doing, and remove their files."""
+        """Terminate the processes and remove their files."""
         with self._lock:
             self._closed = True
             every = list(self._all)
@@ -190,10 +190,10 @@ class _Process:
         except (EOFError, OSError):
             self._process.join(_GRACE)
             self.end()
-            return f"{path}: reading it ended the reader ({_how(self._process.exitcode)}); it is not shown"
+            return f"{path}: its reader process ended ({_how(self._process.exitcode)}); it is not shown"
 
     def _answer(self, seconds: float) -> str:
-        """Its next message; as bytes, because a process that read an untrusted file must not send pickles."""
+        """The reader's next message; as bytes, because a process that read an untrusted file must not send pickles."""
         end = time.monotonic() + seconds
         while not wait([self._line, self._process.sentinel], _LOOK):
             progress.tell(int(self._share.value * 1000), 1000)
@@ -203,7 +203,7 @@ class _Process:
 
 
 def _how(exitcode: int | None) -> str:
-    """How a process ended; if by a signal, the name that the system gives it."""
+    """How a process ended, with the name of the signal if it was ended by one."""
     if exitcode is None or exitcode >= 0:
         return f"exit code {exitcode}"
     names = {known.value: known.name.removeprefix("SIG") for known in signal.Signals}

@@ -1,4 +1,4 @@
-"""From a path to the runs of its recording: by reading and analysing it, or from the cache."""
+"""Returns the runs of the recording at a path: reads and analyses it, or takes them from the cache."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
     """Read a recording's runs and store them in the first cache that accepts them.
 
     Raises:
-        TraceError: it cannot be read, or not be stored.
+        TraceError: it cannot be read or stored.
     """
     runs = _analysed(path, caches)
     if runs[0].recording is None:
@@ -71,7 +71,7 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
 
 
 def keep_trace(path: Path, caches: Sequence[Cache]) -> None:
-    """The same for its trace."""
+    """Read a recording's trace and store it in the first cache that accepts it."""
     _keep(caches, path, formats.read(path, whole=False), TRACE)
 
 
@@ -101,7 +101,7 @@ def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
     """Read a recording with its Python functions and store it in the first cache that accepts it.
 
     Raises:
-        TraceError: it cannot be read, or not be kept.
+        TraceError: it cannot be read or stored.
     """
     _keep(caches, path, formats.read(path, whole=False, python_functions=True), FUNCTIONS)
 
@@ -110,7 +110,7 @@ def write_copy(path: Path, target: Path) -> None:
     """Write a recording as a parquetdir, with all of its data.
 
     Raises:
-        TraceError: it cannot be read any more, or not be written.
+        TraceError: it can no longer be read, or cannot be written.
     """
     formats.write(formats.read(path), target)
 
@@ -154,7 +154,7 @@ def _first(found: Iterable[Found | None]) -> Found | None:
 
 def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
     if not any(cache.save(path, value, part) for cache in caches):
-        raise TraceError(f"{path}: there is not enough disk space for what the page needs of it")
+        raise TraceError(f"{path}: there is not enough disk space to cache it")
 
 
 def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
@@ -188,7 +188,7 @@ def _run(key: str, name: str, recording: Recording, within: str | None, steps: S
 
 
 def _kept(run: Run) -> dict[str, Any]:
-    """What the cache stores of a run."""
+    """The parts of a run that the cache stores."""
     return {
         "key": run.key,
         "name": run.name,
@@ -201,7 +201,7 @@ def _kept(run: Run) -> dict[str, Any]:
             "waits": run.waits,
             "event_pairs": run.event_pairs,
             "phases_beside": run.phases_beside,
-            "laid_in_note": run.laid_in_note,
+            "node_kernels_note": run.node_kernels_note,
         },
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
         "holes": [(row, list(row.pyramid.levels)) for row in run.holes],

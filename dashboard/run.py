@@ -25,14 +25,14 @@ from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
-from tracer.analysis.laid_in import LaidIn
+from tracer.analysis.node_kernels import PlacedKernels
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
-from tracer.run_passes import laid_in
+from tracer.run_passes import node_kernels
 from tracer.trace import Trace
 
 Report = TypeVar("Report")
@@ -157,12 +157,12 @@ class Run:
 
     @property
     def recorded(self) -> Hashable:
-        """Identifies its recording without holding it; results that no rate changes are kept under it."""
+        """Identifies the recording without keeping it in memory; results that no rate changes are stored under it."""
         return ref(self.without_rate or self)
 
     @property
     def identity(self) -> str:
-        """Identifies it on a page, including re-reads and its rate."""
+        """Identifies the run on a page; another reading of the recording, or another rate, has another identity."""
         return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
 
     @property
@@ -197,20 +197,20 @@ class Run:
         return executions_of(self.shown, self.steps.table, self.graph)
 
     @_Recorded
-    def laid_in(self) -> LaidIn | None:
-        """The node pass of its run directory laid into this light recording; None if nothing of it fits, or there is
+    def node_kernels(self) -> PlacedKernels | None:
+        """The node pass of the run directory, placed in this light recording; None if nothing matches, or there is
         none."""
-        return None if self.path is None or self.trace is None else laid_in(self.path, self.trace, self.steps)
+        return None if self.path is None or self.trace is None else node_kernels(self.path, self.trace, self.steps)
 
     @_Recorded
-    def laid_in_note(self) -> str:
-        """How the times of the kernels in its timeline came about; "" if they were recorded at these times."""
-        return "" if self.laid_in is None else self.laid_in.note
+    def node_kernels_note(self) -> str:
+        """How the times of the kernels in the timeline were determined; "" if they were recorded at these times."""
+        return "" if self.node_kernels is None else self.node_kernels.note
 
     @property
     def shown(self) -> Trace | None:
-        """The recording as the timeline shows it: with what the node pass saw; None if it could not be read."""
-        return self.trace if self.laid_in is None else self.laid_in.trace
+        """The recording as the timeline shows it, with the kernels of the node pass; None if it could not be read."""
+        return self.trace if self.node_kernels is None else self.node_kernels.trace
 
     @_Recorded
     def gaps(self) -> GapReport | None:
@@ -223,17 +223,17 @@ class Run:
 
     @_Recorded
     def holes(self) -> list[HoleRow]:
-        """Where its devices idle, for the timeline's shading."""
+        """Where the devices idle, for the timeline's shading."""
         return [] if self.gaps is None else hole_rows(self.gaps.idle)
 
     @_Recorded
     def syncs(self) -> SyncReport | None:
-        """What its steps do between host and device; None if that is not recorded."""
+        """The syncs, copies and launches of the steps; None if they are not recorded."""
         return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
 
     @_Recorded
     def tokens(self) -> Tokens | None:
-        """The times of its tokens; None if there are none to align at."""
+        """The times of the tokens; None if there are none to align at."""
         if self.trace is None or self.steps is None:
             return None
         gaps = None if self.gaps is None else self.gaps.table
@@ -241,22 +241,22 @@ class Run:
 
     @_Recorded
     def waits(self) -> pd.DataFrame:
-        """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
+        """The syncs of the run and what they waited for; see `timeline.marks.waits_of`."""
         return waits_of(self.syncs.calls) if self.syncs is not None else NO_WAITS
 
     @_Recorded
     def event_pairs(self) -> pd.DataFrame:
-        """Its waits for CUDA events, with the records that they wait for; see `timeline.flows.event_pairs`."""
+        """The waits for CUDA events, with the records that they wait for; see `timeline.flows.event_pairs`."""
         return event_pairs(self.trace if self.trace is not None else Trace({}))
 
     @_Recorded
     def busy(self) -> Busy | None:
-        """How busy it is from its first event to its last; None if it has no tokens."""
+        """How busy the streams are from the first event to the last; None if the run has no tokens."""
         return None if self.tokens is None else busy_of(self.rows, *self.whole)
 
     @_Recorded
     def phases_beside(self) -> pd.DataFrame:
-        """Its phases outside the steps, see `timeline.phases.phases_of`."""
+        """The phases of the recording outside the steps, see `timeline.phases.phases_of`."""
         if self.trace is None or self.steps is None:
             return NOTHING
         computed = 0 if self.tokens is None else int(self.tokens.end.max())
@@ -264,7 +264,7 @@ class Run:
 
     @_Recorded
     def whole(self) -> tuple[int, int]:
-        """From its first event to the end of its last, ns."""
+        """From the first event to the end of the last, ns."""
         rows = [row for row in self.rows if len(row.start)]
         ends = [int(row.start[0]) for row in rows], [int(row.end.max()) for row in rows]
         return min(ends[0], default=0), max(ends[1], default=0)
@@ -283,7 +283,7 @@ class Run:
 
     @property
     def of_known_speed(self) -> bool:
-        """Whether its rate without a profiler is known, so that it can be compared."""
+        """Whether the rate without a profiler is known, so that the run can be compared."""
         return not self.summary.traced or (self._has_rate and (self.steps is None or self.steps.decode_alone))
 
     @property
@@ -292,7 +292,7 @@ class Run:
 
     @property
     def inflated(self) -> bool:
-        """Whether its timeline comes from a traced pass, which inflates the gap."""
+        """Whether the timeline comes from a traced pass, which inflates the gap."""
         return self.summary.traced and not self.predicted
 
     @_Recorded
@@ -300,7 +300,7 @@ class Run:
         return {}
 
     def operators(self, row: Row) -> pd.Series:
-        """The operator of each event of one of its rows; see `timeline.operators`."""
+        """The operator of each event in a row of the timeline; see `timeline.operators`."""
         known: dict[Row, pd.Series] = self._named
         if row not in known:
             known[row] = operators_of(self.trace if self.trace is not None else Trace({}), row)

@@ -1,4 +1,4 @@
-"""The recordings of a page: found, read in the background or on first use, then kept."""
+"""The recordings of a page, which are read in the background or on first use, and then cached."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunStore:
 
     Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
     more directory, for uploaded recordings. With a `cache` each recording is parsed once. With `readers` recordings are
-    read in processes of their own, as untrusted ones should be; otherwise in this process.
+    read in separate processes, as untrusted ones should be; otherwise in this process.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class RunStore:
         return at_rates(self.each(), rates)
 
     def each(self) -> Iterator[Run]:
-        """The same one by one: a recording is read when its first run is requested."""
+        """Every run, one by one: a recording is read when its first run is requested."""
         return (run for place in self._places() for run in self._read(place))
 
     def so_far(self, rates: Iterable[Rate] = ()) -> list[Run]:
-        """The same without waiting: unread recordings have a placeholder, with the progress as its problem."""
+        """Every run, without waiting: unread recordings have a placeholder, with the progress as its problem."""
         return at_rates((run for place in self._places() for run in place.so_far()), rates)
 
     def progress(self) -> Progress:
@@ -109,8 +109,8 @@ class RunStore:
         return [place.name for place in self._places() if place.is_being_read]
 
     def read_ahead(self, first: Iterable[str] = ()) -> None:
-        """Read in the background what is not read yet: the recordings of these keys first, then, once the page had time
-        to draw them, the others in the order of the paths, traced passes of runs last."""
+        """Read in the background what is not read yet: the recordings of these keys first, then, once the page has had
+        time to draw them, the others in the order of the paths, traced passes of runs last."""
         with self._lock:
             wanted = tuple(first) or self._wanted
             if wanted != self._wanted:
@@ -145,7 +145,7 @@ class RunStore:
         return any(place.holds(key) for key in self._wanted)
 
     def wait(self, seconds: float, keys: Sequence[str] = ()) -> bool:
-        """Wait until all are read, or those of these keys, but no longer than this; returns whether they are."""
+        """Wait until all recordings, or those of these keys, are read, with a timeout; returns whether they are."""
         self._places()
 
         def is_read() -> bool:
@@ -156,7 +156,7 @@ class RunStore:
             return self._lock.wait_for(is_read, seconds)
 
     def settle(self, patience: float) -> None:
-        """Wait until all are read, or until so many seconds after reading began if there is a recording to show."""
+        """Wait until all are read or, if there is a recording to show, until this many seconds after reading began."""
         self.read_ahead()
         while not self.wait(0.1):
             if self.waited > patience and any(run.tokens is not None for run in self.so_far()):
@@ -259,7 +259,7 @@ class RunStore:
         return place.read(None if self._is_upload(place.path) else self._cache, self.readers)
 
     def _is_upload(self, path: Path) -> bool:
-        """Whether a recording is to be dropped at the end."""
+        """Whether a recording is an upload."""
         return self.inbox is not None and path.is_relative_to(self.inbox)
 
     def _arrived(self) -> None:
@@ -289,7 +289,7 @@ def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
 def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
     """The recordings among and below the given paths; other files stay, to be shown with their problem.
 
-    A run directory may hold the traced passes of the same run in directories of their own; they follow it if `passes`.
+    A run directory may hold the traced passes of the same run in subdirectories; they follow it if `passes`.
     """
     found: dict[Path, None] = {}
     for path in given:

@@ -98,7 +98,7 @@ TABLES: Final = {
     "nodes": Table("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
     "memory": Table("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
 }
-"""Name -> table; `runs` is made of all runs, the others of the chosen ones."""
+"""Name -> table; `runs` covers all runs, the others cover the selected ones."""
 
 
 def _nodes(run: Run) -> pd.DataFrame | None:

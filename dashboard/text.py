@@ -1,4 +1,4 @@
-"""Names from recordings, made safe to show.
+"""Makes names from recordings safe to show.
 
 Plotly reads a subset of HTML in labels and hovers, so a kernel called `void k<float>(T*)` would lose its
 arguments and `<a href=...>` would become a link. Every name from a recording passes through here first.
@@ -62,7 +62,7 @@ def _shared(names: Sequence[str]) -> int:
 
 
 def brief_site(site: str, limit: int = LONGEST) -> str:
-    """A call site, of the directories of its file only the last.
+    """A call site with only the last directory of its file.
 
     Example:
         >>> brief_site("/home/ada/engine/decode.py(31): step")

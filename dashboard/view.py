@@ -57,7 +57,7 @@ def one_of(names: Collection[str]) -> AfterValidator:
 
 
 class Spot(NamedTuple):
-    """An event: the key of its run, and the positions of its row in the run's and of itself in the row's."""
+    """An event: the key of its run, the position of its row in the run, and its position in the row."""
 
     run: str
     row: Position
@@ -222,12 +222,12 @@ class View:
 
 
 def stored(reader: TypeAdapter[Shown], data: dict[str, Any] | None) -> Shown:
-    """A page's view from the fields that a browser kept; its own and the shared ones are side by side.
+    """A page's view from the fields that a browser stored; the page's own and the shared fields are at the same level.
 
     The data is untrusted: types, bounds and names are checked against the class.
 
     Args:
-        reader: of the page's class, a dataclass; what pages share is its field `shared`.
+        reader: of the page's class, a dataclass; its field `shared` holds the part that all pages share.
         data: its fields; None for an empty page.
 
     Raises:

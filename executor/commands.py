@@ -6,6 +6,6 @@ from tracer.command_group import Intertoken
 
 
 def register(group: Intertoken) -> None:
-    """Add them to the group."""
+    """Add this package's commands to the group."""
     group.add_lazy("executor.cli:run", "Run and record a decode loop under each strategy.")
     group.add_lazy("executor.calibrate_command:calibrate", "Create a cost profile for `run --backend sim`.")

@@ -17,7 +17,7 @@ from executor.graph import Tensor
 from executor.plans import Launch, Part, Plan, Record, Wait
 
 OUTCOMES: Final = ("created", "reused", "updated", "reinstantiated", "freed")
-"""What can happen to a graph when it is launched."""
+"""Possible outcomes for a graph when it is launched."""
 
 
 class Launcher(Protocol):

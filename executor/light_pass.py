@@ -92,7 +92,7 @@ def _result(configuration: Configuration, plan: Prepared, written: Path, light: 
 def _recorded(
     command: Sequence[str], folder: Path, rings: Path, progress: Callable[[], None]
 ) -> tuple[light_program.Outcome, str]:
-    """Run the process of a pass under the light recorder; return its outcome and the error that it told."""
+    """Run the process of a pass under the light recorder; return its outcome and the error that it reported."""
     read_end, write_end = os.pipe()
     errors: list[str] = []
 
@@ -123,7 +123,8 @@ def _of_spans(light: Trace, spans: Sequence[tuple[int, int]]) -> Trace:
 
 
 def run_ordered(folder: Path, progress: Callable[[], None]) -> None:
-    """Run what the order in the folder says and write the results there: numbers as `N.json`, arrays as `N.npz`."""
+    """Run the configurations requested in the folder and write the results there: numbers as `N.json`, arrays as
+    `N.npz`."""
     order = json.loads((folder / _ORDER).read_text(encoding="utf-8"))
     kept = [each.pop("keep_logits") for each in order]
     configurations = [Configuration(**each) for each in order]

@@ -21,4 +21,4 @@ def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
         return known[name]
     close = difflib.get_close_matches(name, known, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
-    raise UsageError(f"unknown {kind} {name!r}; known are {', '.join(known)}.{meant}")
+    raise UsageError(f"unknown {kind} {name!r}; choose from {', '.join(known)}.{meant}")

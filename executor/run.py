@@ -83,8 +83,9 @@ def execute(
         models: name -> builder.
         strategies: name -> class.
         open_backend: device -> started backend.
-        make_recorder: creates the recorder of each configuration, to which backends that report (`Backend.reports`) do
-            so; None for no recording, in a pass that is recorded from outside. The trace is then empty.
+        make_recorder: creates the recorder of each configuration, for backends that report their calls
+            (`Backend.reports`); None for no recording, in a pass that is recorded from outside. The trace is then
+            empty.
 
     Raises:
         UsageError: an unknown name or a number out of range.
@@ -192,7 +193,7 @@ class _Run:
 
     @property
     def records(self) -> bool:
-        """Whether its backend reports to a recorder."""
+        """Whether the backend of the configuration reports to a recorder."""
         return self._recorder is not None
 
     @property

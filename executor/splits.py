@@ -11,7 +11,7 @@ from executor.devices import EXPERTS, Device, reads_experts
 from executor.graph import Flag, Graph, Tensor
 
 _HOST_DTYPES: Final = {"float16": "float32"}
-"""Host dtypes of values other than weights, for dtypes in which NumPy is slow."""
+"""Dtype on the device -> dtype of the same values on the host, for dtypes in which NumPy is slow."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Strategy(ABC):
         """Send a split's inputs to its backend."""
 
     def reclaim(self, number: int) -> None:
-        """Wait until the host may overwrite its copy of the inputs with this number."""
+        """Wait until the host may overwrite the copy of the inputs that has this number."""
         return
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Pass 8: record what the host would issue over several steps without running it, and check it for hazards.
+"""Pass 8: record the work that the host would issue over several steps, without running it, and check it for hazards.
 
 The plan of each split has been checked separately, so a split's launch is one piece of work here. What remains is the
 order of launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The actual

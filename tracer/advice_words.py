@@ -1,4 +1,4 @@
-"""Advice as facts, for programs, and in sentences; the one source of both for the command and the page."""
+"""Advice as JSON and in sentences, for the command and the page."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def rest(facts: dict[str, Any]) -> list[str]:
     """Edits without a gain, edits that data flow forbids, unused settings of the engine, and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
-    lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]
+    lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
     reasons = dict.fromkeys(one["why"] for one in facts["withheld"])
     lines += [
         f"this recording cannot tell: {', '.join(one['edit'] for one in facts['withheld'] if one['why'] == why)}; {why}"

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _STREAMS = 4
 _LONGEST = 60
 _EAGER = {
-    "kernel": "kernel", "operator": "operator", "where": "", "per_step": "a step", "hole": "idle before it, µs a step",
-    "gain": "in the graph (no margin)",
+    "kernel": "kernel", "operator": "operator", "where": "", "per_step": "a step", "hole": "idle µs",
+    "gain": "gain",
 }  # fmt: skip
 
 
@@ -85,9 +85,11 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _show_eager(facts: dict[str, Any]) -> None:
-    """The kernels launched beside a graph; the gain is a prediction without a margin."""
+    """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
-        click.echo("\neager launches around the graph, by the time in which the device idles before them:")
+        click.echo(
+            "\neager launches outside the graph, by the idle time before them per step (gain inside the graph, without a margin):"
+        )
         rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
         report.show_table(rows, _EAGER)
 

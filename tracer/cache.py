@@ -83,7 +83,7 @@ class Cache:
         return value
 
     def save(self, recording: Path, value: Any, part: str = "runs", entry: Path | None = None) -> bool:
-        """Save a part of a recording; False if the disk refuses, or the part alone exceeds `most_bytes`.
+        """Save a part of a recording; False if it cannot be written, or if the part alone exceeds `most_bytes`.
 
         Given the `entry` from before the recording was read, nothing is saved if the recording has changed since.
         """

@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "check_command:check": "Check a recording against a budget. Exit code 1 if broken.",
     "scrub_command:scrub": "Write a recording without data about the machine and its users.",
     "record_command:record": "Run a command and record its CUDA activity.",
-    "watch_command:watch": "Watch what runs under the recorder now: steps/s, idle time, gap.",
+    "watch_command:watch": "Watch programs that are being recorded: steps/s, idle time, gap.",
 }
 """Module and command -> its line in the list of commands."""
 

@@ -82,7 +82,8 @@ class Intertoken(click.Group):
         return self._lazy[name][1] if name in self._lazy else self.commands[name].get_short_help_str(80)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error of the input or the system, or out of memory, becomes one line and exit code 2."""
+        """Run a command; errors of the input or the system, including lack of memory, become one line and exit code
+        2."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback

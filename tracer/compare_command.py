@@ -81,8 +81,8 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare runs with a base, with 95 % intervals.
 
-    BASE and OTHER are each a recording, or several of the same configuration separated by commas. Runs on another GPU,
-    model or batch are refused. If the profiler may have caused the difference there is no verdict; the output then
+    BASE and OTHER are each a recording, or several of the same configuration separated by commas. Runs on a different
+    GPU, model or batch are refused. If the profiler may have caused the difference there is no verdict; the output then
     gives the reason, what is known anyway, and what to measure.
 
     DIR holds reports and runs at any depth, possibly of several ranks (rank3 in a path, or as stored in the report).

@@ -64,7 +64,7 @@ def run_facts(run: Run) -> dict[str, Any]:
 
 
 def comparison_facts(comparison: Comparison) -> dict[str, Any]:
-    """What the comparison adds to the other run's figures; null if the recordings lack the data."""
+    """The figures that the comparison adds to the other run's; null if the recordings lack the data."""
     return {
         "speedup": _facts(comparison.speedup),
         "verdict": comparison.verdict,

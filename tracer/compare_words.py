@@ -1,4 +1,4 @@
-"""A comparison in words: what is faster, by how much, and from which cause.
+"""Describes a comparison in words: which run is faster, by how much, and why.
 
 A sentence is a list of phrases; a phrase with a figure names its row in `compare_report.compare_table`.
 """
@@ -84,16 +84,16 @@ def phrases(comparison: Comparison) -> list[Phrase]:
 
 
 def _no_verdict(comparison: Comparison, refusal: Refusal) -> Iterator[Phrase]:
-    """Why there is no verdict, what can be said anyway, and what to measure."""
+    """Why there is no verdict, what is known nevertheless, and what to measure."""
     yield Phrase(f"{comparison.other.name} against {comparison.base.name}: no verdict: {refusal.why}")
     for number, phrases_of in enumerate(_all_the_same(comparison)):
-        yield Phrase(", " if number else "; what can be said: ")
+        yield Phrase(", " if number else "; what is known: ")
         yield from phrases_of
     yield Phrase(f"; for a verdict, {refusal.instead}")
 
 
 def _all_the_same(comparison: Comparison) -> Iterator[list[Phrase]]:
-    """What can be said without a verdict."""
+    """What is known without a verdict."""
     if comparison.speedup is not None:
         yield _rate(comparison)
     for kind, change in comparison.counts.items():
@@ -103,7 +103,7 @@ def _all_the_same(comparison: Comparison) -> Iterator[list[Phrase]]:
     kernels = comparison.kernels[comparison.kernels["name"] != WHOLE_GRAPH]
     if len(kernels):
         changed = kernels["verdict"].isin(["slower", "faster"]).sum()
-        yield [Phrase(f"{changed} of {len(kernels)} kernels with another duration per call")]
+        yield [Phrase(f"{changed} of {len(kernels)} kernels with a different duration per call")]
 
 
 def _rate(comparison: Comparison) -> list[Phrase]:
@@ -125,7 +125,7 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def _gpu(comparison: Comparison) -> Iterator[Phrase]:
-    """The change of the device's busy time, if it outweighs that of the gap."""
+    """The change in the device's busy time, if it exceeds that of the gap."""
     if comparison.busy_us is None or not is_shown(comparison.busy_us):
         return
     if abs(comparison.busy_us.estimate) > abs(_mean_gap(comparison)):
@@ -153,7 +153,7 @@ def _gap(comparison: Comparison) -> Iterator[Phrase]:
 
 
 def _gap_change(comparison: Comparison, change: Interval) -> str:
-    """The change of the gap: relative if both gaps are known, absolute if only their difference is."""
+    """The change in the gap: relative if both gaps are known, absolute if only the difference is."""
     base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
     if _ESTIMATED in (_kind(comparison.base), _kind(comparison.other)):
         return f"{signed(change.estimate)} µs"

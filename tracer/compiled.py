@@ -12,7 +12,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(loop: Loop) -> Loop:
     """Compile the loop on its first call; Numba caches it next to its file or in the user's cache.
 
-    Numba too is imported only then: most commands run none of these loops. For a loop called by others see `inlined`.
+    Numba is not imported before that: most commands run none of these loops. For a loop called by others see `inlined`.
     """
 
     @cache

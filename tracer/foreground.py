@@ -1,4 +1,5 @@
-"""Run a program in the foreground, as a shell does: it has the terminal, and signals that end us end it too."""
+"""Run a program in the foreground, as a shell does: it has the terminal, and termination signals are passed on to
+it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def gaps(
     from tracer.analysis.step_stacks import host_steps
     from tracer.analysis.summary import figures
     from tracer.gaps_report import idle_facts, show_gaps
-    from tracer.run_passes import laid_in
+    from tracer.run_passes import node_kernels
     from tracer.stack_files import SUFFIXES, write_stacks
 
     if stacks is not None:
@@ -117,5 +117,5 @@ def gaps(
         trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
     facts |= rank_facts(trace, steps, report.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
-    laid = laid_in(path, trace, steps)
-    emit(as_json, facts, show_gaps, [*trace.notes, *unused, *([laid.note] if laid else [])])
+    placed = node_kernels(path, trace, steps)
+    emit(as_json, facts, show_gaps, [*trace.notes, *unused, *([placed.note] if placed else [])])

@@ -126,7 +126,7 @@ class RunGraph:
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     def stream_name(self, stream: int) -> str:
-        """A stream in words, numbered within its device."""
+        """The display name of a stream, numbered within its device."""
         if not self.devices:
             return f"stream {stream}"
         device = self.devices[stream]

@@ -52,7 +52,7 @@ def _untraced(of: Summary, untraced: float | Interval | None, recorded: float | 
 
 
 def headline(of: Summary) -> dict[str, str]:
-    """The figures in words: class, idle, gap and rate."""
+    """The figures as text: class, idle, gap and rate."""
     figures = {"idle": idle(of).text, "gap": gap(of).text, "rate": rate(of).text}
     return {"class": of.strategy or "–", **figures}
 

@@ -15,7 +15,7 @@ from tracer.errors import printable
 from tracer.report import number
 
 if TYPE_CHECKING:
-    from tracer.analysis.laid_in import LaidIn
+    from tracer.analysis.node_kernels import PlacedKernels
 
 _MOST_KERNELS: Final = 5
 
@@ -29,7 +29,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """
     from tracer import kept
     from tracer.analysis.summary import analyse
-    from tracer.run_passes import laid_in
+    from tracer.run_passes import node_kernels
 
     with report.reading(path):
         trace = kept.read(path)
@@ -42,15 +42,15 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
         **asdict(analysed.summary),
     }
     notes = [*(analysed.steps.notes if analysed.steps else []), *trace.notes]
-    if laid := laid_in(path, trace, analysed.steps):
-        facts["kernels"] = _kernels(laid)
-        notes.append(laid.note)
+    if placed := node_kernels(path, trace, analysed.steps):
+        facts["kernels"] = _kernels(placed)
+        notes.append(placed.note)
     emit(as_json, facts, show_info, notes)
 
 
-def _kernels(laid: LaidIn) -> list[dict[str, Any]]:
+def _kernels(placed: PlacedKernels) -> list[dict[str, Any]]:
     """The longest kernels of the node pass at the times of the light pass, per step."""
-    longest = laid.kernels().head(_MOST_KERNELS)
+    longest = placed.kernels().head(_MOST_KERNELS)
     return [{"name": str(name), "calls": calls, "us": us} for name, calls, us in longest.itertuples()]
 
 

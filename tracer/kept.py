@@ -10,7 +10,7 @@ from tracer.cache import TRACE, Cache, directory_of_user
 from tracer.trace import Trace
 
 LEAST: Final = 4 << 20
-"""Size of a recording, bytes, from which it is cached; a smaller one is read as fast as it is found in the cache."""
+"""Recordings of at least this many bytes are cached; smaller ones are parsed about as fast as they are loaded."""
 
 
 FUNCTIONS: Final = f"{TRACE} with Python functions"

@@ -1,4 +1,4 @@
-"""Processes that run under the light recorder now, analysed from their last calls like any recording."""
+"""Figures of the processes that are running under the light recorder, from their most recent calls."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Live:
 
 
 def live(chosen: str | None = None) -> list[Live]:
-    """Figures of all processes that run now.
+    """Compute the figures of all running processes.
 
     Args:
         chosen: only the process with this id, or processes with this text in the name of their program.
@@ -63,7 +63,7 @@ def live(chosen: str | None = None) -> list[Live]:
 
 
 def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> Trace:
-    """The present content of the rings as a recording; the programs keep running.
+    """Return the current content of the rings as a recording; the programs keep running.
 
     Args:
         chosen: as in `live`; a number is always a process id.

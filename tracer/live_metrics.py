@@ -56,7 +56,7 @@ def _escaped(text: str) -> str:
 
 
 def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], object]) -> None:
-    """Serve /metrics on the loopback address until interrupted; `say` receives the address.
+    """Serve /metrics on the loopback address until interrupted; `say` is called with the address.
 
     Raises:
         OSError: the port is in use.
@@ -72,7 +72,7 @@ def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], ob
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Log nothing: requests are not worth a line."""
+            """Do not log requests."""
 
     with ThreadingHTTPServer(("127.0.0.1", port), Metrics) as server:
         say(f"127.0.0.1:{server.server_address[1]}")

@@ -67,7 +67,7 @@ def record(
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
-    Any program is covered, with all its children, without nsys. A light recording uses no profiler: a preloaded
+    This works for any program and all its children, without nsys. A light recording uses no profiler: a preloaded
     library timestamps the CUDA driver calls, and the start and end of each CUDA graph and each run of launches on the
     device. With --passes graph or node the same library has CUPTI record inside each process, which shows every
     kernel but lengthens the time between kernels.

@@ -1,4 +1,4 @@
-"""Recording of one pass of a command, by the preloaded library: of its own, or through CUPTI."""
+"""Records one pass of a command with the preloaded library, directly or through CUPTI."""
 
 from __future__ import annotations
 
@@ -107,12 +107,12 @@ def recover(left: Path, target: Path, force: bool) -> None:
     from tracer.recorders import cupti_run, light_folder, light_program
 
     if left.absolute() not in light_folder.left_folders():
-        raise RecordError(f"{left}: not the folder of a recorder of yours that has ended")
+        raise RecordError(f"{left}: not a folder that a recorder of yours left behind")
     with light_folder.taken(left):
         through_cupti = cupti_run.is_folder_of_ours(left)
         trace = cupti_run.read_folder(left) if through_cupti else light_program.read_folder(left)
         if trace is None:
-            raise RecordError(f"{left}: no process made a call that is recorded")
+            raise RecordError(f"{left}: no process made a call that the recorder captures")
         write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
 

@@ -1,4 +1,4 @@
-"""Recording of a command at one level of detail or at several, each in a run of its own."""
+"""Records a command at one or several levels of detail, each in a separate run."""
 
 from __future__ import annotations
 

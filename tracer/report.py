@@ -121,7 +121,7 @@ def where_label(facts: dict[str, Any]) -> str:
 
 
 def followers(kind: str) -> str:
-    """What a class describes: input copies, or the steps if they have none."""
+    """The unit that a class describes: input copies, or the steps if they have none."""
     return "steps" if kind in WITHOUT_COPIES else "input copies"
 
 

@@ -15,7 +15,7 @@ PASSES: Final = ("graph", NODE)
 
 
 def is_part_of_run(path: Path) -> bool:
-    """Whether an entry of a run directory is removed when the run is replaced."""
+    """Whether replacing a run removes this entry of its directory."""
     if path.name in PASSES and path.is_dir():
         return all(nsys_parquet.is_part(part) or is_leftover(part) for part in path.iterdir())
     return nsys_parquet.is_part(path) or (path.name == GRAPH_FILE and path.is_file())

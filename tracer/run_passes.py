@@ -1,4 +1,4 @@
-"""What the passes of a run directory tell each other: the light pass its rate, the node pass its kernels."""
+"""Data shared by the passes of a run directory: the rate of the light pass, and the kernels of the node pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer import kept
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.laid_in import LaidIn, lay_in
+from tracer.analysis.node_kernels import PlacedKernels, place_kernels
 from tracer.analysis.steps import ALL_STEPS, Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
@@ -41,8 +41,8 @@ def hand_on(directory: Path, level: str) -> None:
     write_output(directory / level / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
 
 
-def laid_in(path: Path, trace: Trace, steps: Steps | None) -> LaidIn | None:
-    """The node pass of a run directory laid into its light recording; None if the directory has none, or nothing fits.
+def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels | None:
+    """The node pass of a run directory, placed in its light recording; None if there is none, or nothing matches.
 
     Args:
         path: the run directory, or any recording.
@@ -52,7 +52,7 @@ def laid_in(path: Path, trace: Trace, steps: Steps | None) -> LaidIn | None:
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
     try:
-        return lay_in(trace, steps, kept.read(path / NODE))
+        return place_kernels(trace, steps, kept.read(path / NODE))
     except TraceError:
-        """Whoever opens the node pass itself is told what is wrong with it."""
+        """Opening the node pass itself reports what is wrong with it."""
         return None

@@ -119,7 +119,7 @@ def _is_directory(target: Path) -> bool:
 
 
 def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, list[str]]:
-    """Read what is to be scrubbed; also return the names of the files next to it that are left out."""
+    """Read the recording to scrub; also return the names of the files next to it that are left out."""
     from tracer.formats import format_of, is_trace, other_entries, read
     from tracer.run_parts import PASSES
 

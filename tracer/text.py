@@ -17,7 +17,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def spelled(text: str) -> str:
-    r"""Spell out the invisible characters of a text, so that a terminal does not obey them.
+    r"""Spell out the invisible characters of a text, so that a terminal does not interpret them.
 
     Example:
         >>> spelled("\x1b[2Jk")

@@ -1,4 +1,4 @@
-"""Read JSON into dataclasses, checked against their annotations; errors name the place in the JSON."""
+"""Read JSON into dataclasses, checked against their annotations; errors name the position in the JSON."""
 
 from __future__ import annotations
 

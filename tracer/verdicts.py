@@ -67,7 +67,7 @@ def allowed_words(finding: Finding) -> str:
 
 
 def excess_words(finding: Finding) -> str:
-    """By how much a figure misses its budget, such as `2 too many`; "" if that is not a number."""
+    """The excess of a figure over its budget, such as `2 too many`; "" if it is not a number."""
     if finding.verdict != "broken" or not finding.excess:
         return ""
     counted = "." not in finding.line.name
@@ -76,7 +76,7 @@ def excess_words(finding: Finding) -> str:
 
 
 def surplus_words(call: Surplus) -> str:
-    """The first surplus call, and where it is made."""
+    """The first surplus call and its call site."""
     inner = ["…", *call.nvtx[-_MOST_RANGES:]] if len(call.nvtx) > _MOST_RANGES else call.nvtx
     where = f", in {' / '.join(inner)}" if call.nvtx else ""
     return printable(

@@ -1,4 +1,4 @@
-"""`intertoken watch`: show what runs under the light recorder now."""
+"""`intertoken watch`: show the programs that are running under the light recorder."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "g
 @click.option("--prometheus", "port", type=click.IntRange(0, 65535), metavar="PORT",
               help="Instead serve the figures as metrics on 127.0.0.1:PORT/metrics (0: any free port).")  # fmt: skip
 @click.option("--keep", "target", type=click.Path(path_type=Path), metavar="TRACE",
-              help="Write what the rings hold now as a recording and exit; the programs go on.")  # fmt: skip
+              help="Write the contents of the rings as a recording and exit; programs keep running.")  # fmt: skip
 @click.option("--last", "seconds", type=click.FloatRange(0, 86_400, min_open=True), callback=no_nan, metavar="SECONDS",
               help="With --keep: only the last seconds.")  # fmt: skip
 def watch(
     chosen: str | None, every: float, once: bool, port: int | None, target: Path | None, seconds: float | None
 ) -> None:
-    """Show steps/s, idle time, gap, syncs and launches of programs that run under `intertoken record` now.
+    """Show steps/s, idle time, gap, syncs and launches of programs that are running under `intertoken record`.
 
     Each row is a device of a process, from its last calls; idle time and gap are per step, in µs. The programs are not
     disturbed: only their rings are read.
@@ -77,7 +77,7 @@ def watch(
 
 def table_of(rows: list[Live]) -> Table:
     """The rows as a table; a process without figures shows the reason."""
-    table = Table(*_COLUMNS, box=None, caption=None if rows else "nothing runs under the light recorder")
+    table = Table(*_COLUMNS, box=None, caption=None if rows else "no program is running under the light recorder")
     for row in rows:
         pairs = [f"{value:,.1f}" for pair in (row.idle_us, row.gap_us) for value in pair or ()]
         if row.device is None:

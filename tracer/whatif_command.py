@@ -62,7 +62,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.command()
 @trace_options
 @untraced_option
-@click.option("--sync", "strategies", metavar="NAME,...", help="Another strategy: saaas, aaas, aaag or ggg.")
+@click.option("--sync", "strategies", metavar="NAME,...", help="Use another strategy: saaas, aaas, aaag or ggg.")
 @click.option("--without-syncs", is_flag=True, help="Remove all syncs that data flow does not need.")
 @click.option(
     "--without-sync", "positions", metavar="N,...", callback=_positions,
@@ -70,12 +70,10 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 )  # fmt: skip
 @click.option("--graph", "one_graph", is_flag=True, help="Launch individually launched kernels as one CUDA graph.")
 @click.option("--early-starts", is_flag=True, help="For --graph: kernels start early (programmatic launch).")
-@click.option(
-    "--eager-into-graph", is_flag=True, help="Kernels launched one by one beside a CUDA graph become a part of it."
-)
-@click.option("--merge-copies", is_flag=True, help="The copies before each launch become one.")
-@click.option("--launch-first", is_flag=True, help="Host code between a result and the next launch runs behind it.")
-@click.option("--read-later", is_flag=True, help="The device samples; the host reads each result a step later.")
+@click.option("--eager-into-graph", is_flag=True, help="Move kernels launched one by one outside a CUDA graph into it.")
+@click.option("--merge-copies", is_flag=True, help="Merge the copies before each launch into one.")
+@click.option("--launch-first", is_flag=True, help="Run the host code between a result and the next launch after it.")
+@click.option("--read-later", is_flag=True, help="Sample on the device, and read each result a step later.")
 @click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
 @click.option(

@@ -31,8 +31,8 @@ _INSIDE = 0.055  # share of the axis below which a segment has no label
 
 @dataclass(frozen=True)
 class Causes:
-    """A mean: its name, its causes (cause -> µs), a note such as "traced", what it is, and its causes from the untraced
-    rate, if that gives them."""
+    """A mean: its name, its causes (cause -> µs), a note such as "traced", a description, and its causes from the
+    untraced rate, if that gives them."""
 
     name: str
     causes_us: dict[str, float]
@@ -66,7 +66,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
 
 
 def idle_of(runs: Sequence[Run]) -> list[Causes]:
-    """The causes of the idle time of a step of each run, if any idles outside the gap; else nothing."""
+    """The causes of the idle time of a step of each run; empty if no run idles outside the gap."""
     idles = [(run, run.gaps.idle.idle_us, run.gaps.idle.causes_us) for run in runs if run.gaps is not None]
     found = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
     if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in found):
@@ -91,7 +91,7 @@ def _untraced_idle(run: Run) -> float | None:
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:
-    """The same for each place in which a run idles for more than a moment."""
+    """The causes of the idle time at each place where a run idles for a notable time."""
     return [
         Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
                f"idle time{', traced: inflated' if run.inflated else ''}", "it")

@@ -60,7 +60,7 @@ def _shared(steps: Sequence[HostStep]) -> list[str]:
 
 
 def _below(names: list[str], shared: list[str]) -> list[str]:
-    """The names without the shared ones, except the last of those."""
+    """The names without the shared outer ones, of which only the last is kept."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, shared, strict=False)))
     return names[max(min(alike, len(shared)) - 1, 0) :]
 

@@ -40,7 +40,7 @@ def height_of(panels: Sequence[GapPanel]) -> int:
 
 
 def limit_of(panels: Sequence[GapPanel], scale: str) -> float:
-    """The end of the gap axis, µs: the longest gap ("all"), or not much beyond the 90th percentile."""
+    """The end of the gap axis, µs: the longest gap ("all"), or slightly more than the 90th percentile."""
     gaps = [panel.table["gap"].to_numpy() / 1e3 for panel in panels if len(panel.table)]
     most = max((float(us.max()) for us in gaps), default=0.0)
     typical = max((float(np.percentile(us, 90)) for us in gaps), default=0.0) * _BEYOND

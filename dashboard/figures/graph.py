@@ -1,7 +1,7 @@
 """A part of a run's graph as Cytoscape elements: one column per stream, time downwards.
 
-A kernel is one row below all its predecessors: what it reads, the kernel before it on its stream, and the events that
-its stream waits for. So no two kernels of a column share a row.
+A kernel is one row below all its predecessors: the kernels that it reads from, the kernel before it on its stream, and
+the events that its stream waits for. So no two kernels of a column share a row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Drawing:
 
 
 def draw(graph: RunGraph, part: range) -> Drawing:
-    """The nodes of a part, what they read outside it, and the events that join its streams."""
+    """The nodes of a part, the nodes outside it that they read, and the events that join its streams."""
     links = [*_reads(graph, part), *_waits(graph, part)]
     places = _places(graph, part)
     views = {i for i in part if graph.nodes[i].stream is None}

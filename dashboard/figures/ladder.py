@@ -1,4 +1,4 @@
-"""The ladder: tokens/s by strategy, of runs that differ in nothing else, with the range of their repeats."""
+"""The ladder: tokens/s by strategy, of runs that are otherwise the same, with the range of their repeats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ladder:
 
     @property
     def key(self) -> str:
-        """A unique key: each run is in one ladder only."""
+        """A unique key, since each run is in only one ladder."""
         return min(rung.key for rung in self.rungs)
 
 

@@ -137,7 +137,7 @@ def _marked(what: str, spans: pd.DataFrame, base: int, look: Theme) -> dict[str,
 
 
 def _names(what: str, spans: pd.DataFrame, base: int, per_pixel: float, look: Theme) -> Iterator[dict[str, Any]]:
-    """The name in each span that has room for it."""
+    """The name of each span that is wide enough to show it."""
     long = spans["high"] - spans["low"] > (len(what) + 2) * _CHARACTER * per_pixel
     for low, high in spans.loc[long, ["low", "high"]].to_numpy():
         yield {

@@ -90,7 +90,7 @@ def arrows(lines: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def ruler(ends: tuple[int, int] | None, look: Theme) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The shapes and the annotations of a ruler between two times, ns from time 0; one line where they are one."""
+    """The shapes and the annotations of a ruler between two times, ns from time 0; a single line if they are equal."""
     if ends is None:
         return [], []
     low, high = sorted(ends)

@@ -12,7 +12,7 @@ from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import duration
 
 LABELLED: Final = 34
-"""px; narrower ones get no label."""
+"""Minimum width of a labelled gap or hole, px."""
 _CLEAR: Final = "rgba(0,0,0,0)"
 
 

@@ -65,7 +65,7 @@ def left_of(width: int) -> int:
 
 
 def letters_of(width: int) -> int:
-    """How many letters of a name fit there."""
+    """The number of characters of a name that fit into this margin."""
     return round((left_of(width) - 10) / _PER_LETTER)
 
 

@@ -20,8 +20,8 @@ PATIENCE = 2.0
 def opened(view: View, store: RunStore) -> View:
     """The view of a link; if it names no runs, two comparable ones: those with the longest and the shortest gap.
 
-    They are chosen when all recordings are read, or after a moment among those read by then; until then `runs` is None.
-    Keys of a link become today's keys; those that show nothing stay, after the others (`missing` says which).
+    They are chosen when all recordings are read, or after `PATIENCE` seconds from those read by then; until then `runs`
+    is None. Keys of a link become today's keys; those that show nothing stay, after the others (`missing` says which).
     """
     if view.runs is None:
         chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []
@@ -61,7 +61,7 @@ def missing(view: View, store: RunStore) -> list[str]:
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
-    """The same for a page that needs runs to be rendered: waits for those of the link, or for the moment."""
+    """As `opened`, for a page that needs runs to be rendered: waits for those of the link, or for a moment."""
     keys = [store.key_of(name) for name in view.runs or ()]
     store.read_ahead(keys)
     if not store.chosen(keys):

@@ -1,4 +1,4 @@
-"""All actions of a reader since the last call: presses in quick succession arrive together.
+"""The actions of a reader since the last call; presses in quick succession arrive together.
 
 Of two overlapping calls Dash drops the first one's result. So a page keeps in the store `pressed` how often each of its
 buttons had been pressed when it was last handled, and handles all presses since, whatever made Dash call.
@@ -11,7 +11,7 @@ from itertools import chain, islice, repeat
 from typing import Final, TypeAlias
 
 MOST: Final = 200
-"""Most presses that one call handles, of all buttons together: a key held down for seven seconds. Counters come from
+"""Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
 the browser and cannot be trusted."""
 Clicks: TypeAlias = Mapping[str, float | None]
 """How often each button was pressed; None for never."""

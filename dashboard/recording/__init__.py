@@ -1,1 +1,1 @@
-"""Recordings that readers start: `intertoken run` in a process of its own, watched by another."""
+"""Recordings that readers start: `intertoken run` in a separate process, which another process supervises."""

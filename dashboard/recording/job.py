@@ -94,7 +94,7 @@ class Place:
         return self.folder / "cancel"
 
     def write(self, job: Job) -> None:
-        """Write it where `read` finds it, atomically.
+        """Write the job to the place where `read` finds it, atomically.
 
         Raises:
             OSError: it cannot be written; the previous one stays.

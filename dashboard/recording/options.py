@@ -79,7 +79,7 @@ class Option:
         known = {choice.name: choice for choice in self.choices}
         for name in names:
             if name not in known:
-                raise UsageError(f"{self.flag} has no {name[:40]!r}; choose of {', '.join(known)}")
+                raise UsageError(f"{self.flag} has no {name[:40]!r}; choose from {', '.join(known)}")
             if lacks := known[name].lacks:
                 raise UsageError(f"{self.flag} {name} is not on this machine: {lacks}")
         return [name for name in known if name in names]

@@ -1,4 +1,4 @@
-"""The server's side of recordings: what can be recorded, and how a recording is started, cancelled and followed."""
+"""The server's side of recordings: lists the options, and starts, cancels and follows a recording."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorder:
     Args:
         output: directory for the runs.
         command: the program and its first arguments.
-        grace: seconds that a run gets to end by itself.
+        grace: seconds that a run has to end by itself.
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:
@@ -57,7 +57,7 @@ class Recorder:
         return future.result() if future.done() else None
 
     def plan(self, arguments: Sequence[str]) -> list[str] | None:
-        """The runs that these arguments would record; None while unknown: ask again, plans are made one by one.
+        """The runs that these arguments would record; None while unknown: ask again, as plans are made one by one.
 
         Raises:
             UsageError: the command rejects them; the message is the command's own.
@@ -70,7 +70,7 @@ class Recorder:
         return future.result() if asked == wanted and future.done() else None
 
     def command_line(self, arguments: Sequence[str]) -> str:
-        """The same as a shell command."""
+        """The command of these arguments, quoted for a shell."""
         return shlex.join(["intertoken", "run", *arguments, "-o", str(self.shown)])
 
     def start(self, arguments: Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class Recorder:
             lock = os.open(self.place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if not self._locked(lock):
-                    raise UsageError("A recording is already running: wait for its end, or cancel it.")
+                    raise UsageError("A recording is already running: wait until it ends, or cancel it.")
                 self._begin(arguments, lock)
             finally:
                 os.close(lock)
@@ -145,7 +145,7 @@ class Recorder:
         self._reap()
         job = self.place.read()
         if job is not None and job.status == RUNNING and self.place.silent() and not self._is_locked():
-            return replace(job, status=FAILED, problem="its process is gone", ended=job.ended or time.time())
+            return replace(job, status=FAILED, problem="its process has ended", ended=job.ended or time.time())
         return job
 
     def close(self) -> None:
@@ -183,7 +183,9 @@ class Recorder:
                 timeout=_PATIENCE, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise UsageError(f"`intertoken run` says nothing for {_PATIENCE:.0f} s; choose smaller numbers") from None
+            raise UsageError(
+                f"`intertoken run` printed nothing for {_PATIENCE:.0f} s; choose smaller numbers"
+            ) from None
         except OSError as problem:
             raise UsageError(f"{self._command[0]}: cannot be started: {problem.strerror}") from None
         if done.returncode:

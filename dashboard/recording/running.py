@@ -1,4 +1,4 @@
-"""Processes under the light recorder, read in the background once for all readers, and saved on request."""
+"""Reads processes under the light recorder in the background, once for all readers, and saves them on request."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Running:
             return ""
         if not keeping.done():
             return "Writing the recording …"
-        return "Nothing was kept: given up" if keeping.cancelled() else keeping.result()
+        return "Nothing was saved: given up" if keeping.cancelled() else keeping.result()
 
     def _kept(self, name: str, process: int, seconds: float | None) -> str:
         try:
@@ -95,7 +95,7 @@ class Running:
             with appearing(self._output / name) as new:
                 nsys_parquet.write(trace, new)
         except (TraceError, MemoryError) as problem:
-            return f"Nothing was kept: {problem or 'too little memory; choose fewer seconds'}"
+            return f"Nothing was saved: {problem or 'too little memory; choose fewer seconds'}"
         except OSError as problem:
-            return f"Nothing was kept: {self.shown} cannot be written to ({problem.strerror})"
-        return f"Kept as {self.shown / name}: {len(trace):,} events. It is in the table of runs."
+            return f"Nothing was saved: {self.shown} cannot be written to ({problem.strerror})"
+        return f"Saved as {self.shown / name}: {len(trace):,} events. It is in the table of runs."

@@ -33,7 +33,7 @@ class Advice:
 
 
 def advice_for(run: Run) -> Advice | None:
-    """Return what `intertoken advise` says of a run; None where nothing can be predicted of it."""
+    """Return the results of `intertoken advise` for a run; None if nothing can be predicted for it."""
     if run.trace is None or run.steps is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The figures of a comparison: those of each run, and their differences from the first one, the base.
+"""The figures of a comparison: those of each run, and their differences from the first run, the base.
 
 Differences are those of the figures shown; whether they are significant is up to `comparisons`.
 """
@@ -20,7 +20,7 @@ from tracer.trace import LIGHT
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
-"""(a figure, the base's) -> their difference in words."""
+"""Formats the difference between a figure and that of the base."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Fact:
-    """One line of the table: its label, what it means, and a cell per run."""
+    """One line of the table: its label, an explanation, and a cell per run."""
 
     label: str
     meaning: str
@@ -90,7 +90,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
         ],
         **{
-            f"Of it {name}, by cause (mean, as recorded)": [
+            f"Idle time {name}, by cause (mean, as recorded)": [
                 _time(cause, "", runs, partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
             ]
             for place, name in PLACES.items()
@@ -102,10 +102,10 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _time("p50, untraced", "its recorded share of the idle time left by the untraced rate", runs,
                   lambda r: r.summary.untraced_gap_us, recorded=False),
         ],
-        "What it is made of (mean, as recorded)": [
+        "Causes of the gap (mean, as recorded)": [
             _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
         ],
-        "What it is made of (mean, by the untraced rate)": [
+        "Causes of the gap (mean, by the untraced rate)": [
             _figures(cause, "", runs, partial(_untraced_cause, cause), microseconds) for cause in CAUSE_COLOURS
         ],
         "Per token": [
@@ -203,7 +203,7 @@ def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False
 
 
 def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
-    """A number, and its difference from the base's; None if they are not comparable."""
+    """A number and its difference from that of the base; None if they are not comparable."""
     if value is None:
         return Cell(_NONE)
     return Cell(form(value), "" if change is None or of_base is None else change(value, of_base))
@@ -282,7 +282,7 @@ def _class(run: Run) -> str:
 
 
 def _both_undisturbed(run: Run, base: Run) -> bool:
-    """Whether neither was slowed by a profiler."""
+    """Whether both runs were recorded without a profiler."""
     return not (run.inflated or base.inflated)
 
 

@@ -107,14 +107,14 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
     notes = run.trace.notes if run.trace is not None else []
-    texts = [run.summary.warning, run.summary.problem, run.laid_in_note, *notes]
+    texts = [run.summary.warning, run.summary.problem, run.node_kernels_note, *notes]
     return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in texts if text]
 
 
 def _policy(*scripts: str) -> Markup:
     """A content security policy: exactly these scripts may run, and nothing may be fetched.
 
-    Plotly sets styles of its own, so these are not restricted; fonts, images and requests would be.
+    Styles are not restricted, because Plotly sets them; fonts, images and requests are.
     """
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)

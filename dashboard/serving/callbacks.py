@@ -27,7 +27,7 @@ MOST_IN_A_LIST: Final = 20_000
 LONGEST_TEXT: Final = 100_000
 DEEPEST: Final = 24
 LARGEST: Final = 2**53
-"""Above it a browser's numbers are not exact integers."""
+"""Largest exact integer in a browser."""
 _MOST_PRESSES: Final = 10**9
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "steady.data": _Steady | None,
     "timeline.relayoutData": _Moved | None,
 }  # fmt: skip
-"""Contents of a property, of one component or of all; those of a page's `view` are defined by its own class."""
+"""The types of properties, of one component or of all; those of a page's `view` are defined by the view's class."""
 _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {name: TypeAdapter(shape) for name, shape in _SHAPES.items()}
 
 
@@ -140,7 +140,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Callback:
-    """What a request for a callback must hold.
+    """The required contents of a request for a callback.
 
     Attributes:
         outputs: its outputs, as a request names them.
@@ -167,10 +167,10 @@ class Callback:
             Refused: it does not match this callback.
         """
         if body.get("outputs") != self.outputs:
-            raise Refused("other outputs than the callback has")
+            raise Refused("its outputs are not those of the callback")
         for wanted, given in ((self.inputs, body.get("inputs")), (self.states, body.get("state", []))):
             if not isinstance(given, list) or len(given) != len(wanted):
-                raise Refused("other inputs than the callback has")
+                raise Refused("its inputs are not those of the callback")
             for dependency, entry in zip(wanted, given, strict=True):
                 _check_entry(dependency, entry, page)
         changed = body.get("changedPropIds")
@@ -278,10 +278,10 @@ def _bound(value: Any, depth: int = 0) -> None:
 def _check_entry(dependency: Dependency, entry: Any, page: Page) -> None:
     several = isinstance(dependency.id, dict)
     if several != isinstance(entry, list):
-        raise Refused("one where several are meant, or several for one")
+        raise Refused("one value where several are expected, or several where one is")
     for one in entry if several else [entry]:
         if not dependency.has(one):
-            raise Refused("another input than the callback has")
+            raise Refused("an input is not one of the callback's")
         name = f"{dependency.id}.{dependency.property}"
         try:
             if name == "view.data":
@@ -295,4 +295,4 @@ def _check_entry(dependency: Dependency, entry: Any, page: Page) -> None:
 
 def _refusal(status: int, why: str) -> Response:
     _log.warning("refused a request to %s: %s", plain(request.path, 60), why)
-    return Response(f"This dashboard's pages do not ask for that: {why}.\n", status, mimetype="text/plain")
+    return Response(f"This dashboard's pages do not send such requests: {why}.\n", status, mimetype="text/plain")

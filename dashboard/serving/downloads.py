@@ -108,7 +108,7 @@ def zip_of(run: Run, readers: Readers | None = None) -> IO[bytes]:
         TraceError: it cannot be read any more.
     """
     if run.path is None:
-        raise TraceError(f"{run.name}: is not a recording on disk")
+        raise TraceError(f"{run.name}: not a recording on disk")
     with TemporaryDirectory() as folder:
         place = Path(folder) / "recording"
         if readers is None:

@@ -22,7 +22,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 def content_security_policy(scripts: Iterable[str]) -> str:
     """The policy: everything from this server only, no inline scripts except those with these hashes.
 
-    Dash's and Plotly's components write styles and make pictures of their own, so `style-src` has to allow inline
+    Dash's and Plotly's components create inline styles and images, so `style-src` has to allow inline
     styles, and `img-src` data: and blob: addresses.
 
     Args:

@@ -11,7 +11,7 @@ from dashboard.store import RunStore
 
 
 def add_health(server: Flask, store: RunStore) -> None:
-    """Answer /healthz with the version and the numbers of recordings, read and in all, reading or naming none."""
+    """Answer /healthz with the version and the numbers of recordings read and found; it reads and names none."""
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:

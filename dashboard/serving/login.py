@@ -39,7 +39,7 @@ _PAGE = """<!doctype html>
 
 
 class Attempts:
-    """Recent wrong tokens by client address: after ten in a minute only the right one is accepted from there.
+    """Recent wrong tokens by client address: after ten in a minute only the right one is accepted from that address.
 
     The token is always compared, so that others behind the same address cannot lock its owner out.
     """
@@ -49,7 +49,7 @@ class Attempts:
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait(self, address: str) -> float:
-        """Seconds until this address may try again, 0 if it may now."""
+        """Seconds until this address may try again, or 0."""
         times = self._wrong.get(address, deque())
         while times and times[0] <= self._clock() - _WINDOW:
             times.popleft()

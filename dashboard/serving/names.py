@@ -1,4 +1,4 @@
-"""File names from elsewhere, made safe to use."""
+"""Makes file names from untrusted sources safe to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The WSGI server, waitress, with limits on how long a connection may stall and how much it may hold.
+"""The WSGI server, waitress, with limits on the time that connections may stall and on the memory that they may hold.
 
 Waitress measures its timeout from the last byte, so one byte now and then keeps a connection open forever, and it
 takes no more than 100 connections, whatever they do.

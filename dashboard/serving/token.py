@@ -13,7 +13,7 @@ from tracer.errors import UsageError
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
 LONG: Final = 16
-"""Minimum length of a token that cannot be guessed: the right one is accepted however many wrong ones came before."""
+"""Minimum length of a token that cannot be guessed: any number of attempts is allowed."""
 _LARGEST: Final = 4_096
 
 
@@ -34,9 +34,9 @@ def read_token(file: Path) -> str:
     except OSError as problem:
         raise UsageError(f"{file}: {problem.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{file}: is not a text file") from None
+        raise UsageError(f"{file}: not a text file") from None
     if not text or len(text) > _LARGEST or not text.isprintable():
-        raise UsageError(f"{file}: must hold the token in one line, and nothing else")
+        raise UsageError(f"{file}: must contain only the token, on one line")
     return text
 
 
@@ -48,8 +48,8 @@ def is_readable_by_others(file: Path) -> bool:
 def open_link(url: str, folder: Path) -> None:
     """Open a browser at an address that must stay private to this user.
 
-    Other users see the command lines of this machine's processes, including the browser's: so it gets the name of a
-    file in `folder` that redirects there, as in Jupyter.
+    Other users see the command lines of this machine's processes, including that of the browser, which therefore gets
+    the name of a file in `folder` that redirects there, as in Jupyter.
     """
     page = folder / "open.html"
     with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

@@ -77,7 +77,7 @@ def _check_directory(path: Path) -> None:
         end = file.read()
     at = end.rfind(b"PK\5\6")
     if at < 0 or len(end) - at < _END.size:
-        raise FormatError(f"{path.name}: is a truncated zip")
+        raise FormatError(f"{path.name}: truncated zip file")
     *_, entries, size, _, _ = _END.unpack_from(end, at)
     if entries > _MOST_FILES or size > _MOST_DIRECTORY or end[max(at - 20, 0) : at].startswith(b"PK\6\7"):
         raise FormatError(f"{path.name}: holds more files than a recording has ({_MOST_FILES:,} at most)")

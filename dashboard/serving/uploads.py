@@ -1,4 +1,4 @@
-"""Uploaded recordings: in slices onto the disk, checked when complete, removed when the server ends.
+"""Uploaded recordings: written to disk in slices, checked when complete, and removed when the server ends.
 
 Slices, because a WSGI server holds a request's body until it is complete: no request is large, whatever the size of the
 file, a proxy's usual limit of 1 MiB suffices, and received data survives a broken connection. (Dash's own dcc.Upload
@@ -116,7 +116,8 @@ class Inbox:
         return min(unsent, key=lambda key: self._open[key].touched, default=None)
 
     def append(self, key: str, at: int, stream: IO[bytes]) -> int:
-        """Add a slice at its offset; one that is there already is skipped. Returns the number of bytes received so far.
+        """Add a slice at its offset; one that was already received is skipped. Returns the number of bytes received so
+        far.
 
         Raises:
             KeyError: no such upload.
@@ -154,7 +155,7 @@ class Inbox:
 
         Raises:
             KeyError: no such upload.
-            FormatError: not a readable recording. Nothing of it is kept.
+            FormatError: not a readable recording. No part of it is kept.
         """
         with self._lock:
             upload = self._open.pop(key)
@@ -220,7 +221,7 @@ class Inbox:
             check_gzip(part, self._limit)
         if not formats.is_trace(part):
             known = ", ".join(form.name for form in formats.registered() if form.read is not None)
-            raise FormatError(f"{target.name}: is not a recording; expected one of: {known}; a directory as a zip")
+            raise FormatError(f"{target.name}: not a recording; expected one of: {known}; a directory as a zip")
         part.rename(target)
 
     def _unused(self, name: str) -> Path:

@@ -1,6 +1,6 @@
 """Prefetching: the rows around a view, coarser with distance, for the browser to draw while the reader moves.
 
-There are rings of decreasing detail, each a few times as wide as the previous one, and the outermost as wide as the
+There are rings of decreasing detail, each a few times as wide as the previous one; the outermost is as wide as the
 recording. The marks of a ring begin where the previous ring ends; those of the first one are everywhere. Times are
 16-bit fractions of their ring, below a pixel.
 """
@@ -21,7 +21,7 @@ from dashboard.timeline.pyramid import Pyramid
 from tracer.intervals import Ints
 
 RINGS: Final = ((3, 600), (16, 400), (128, 400))
-"""Width of a ring relative to the view, and its most bins."""
+"""Width of a ring relative to the view, and its maximum number of bins."""
 _WHOLE: Final = 512  # bins of a recording that is wider than the widest ring
 _FINEST: Final = (1 << 16) - 1
 _GAP: Final = KINDS.index("gap")
@@ -34,11 +34,11 @@ Bundles = dict[tuple[int, int, int], list[Marks]]
 
 
 def rings_of(limits: tuple[int, int], whole: tuple[int, int]) -> list[tuple[int, int, int]]:
-    """The rings around a range: from, to (ns from time 0), and bins at most.
+    """The rings around a range: from, to (ns from time 0), and maximum number of bins.
 
     Args:
         limits: what the time axis shows, ns from time 0.
-        whole: what the recordings hold, likewise; no ring goes further.
+        whole: the range of the recordings, ns from time 0; no ring extends beyond it.
     """
     middle, width = (limits[0] + limits[1]) // 2, limits[1] - limits[0]
     rings = []
@@ -121,7 +121,7 @@ def _outside(low: int, high: int, inner: tuple[int, int] | None) -> list[tuple[i
 def _marks(
     pyramid: Pyramid, kinds: NDArray[np.int8], detail: Detail, clip: tuple[int, int]
 ) -> Iterator[tuple[int, int, Ints]]:
-    """By kind and shade from and to of the marks, ns."""
+    """Start and end of the marks, ns, by kind and shade."""
     exact = np.column_stack((pyramid.start[detail.exact], pyramid.end[detail.exact]))
     merged = np.column_stack((detail.start, detail.end))
     share = detail.busy / np.maximum(detail.end - detail.start, 1)

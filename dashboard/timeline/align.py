@@ -37,7 +37,7 @@ class Tokens:
         return int({"start": self.start, "launch": self.launch}.get(align, self.end)[self.clamp(token)])
 
     def clamp(self, token: int) -> int:
-        """The token that stands for number `token` in this run."""
+        """The position of token number `token` in this run; the last one if it has fewer."""
         return min(max(token, 0), len(self) - 1)
 
     @property

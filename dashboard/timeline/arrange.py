@@ -126,7 +126,7 @@ def _pinned(rows: Sequence[Row], names: Sequence[str]) -> list[Line]:
 
 
 def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int) -> Arrangement:
-    """The arrangement with a group or unit moved down by so many places among its neighbours; `groups` are all."""
+    """The arrangement with a group or unit moved down by a number of places among its neighbours; `groups` are all."""
     siblings = [group.name for group in groups]
     if name not in siblings:
         siblings = next(([u.name for u in g.units] for g in groups if name in {u.name for u in g.units}), [])
@@ -172,7 +172,7 @@ def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:
 
 
 def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
-    """Thin lines, if any: the middle one has the name, and there is space below the last."""
+    """Thin lines, if any: the middle one shows the name, and there is space below the last."""
     if not indices:
         return []
     if len(indices) == 1:

@@ -204,10 +204,10 @@ def snapped(
     """The edge nearest to the pointer, ns from time 0: of the mark's event, or of the nearest event in a bin.
 
     Args:
-        runs, view, token: what is shown.
+        runs, view, token: as shown.
         y, event: of the mark, see `spot_at`.
-        time: where, ns from time 0.
-        per_pixel: ns.
+        time: the position of the pointer, ns from time 0.
+        per_pixel: the duration of one pixel, ns.
     """
     found = row_at(runs, view, y)
     if found is None:

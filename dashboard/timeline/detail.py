@@ -1,4 +1,4 @@
-"""Level of detail: which events of a row are drawn one by one, and which are merged into bins.
+"""Level of detail: decides which events of a row are drawn individually and which are merged into bins.
 
 Nothing in view is lost: each event is either drawn by itself or counted in every bin that it touches, and a
 bin's busy time is the union of the events it merges.
@@ -16,7 +16,7 @@ from tracer.intervals import Ints, covered
 
 @dataclass(frozen=True)
 class Detail:
-    """What to draw of a row; times are ns, `exact` and `longest` are positions in the row's events.
+    """The items to draw for a row; times are ns, `exact` and `longest` are positions in the row's events.
 
     Attributes:
         exact: the events to draw one by one, by start.

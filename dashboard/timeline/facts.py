@@ -1,6 +1,6 @@
 """The facts about an event as lines of text, the same in a hover and in the panel.
 
-Only what the recording has is included. Names are shortened but not escaped.
+Only recorded facts are included. Names are shortened but not escaped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parses where to go: a token, a time on the axis, or the next gap above a length."""
+"""Parses a destination: a token, a time on the axis, or the next gap longer than a given time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Gone:
 
 
 def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
-    """Go where the text says; an empty text means any gap.
+    """Go to the place that the text describes; an empty text means any gap.
 
     Args:
         view, runs: the current view and its runs.
@@ -44,7 +44,7 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     """
     wanted = text.strip()
     if not any(run.tokens for run in runs):
-        return Gone(view, "There is nothing to go to.")
+        return Gone(view, "No run shown has token steps.")
     if found := _TOKEN.fullmatch(wanted):
         return _to_token(view, runs, int(found[1]))
     if found := _TIME.fullmatch(wanted):
@@ -99,7 +99,7 @@ def _to_gap(view: View, runs: Sequence[Run], longer: float, step: int) -> Gone:
     half = (wide if _FITS[0] * long <= wide <= _FITS[1] * long else _ROOM * long) / 2
     number, name = whose[which]
     of = f" of {plain(runs[number].name, 60)}" if len(runs) > 1 else ""
-    again = (" From the start again." if step > 0 else " From the end again.") if around else ""
+    again = (" Continued from the start." if step > 0 else " Continued from the end.") if around else ""
     said = f"Gap {at + 1} of {len(order)}{f' longer than {duration(longer)}' if longer > 0 else ''}: {duration(long)} "
     middle = start[which] + long / 2
     return Gone(replace(view, range=span(middle - half, middle + half)), f"{said}after token {name}{of}.{again}")

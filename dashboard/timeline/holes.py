@@ -51,7 +51,7 @@ class HoleRow:
 
     @cached_property
     def pyramid(self) -> Pyramid:
-        """Its level of detail."""
+        """The level of detail of the holes."""
         return Pyramid.of(self.start, self.end)
 
 

@@ -43,7 +43,7 @@ class Window:
 
     @property
     def ns_per_pixel(self) -> float:
-        """How long one pixel is."""
+        """The duration of one pixel, ns."""
         return (self.high - self.low) / self.width
 
     @property

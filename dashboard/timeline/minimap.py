@@ -1,4 +1,4 @@
-"""The whole of a run in the minimap: how busy its busiest stream is in each bin."""
+"""A run in the minimap: how busy its busiest stream is in each bin."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ NOTHING: Final = pd.DataFrame({"what": pd.Series(dtype="str"), "start": pd.Serie
 
 
 def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int = 0) -> pd.DataFrame:
-    """What (in words), start and end (ns) of all named phases outside these steps, by start.
+    """Name, start and end (ns) of all phases outside these steps, by start.
 
     Args:
         trace: the recording.
         steps: the visible steps, from `choose_steps`.
         whole: from the first event to the end of the last, ns.
-        computed: the end of the last step's compute, which may be after its host's; ns.
+        computed: the end of the last step's compute, which may be after the end of its host work; ns.
     """
     table = pd.concat([steps.table[["start", "end"]], steps.others[["start", "end"]]])
     first, last = int(table["start"].min()), max(int(table["end"].max()), computed)

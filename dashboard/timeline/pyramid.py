@@ -18,7 +18,7 @@ from dashboard.timeline.detail import Detail, detail, in_view
 from tracer.intervals import Ints
 
 FEW: Final = 1 << 15
-"""So many events are merged about as fast as a level is read."""
+"""Number of events that are merged about as fast as a level is read."""
 _SPARING: Final = 16  # least events per bin of the narrowest level: narrower bins would outweigh them
 _BEYOND: Final = 3  # levels wider than the whole row, for zooming out
 

@@ -35,7 +35,7 @@ class Query:
 
     @property
     def filters(self) -> bool:
-        """Whether there are filters beside the name."""
+        """Whether there are filters in addition to the name."""
         return self != Query(self.text)
 
 

@@ -82,7 +82,7 @@ class Row:
 
     @cached_property
     def pyramid(self) -> Pyramid:
-        """Its level of detail."""
+        """The row's level of detail."""
         return Pyramid.of(self.start, self.end)
 
     def ends_at(self, time: int) -> bool:
@@ -92,7 +92,7 @@ class Row:
 
     @cached_property
     def finder(self) -> Finder:
-        """What finds its events."""
+        """The search index of the row's events."""
         what, stream = (self.events[column].to_numpy() for column in ("what", "stream"))
         return Finder(self.start, self.end, what, stream, [self.events[c] for c in ("full", "name")])
 
@@ -108,7 +108,7 @@ class Row:
 
     @cached_property
     def brief_titles(self) -> NDArray[np.object_]:
-        """The same, cut short, for views of so many events that whole names would weigh too much."""
+        """Shortened headlines, for views with so many events that whole names would take too much memory."""
         return np.array([markup(str(c), 48) for c in self.events["full"].cat.categories], dtype=object)
 
     @cached_property
@@ -187,7 +187,7 @@ def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _host_events(ranges: pd.DataFrame) -> pd.DataFrame:
-    """What the host computes as a device, with the bytes of the weights."""
+    """Computations of the host as a device, with the bytes of the weights."""
     ranges = ranges.sort_values("start", kind="stable")
     short = ranges["text"].astype("str").str.partition("(")[0].astype("category")
     told = ranges.assign(bytes=ranges["payload"].fillna(MISSING).astype("int64"))

@@ -59,7 +59,7 @@ def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[g
 
 
 def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[Plot, int]:
-    """The same without Plotly's validation, which takes longer than all the rest."""
+    """The timeline figure without Plotly's validation, which takes longer than everything else."""
     within = min(max(width - left_of(width) - MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
@@ -72,7 +72,8 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tupl
 
 
 def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
-    """The surroundings of the view from `ahead.around`, and `for` which range (s) and part of the view they are."""
+    """The surroundings of the view from `ahead.around`, and `for`, the range (s) and part of the view that they belong
+    to."""
     limits, token = limits_of(runs, view), token_of(runs, view)
     shown = [
         (run.holes, panel, run.tokens.anchor(token, view.align))
@@ -124,7 +125,7 @@ def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -
 
 
 def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:
-    """The range that shows "gap" (those after the view's token), "all" there is, or "token" (None: one and its gap)."""
+    """The range that shows "gap" (the gaps after the view's token), "all", or "token" (None: one token and its gap)."""
     if what == "all":
         low, high = whole_of(runs, view)
         return span(low - _BESIDE * (high - low), high + _BESIDE * (high - low))
@@ -161,7 +162,7 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
 
 
 def _weight(drawn: Detail) -> int:
-    """Its share of a figure's size: an event needs about twice the text of a bin."""
+    """The run's share of a figure's size: an event needs about twice the text of a bin."""
     return 2 * len(drawn.exact) + len(drawn.start)
 
 
@@ -180,7 +181,7 @@ def _drawing(
 
 
 def _ruled(run: Run, window: Window) -> pd.DataFrame:
-    """The tokens in view that the ruler numbers, as many as there is room for: x (s), step."""
+    """The tokens in view that the ruler numbers, as many as fit: x (s), step."""
     tokens = run.tokens
     assert tokens is not None
     low, high = np.searchsorted(tokens.start, window.wider)
@@ -202,14 +203,14 @@ def _note(run: Run, token: int) -> str:
     parts += [f"idle {duration(idle[0])}"] if len(idle) == 1 else []  # on one device
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
     parts += ["traced: times are inflated"] if run.inflated else []
-    parts += ["kernels of the node pass, in proportion"] if run.laid_in_note else []
+    parts += ["kernels of the node pass, in proportion"] if run.node_kernels_note else []
     return "  ·  ".join(p for p in parts if p)
 
 
 def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
     """The gaps in view, each over its device's rows: x dx gap text top bottom.
 
-    text is what the gap is made of, empty where it is too narrow for a label.
+    text gives the causes of the gap, and is empty if the gap is too narrow for a label.
     """
     bands = {band.device: band for band in panel.bands}
     table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])

@@ -21,7 +21,7 @@ Positions = NDArray[np.int32]
 
 
 class Finder:
-    """The names of a row's events, to be searched.
+    """The search index of a row's events.
 
     Args:
         start: when they begin, in order, ns.
@@ -40,12 +40,12 @@ class Finder:
 
     @cached_property
     def _folded(self) -> list[list[str]]:
-        """Per column its different names, without their letters' case."""
+        """The distinct names of each column, in lower case."""
         return [[str(name).casefold() for name in column.categories] for column in self._names]
 
     @cached_property
     def totals(self) -> Ints:
-        """How many events there are of each kind."""
+        """The number of events of each kind."""
         return np.bincount(self._what, minlength=len(KINDS))
 
     def _positions(self, find: str) -> Positions:
@@ -60,7 +60,7 @@ class Finder:
         return self._kept(found, query) if query.filters else found
 
     def _kept(self, found: Positions, query: Query) -> Positions:
-        """Those of the events that pass the filters."""
+        """The positions of the events that pass the filters."""
         length = self._end[found] - self._start[found]
         kept = (length > query.longer) & (length < query.shorter)
         if query.kinds is not None:
@@ -109,14 +109,14 @@ def counted(finders: Iterable[Finder], find: str) -> str:
 
     Example:
         >>> counted([], "gemm")
-        'nothing is called “gemm”'
+        'no event is called “gemm”'
     """
     found, totals = np.zeros((2, len(KINDS)), np.int64)
     for finder in finders:
         found += finder.counts(find)
         totals += finder.totals
     if not found.any():
-        return f"nothing is found by “{find}”" if query_of(find).filters else f"nothing is called “{find}”"
+        return f"no matches for “{find}”" if query_of(find).filters else f"no event is called “{find}”"
     kinds = np.flatnonzero(found).tolist()
     return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {_plural(KINDS[kind])}" for kind in kinds)
 

@@ -1,5 +1,5 @@
-"""Launch parameters of kernels in words: grid, block, shared memory and registers. Few of millions of kernels differ,
-so the words are made once for each distinct one."""
+"""Launch parameters of kernels in words: grid, block, shared memory and registers. Of millions of kernels few are
+distinct, and each distinct one is described once."""
 
 from __future__ import annotations
 

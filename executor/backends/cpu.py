@@ -114,7 +114,7 @@ class CpuBackend(Backend):
         self._copy_in(destination, source, stream, self.staged)
 
     def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Enqueue a copy that reads the source later."""
+        """Enqueue a copy from memory that does not change."""
         self._copy_in(destination, source, stream, staged=False)
 
     def _copy_in(self, destination: CpuArray, source: HostArray, stream: int, staged: bool) -> None:
@@ -126,7 +126,7 @@ class CpuBackend(Backend):
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 
     def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
-        """Enqueue a copy that writes the caller's memory later."""
+        """Enqueue a copy to the caller's memory."""
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
         self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))

@@ -16,7 +16,7 @@ from executor.backends.cuda_runtime import Cuda
 from tracer.errors import ExecutionError
 
 MOST_SHARED_BYTES: Final = 200 * 1024
-"""Most dynamic shared memory that a block may request; the hardware has slightly more."""
+"""Maximum dynamic shared memory that a block may request; the hardware has slightly more."""
 _PLAIN_SHARED_BYTES: Final = 48 * 1024
 
 Argument = Any

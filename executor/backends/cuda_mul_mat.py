@@ -20,7 +20,7 @@ BLOCKS_PER_MULTIPROCESSOR: Final = 4
 LEAST_ROWS_PER_BLOCK: Final = 4
 
 MOST_TOKENS: Final = 8
-"""Most tokens of the tensor-core kernel, which reads the weights once for all of them."""
+"""Maximum number of tokens of the tensor-core kernel, which reads the weights once for all of them."""
 _TOKENS_WARPS: Final = 8
 _TOKENS_TILE: Final = 16
 

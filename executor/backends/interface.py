@@ -32,7 +32,7 @@ GraphExec = Any
 
 
 class Guarantee(enum.Enum):
-    """What a backend guarantees and a strategy may require. The values appear in messages."""
+    """Guarantees of a backend, which a strategy may require. The values appear in messages."""
 
     COPIES_AND_COMPUTE_IN_ORDER = "copies and compute issued to one stream run in issue order"
     ASYNC_SOURCES_STAGED = "the source of an asynchronous copy may be overwritten as soon as the call returns"
@@ -78,7 +78,7 @@ class Backend(Protocol):
 
     @property
     def guarantees(self) -> frozenset[Guarantee]:
-        """What it guarantees. Default: everything that its staging and its copies to other devices allow."""
+        """The backend's guarantees. Default: everything that its staging and its copies to other devices allow."""
         lacks = set() if self.staged else {Guarantee.ASYNC_SOURCES_STAGED}
         if type(self).copy_to_peer is Backend.copy_to_peer:
             lacks.add(Guarantee.PEER_COPIES_IN_ORDER)
@@ -111,11 +111,11 @@ class Backend(Protocol):
         return
 
     def report_late(self) -> None:
-        """Report what is still unreported of the work since `report_to`. The device must be idle. Default: nothing."""
+        """Report any work since `report_to` that has not been reported. The device must be idle. Default: nothing."""
         return
 
     def expect_steps(self, steps: int) -> None:
-        """Take note of how many steps will be reported at once. Default: nothing."""
+        """Set the number of steps that will be reported at once. Default: nothing."""
         return
 
     def accompany(self, others: Sequence[Backend]) -> None:

@@ -94,7 +94,7 @@ class SimHostBackend(Backend):
         return SimHostKernel(label, True, reads.at_most, self._cost.fixed_ns + math.ceil((nbytes or 0) / self._rate))
 
     def launch(self, kernel: SimHostKernel, stream: int) -> None:
-        """Let its time pass."""
+        """Advance the virtual time by the kernel's duration."""
         recorded = annotate(kernel.label, index=kernel.reads, domain=HOST_COMPUTE)
         with recorded if kernel.recorded else nullcontext():
             self._host.now += kernel.ns

@@ -81,7 +81,7 @@ class TapeBackend(Backend):
 
     Args:
         tape: the tape.
-        device: the device that it stands for; for the host, it records the host's work.
+        device: the device that it represents; for the host, it records the host's work.
     """
 
     name: ClassVar[str] = "tape"

@@ -68,7 +68,8 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class HostCost:
-    """What the host computes: a product takes fixed_ns + bytes of its weights / rate(threads), anything else other_ns.
+    """Costs of the host's compute: a product takes fixed_ns + bytes of its weights / rate(threads), anything else
+    other_ns.
 
     Attention takes as long as a product with weights of the bytes that it moves.
 
@@ -149,7 +150,7 @@ class Profile:
             raise FormatError(f"calls_ns lacks {', '.join(lacking)}")
         known = {f"{a}>{b}" for a in (*CALLS, FETCH, "") for b in (*CALLS, "")}
         if unknown := [*(self.calls_ns.keys() - set(CALLS)), *(self.between_ns.keys() - known)]:
-            raise FormatError(f"unknown host call {unknown[0]!r}; known are {', '.join((*CALLS, FETCH))}")
+            raise FormatError(f"unknown host call {unknown[0]!r}; choose from {', '.join((*CALLS, FETCH))}")
         for group, costs, entry in (("between_ns", self.between_ns, ">"), ("kernels", self.kernels, OTHER)):
             if entry not in costs:
                 raise FormatError(f"{group} lacks the entry {entry!r}, for everything not listed")

@@ -1,4 +1,4 @@
-"""Bookmarks: in the link, and in a file beside the recording."""
+"""Bookmarks: in the link, and in a file next to the recording."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def test_bookmarks_are_kept_beside_the_recording_which_stays_one(runs, tmp_path)
         "bookmarks": [{"low": 0, "high": PERIOD, "note": "slow", "within": None}]
     }
     said = str(listed(view, runs))
-    assert "in the file beside the recording" in said
+    assert "in the file next to the recording" in said
     assert "Write them to a.bookmarks.json" not in said
     assert [run.key for run in RunStore([tmp_path]).runs()] == ["a", "b"]
     assert not written({"what": "drop bookmark", "of": ["a", 1, 2, "none"]}, view, runs)

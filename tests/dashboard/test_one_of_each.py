@@ -215,7 +215,7 @@ def test_the_report_says_it(told: Told) -> None:
     info = told.info
     groups = groups_of_facts([told.run])
     said = {(group, fact.label): fact.cells[0].text for group, facts in groups.items() for fact in facts}
-    idle, gap, causes = "Idle time of a step", "Inter-token gap", "What it is made of (mean, as recorded)"
+    idle, gap, causes = "Idle time of a step", "Inter-token gap", "Causes of the gap (mean, as recorded)"
     expected = {
         ("Speed", "Tokens/s"): info["tokens_per_s"],
         ("Speed", "Tokens/s as recorded"): info["traced_tokens_per_s"],
@@ -236,7 +236,7 @@ def test_the_report_says_it(told: Told) -> None:
     for place, value in expected.items():
         assert says(said.get(place, "–"), value), (place, said.get(place), value)
     for place, name in PLACES.items():
-        group = f"Of it {name}, by cause (mean, as recorded)"
+        group = f"Idle time {name}, by cause (mean, as recorded)"
         there = told.json["gaps"]["idle_causes_us"][place]
         assert {cause for of, cause in said if of == group} == {cause for cause, us in there.items() if us}
         assert all(says(said[group, cause], us) for cause, us in there.items() if us)

@@ -120,7 +120,7 @@ def test_enter_and_shift_enter_go_from_hit_to_hit_which_is_zoomed_to(page, addre
     field.send_keys("kind:kernel stream:14 >100us")
     says(page, "found", f"{TOKENS * KERNELS} of {TOKENS * KERNELS} kernels")
     field.send_keys(" <110us")
-    says(page, "found", "nothing is found by")
+    says(page, "found", "no matches for")
 
 
 def test_the_chosen_event_says_what_its_hover_says_and_what_is_behind_it(page, address):
@@ -167,7 +167,7 @@ def test_a_bookmark_is_in_the_link_and_then_in_a_file_beside_the_recording(page,
     ask_for(page, "Go to <b>slow & odd</b>")
     page.linked(f"range=-{PERIOD}..0")
     ask_for(page, "Write them to a.bookmarks.json")
-    says(page, "bookmark-list", "in the file beside the recording")
+    says(page, "bookmark-list", "in the file next to the recording")
     kept = json.loads((recordings / "a.bookmarks.json").read_text())
     assert [mark["note"] for mark in kept["bookmarks"]] == ["<b>slow & odd</b>"]
     page.open(f"{address}?run=a&token=3")

@@ -29,8 +29,8 @@ from tracer.errors import TraceError
 
 KILLER = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"
 SAID = {
-    "abort": "reading it ended the reader (signal ABRT); it is not shown",
-    "exit": "reading it ended the reader (exit code 3); it is not shown",
+    "abort": "its reader process ended (signal ABRT); it is not shown",
+    "exit": "its reader process ended (exit code 3); it is not shown",
     "hungry": "reading it takes more than 0.3 GB of memory (--reader-memory); it is not shown",
     "bytes": "reading it takes more than 0.3 GB of memory (--reader-memory); it is not shown",
     "faulty": "cannot be shown: ZeroDivisionError: a fault? of ours",
@@ -207,7 +207,7 @@ def test_nothing_is_left_of_a_reader_that_is_killed(tmp_path):
         kept = set((tmp_path / "within").rglob("*"))
         (run,) = read_runs(tmp_path / "killed.sqlite", None, readers)
         assert good.summary.problem is None
-        assert run.summary.problem.endswith("reading it ended the reader (signal KILL); it is not shown")
+        assert run.summary.problem.endswith("its reader process ended (signal KILL); it is not shown")
         assert set((tmp_path / "within").rglob("*")) < kept  # less the reader's own directory
         assert readers.cache.directory.is_dir()
 
@@ -223,7 +223,7 @@ def test_nothing_is_left_of_readers_that_are_closed(tmp_path):
     folder, pids = readers.cache.directory, [process._process.pid for process in readers._all]
     readers.close()
     asked.join(30)
-    assert "slow.sqlite: reading it ended the reader" in found[0][0].summary.problem
+    assert "slow.sqlite: its reader process ended" in found[0][0].summary.problem
     assert not folder.exists()
     for pid in pids:
         with pytest.raises(ProcessLookupError):

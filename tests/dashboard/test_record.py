@@ -73,7 +73,7 @@ def test_values_become_arguments(values, arguments):
     ("values", "message"),
     [
         ({"backend": "cuda"}, "cuda is not on this machine: needs CuPy"),
-        ({"backend": "--help"}, "has no '--help'; choose of cpu, cuda"),
+        ({"backend": "--help"}, "has no '--help'; choose from cpu, cuda"),
         ({"sync": "sccc,aaaag"}, "has no 'aaaag'"),
         ({"tokens": "0"}, "from 1 to 100,000, not '0'"),
         ({"tokens": "100001"}, "not '100001'"),
@@ -256,7 +256,7 @@ def test_a_recording_ends_with_the_process_that_watches_it(recorder, monkeypatch
     recorder._supervisor.wait()
     monkeypatch.setattr("dashboard.recording.job._SILENCE", 0)
     until(lambda: is_gone(pid), "its end")
-    assert (recorder.job().status, recorder.job().problem) == (FAILED, "its process is gone")
+    assert (recorder.job().status, recorder.job().problem) == (FAILED, "its process has ended")
     recorder.start(["quick"])
     assert ended(recorder).status == DONE
 

@@ -69,7 +69,7 @@ def test_a_process_is_kept_under_a_name_of_plain_characters(tmp_path: Path):
     (kept,) = (tmp_path / "runs").iterdir()
     assert kept.name.startswith("python3_b_-7-")
     assert "." not in kept.name
-    assert running.said() == f"Kept as runs/{kept.name}: {len(read(kept))} events. It is in the table of runs."
+    assert running.said() == f"Saved as runs/{kept.name}: {len(read(kept))} events. It is in the table of runs."
 
 
 def test_a_look_that_fails_is_followed_by_another(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch):
@@ -93,7 +93,7 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path):
     running = Running(tmp_path, Path("runs"), lambda: [ROW], gone)
     until(lambda: running.rows() == [ROW], "the first look")
     running.keep(7, None)
-    until(lambda: running.said() == "Nothing was kept: it has ended", "the problem")
+    until(lambda: running.said() == "Nothing was saved: it has ended", "the problem")
     (tmp_path / "file").touch()
     running = Running(tmp_path / "file" / "x", Path("runs"), lambda: [ROW], lambda *_: trace_of([9] * 9))
     until(lambda: running.rows() == [ROW], "the first look")

@@ -45,9 +45,9 @@ def test_the_next_gap_longer_than_so_much_in_time_of_all_runs(runs):
     assert (low + high) / 2 == PERIOD + GAP, "the middle of run b's gap after token 3; that after token 2 is passed"
     assert first.said == "Gap 4 of 5 longer than 150 µs: 200 µs after token 3 of b."
     again = gone(gone(first.view, runs, "gap > 0.15 ms").view, runs, ">150us")
-    assert again.said == "Gap 1 of 5 longer than 150 µs: 200 µs after token 0 of b. From the start again."
+    assert again.said == "Gap 1 of 5 longer than 150 µs: 200 µs after token 0 of b. Continued from the start."
     back = gone(again.view, runs, "> 150 µs", -1)
-    assert back.said == "Gap 5 of 5 longer than 150 µs: 200 µs after token 4 of b. From the end again."
+    assert back.said == "Gap 5 of 5 longer than 150 µs: 200 µs after token 4 of b. Continued from the end."
     anyone = gone(VIEW, runs, "")
     assert anyone.said.startswith("Gap 7 of 10: 100 µs after token 3 of a.")
     assert gone(View(runs=("a",), token=2, range=(0, 30)), runs[:1], ">").view.range == (-GAP, 2 * GAP)
@@ -67,7 +67,7 @@ def test_where_there_is_none_it_is_said_and_nothing_moves(runs, text, said):
 
 
 def test_without_runs_there_is_nowhere_to_go():
-    assert gone(View(), [], "3").said == "There is nothing to go to."
+    assert gone(View(), [], "3").said == "No run shown has token steps."
 
 
 def test_a_double_click_shows_the_token_under_it(runs):

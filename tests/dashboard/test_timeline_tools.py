@@ -89,7 +89,7 @@ def test_the_count_says_of_how_many(runs):
     assert found(view, runs) == f"{2 * TOKENS * KERNELS} of {2 * TOKENS * KERNELS} kernels"
     view = View(runs=("a",), find="cudaMemcpy")
     assert found(view, runs[:1]) == f"{TOKENS} of {2 * TOKENS} copies"
-    assert found(replace(view, rows=Arrangement(hidden=("API calls",))), runs[:1]) == "nothing is called “cudaMemcpy”"
+    assert found(replace(view, rows=Arrangement(hidden=("API calls",))), runs[:1]) == "no event is called “cudaMemcpy”"
     assert found(View(), runs) == ""
 
 

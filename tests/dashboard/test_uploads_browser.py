@@ -80,7 +80,7 @@ def test_hostile_files_are_refused_in_place_and_the_rest_goes_on(page, tmp_path)
         page, lambda: len(said(page)) == 5 and "in the table" in said(page)[-1] and said(page), "five answers"
     )
     assert lines[0].startswith("<img src=x onerror=window.hacked=1>")
-    assert "is not a recording" in lines[0]
+    assert "not a recording" in lines[0]
     assert "the limit is 3,000,000" in lines[1]
     assert "is empty" in lines[2]
     assert "truncated zip" in lines[3]

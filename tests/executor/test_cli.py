@@ -120,7 +120,7 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
     [
         (["--sync", "sccc,aaaag"], UsageError, "unknown strategy 'aaaag'.*Did you mean 'aaag'"),
         (["--model", "llama"], UsageError, "unknown model"),
-        (["--backend", "gpu"], UsageError, "unknown backend 'gpu'; known are cpu"),
+        (["--backend", "gpu"], UsageError, "unknown backend 'gpu'; choose from cpu"),
         (["--concurrency", "branches", "--allocator", "sequential"], UnsafePlanError, "race.*stream_aware"),
         (["--tokens", "1000"], UsageError, "context of 256"),
         (["--prompt", "0,250", "--batch", "2"], UsageError, "context of 256"),

@@ -27,7 +27,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
 from tracer.graph_json import GRAPH_FILE, read_graph
 from tracer.recorders import light_folder
-from tracer.run_passes import laid_in
+from tracer.run_passes import node_kernels
 from tracer.schema import HOST_COMPUTE
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
@@ -156,15 +156,15 @@ def gaps(directory):
     return json.loads(run("gaps", directory, "--json").stdout)
 
 
-def test_the_node_pass_is_laid_into_the_light_pass_and_changes_no_figure(joined):
+def test_the_node_pass_is_placed_in_the_light_pass_and_changes_no_figure(joined):
     directory, (info_before, gaps_before) = joined
     now = info(directory)
     kernels, note = now.pop("kernels"), now["notes"].pop()
     assert now == info_before
     assert f"in {2 * BASE.tokens} of {2 * BASE.tokens} graphs" in note
     launches = len(read_graph(directory / GRAPH_FILE).launches)
-    laid = laid_in(directory, light := read(directory), find_steps(light))
-    assert laid.kernels()["calls"].sum() == launches
+    placed = node_kernels(directory, light := read(directory), find_steps(light))
+    assert placed.kernels()["calls"].sum() == launches
     assert [k["us"] for k in kernels] == sorted((k["us"] for k in kernels), reverse=True)
     assert "kernels" in run("info", directory).stdout
     after = gaps(directory)
@@ -184,5 +184,5 @@ def test_the_timeline_shows_its_kernels_inside_the_graphs_of_the_light_pass(join
     assert (kernels["end"].to_numpy() <= inside["end"].to_numpy()[at]).all()
     assert set(inside["start"]) <= set(kernels["start"])
     assert set(inside["end"]) <= set(kernels["end"])
-    assert "node pass" in found.laid_in_note
+    assert "node pass" in found.node_kernels_note
     assert len(found.executions.durations) == len(found.graph.launches)

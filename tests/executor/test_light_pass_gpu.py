@@ -49,7 +49,7 @@ def test_layers_on_the_host_make_the_calls_of_their_splits():
     assert {"".join(calls["letter"]) for _, calls in report.calls.groupby("step")} == {token("sccc", splits)}
 
 
-def test_the_node_pass_is_laid_into_every_graph(tmp_path):
+def test_the_node_pass_is_placed_in_every_graph(tmp_path):
     command = [sys.executable, "-m", "intertoken", "run", "--backend", "cuda", "--sync", "aaag", "--tokens", "8"]
     subprocess.run([*command, "--passes", "light,node", "-o", str(tmp_path)], check=True)
     told = subprocess.run(

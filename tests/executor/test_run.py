@@ -120,8 +120,8 @@ def test_names_say_what_is_not_usual():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, aaeg, aga, ggg"),
-        ({"model": "tny"}, "unknown model 'tny'; known are .*Did you mean 'tiny'"),
+        ({"strategy": "ssss"}, "unknown strategy 'ssss'; choose from sccc, saaas, aaas, aaag, aaeg, aga, ggg"),
+        ({"model": "tny"}, "unknown model 'tny'; choose from .*Did you mean 'tiny'"),
         ({"backend": "cup"}, "unknown backend 'cup'.*Did you mean 'cpu'"),
         ({"launch": "eagre"}, "unknown launch kind.*Did you mean 'eager'"),
         ({"concurrency": "branch"}, "Did you mean 'branches'"),

@@ -441,7 +441,7 @@ def test_calls_of_a_call_site_are_held_to_the_most_of_any_step() -> None:
     surplus = found["site engine.py fetch: syncs"].surplus
     assert surplus is not None
     assert (surplus.step, surplus.nvtx[-1]) == (1, "engine.py(20): fetch")
-    assert "site other: no call of the steps is made there" in trace.notes
+    assert "site other: the steps make no call there" in trace.notes
 
 
 def test_a_recording_without_call_sites_cannot_hold_one() -> None:

@@ -128,7 +128,7 @@ def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
     assert "a and b are not comparable: model a against b; batch 1 against 8 (--force" in refused.stderr
     forced = run(base, other, "--force")
     assert forced.exit_code == 0
-    assert "no verdict: not comparable, compared by force: model a against b" in " ".join(forced.stdout.split())
+    assert "no verdict: not comparable, comparison forced: model a against b" in " ".join(forced.stdout.split())
     other_run = as_json(base, other, "--force")["runs"][1]
     assert (other_run["verdict"], other_run["speedup"]["estimate"]) == ("no verdict", 8.0)
 

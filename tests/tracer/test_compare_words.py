@@ -104,13 +104,13 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
             found(run("a", 354.9, **TRACED), run("b", 310.0, **TRACED), basis="traced", verdict="no verdict",
                   speedup=None, gap_us=None, mean_gap_us=None, counts=COUNTS, refusal=Refusal("why", "do this"),
                   kernels=pd.DataFrame([{"name": "k", "verdict": "slower"}, {"name": "CUDA graph"}], columns=COLUMNS)),
-            "b against a: no verdict: why; what can be said: 9 fewer syncs, same number of copies, same number of "
-            "launches, GPU busy ±0.0 [−1.0, +1.0] µs per token, 1 of 1 kernels with another duration per call; for a "
-            "verdict, do this",
+            "b against a: no verdict: why; what is known: 9 fewer syncs, same number of copies, same number of "
+            "launches, GPU busy ±0.0 [−1.0, +1.0] µs per token, 1 of 1 kernels with a different duration per call; "
+            "for a verdict, do this",
         ),
         (
             found(A, B, verdict="no verdict", refusal=Refusal("compared by force", "do this"), busy_us=None),
-            "saaas against sccc: no verdict: compared by force; what can be said: tokens/s +1.4 % [+1.1, +1.7], "
+            "saaas against sccc: no verdict: compared by force; what is known: tokens/s +1.4 % [+1.1, +1.7], "
             "untraced; for a verdict, do this",
         ),
         (

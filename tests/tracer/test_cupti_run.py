@@ -234,7 +234,7 @@ def test_beside_another_profiler_nothing_is_run(cuda: Path, tmp_path: Path, monk
 def test_a_program_that_uses_cupti_itself_is_said(cuda: Path, tmp_path: Path) -> None:
     result = record(tmp_path / "out", "--", cuda / "traced", "profiles", TOKENS)
     assert result.exit_code == 2
-    assert "1 of CUPTI's buffers did not come back: the program itself uses CUPTI (torch.profiler" in result.stderr
+    assert "1 of CUPTI's buffers were not returned: the program itself uses CUPTI (torch.profiler" in result.stderr
 
 
 def test_the_programs_own_window(cuda: Path, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_an_arrowdir_is_read(tmp_path: Path) -> None:
     damaged = tmp_path / "x_arwdir" / "NVTX_EVENTS.arrow"
     for cut in (0, 10, damaged.stat().st_size // 2):
         damaged.write_bytes(damaged.read_bytes()[:cut])
-        with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: is not a valid Arrow file"):
+        with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: not a valid Arrow file"):
             formats.read(tmp_path / "x_arwdir")
 
 

@@ -97,7 +97,7 @@ def test_the_commands_list_them_and_predict_all_of_them_together(tmp_path: Path)
     shown = CliRunner().invoke(main, ["whatif", str(tmp_path / "run"), "--eager-into-graph", "--json"])
     assert json.loads(shown.stdout)["speedup"]["estimate"] == pytest.approx(together["speedup"]["estimate"])
     text = CliRunner().invoke(main, ["advise", str(tmp_path / "run")]).stdout
-    assert "eager launches around the graph" in text
+    assert "eager launches outside the graph" in text
     assert "aten::fill_" in text
 
 

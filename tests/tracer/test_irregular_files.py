@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_recording_that_is_no_file(tmp_path: Path, make: Callable[[Path], None], name: str) -> None:
     make(tmp_path / name)
     assert not formats.is_trace(tmp_path / name)
-    with pytest.raises(FormatError, match=f"{name}: is neither a regular file nor a directory"):
+    with pytest.raises(FormatError, match=f"{name}: neither a regular file nor a directory"):
         formats.read(tmp_path / name)
 
 

@@ -121,7 +121,7 @@ def test_a_pipe_and_a_directory_that_is_not_ours_stay(command, tmp_path, nsys):
     code, stderr, _ = invoke(command, tmp_path / "out")
     assert code == 2
     assert one_line(stderr, path) in (
-        "not replaced, it holds no recording", "is a directory; choose another name",
+        "not replaced, because it does not contain a recording", "is a directory; choose another name",
     )  # fmt: skip
     assert (path / "data.parquet").read_text() == "precious"
     assert not nsys.exists()

@@ -98,7 +98,7 @@ def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.M
     folder.mkdir()
     (folder / "999999999-0.ring").touch()
     result = CliRunner().invoke(main, ["watch", "--once"])
-    assert "nothing runs under the light recorder" in result.stdout
+    assert "no program is running under the light recorder" in result.stdout
 
 
 def test_metrics_are_prometheus_text() -> None:

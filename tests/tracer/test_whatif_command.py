@@ -124,7 +124,7 @@ def test_the_path_command() -> None:
     found = CliRunner().invoke(main, ["path", str(SAMPLES / "llama1b-sccc-graph")])
     assert found.exit_code == 0
     assert "critical path of a token: 1,439.4 µs" in found.output
-    assert "costs nothing: beside the path" in found.output
+    assert "costs nothing: off the path" in found.output
 
 
 def test_the_path_says_what_a_profiler_added_to_it() -> None:

@@ -181,5 +181,5 @@ def test_kernels_launched_one_by_one_are_refused() -> None:
         for i in range(4):
             script.launch((t + 20 * i, t + 20 * i + 10), (t + 50 + 100 * i, t + 150 + 100 * i))
         script.sync(t + 100, t + 460)
-    with pytest.raises(UsageError, match="launches its kernels by 4 calls"):
+    with pytest.raises(UsageError, match="launches its kernels in 4 calls"):
         predicted(script.trace, edit())

@@ -29,7 +29,7 @@ from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageErr
 from tracer.trace import Trace
 
 _MOST_SYNCS: Final = 24
-"""The most sync positions that are tried one by one."""
+"""Maximum number of sync positions to try individually."""
 _MOST_SITES: Final = 8
 _MOST_EAGER: Final = 16
 
@@ -59,7 +59,7 @@ _STAGED: Final = (
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
 _SAMPLED: Final = (
     "the device chooses the token and the next step starts from it",
-    "the host needs no result to decide what the next step computes (stop conditions may take effect a step later)",
+    "the host decides without a result what the next step computes (stop conditions may take effect a step later)",
 )
 _AS_GRAPH: Final = (
     "shapes and addresses are the same in every step, or updated in the graph",
@@ -116,7 +116,7 @@ class EagerLaunch:
 
 @dataclass(frozen=True)
 class Advised:
-    """What is worth changing in a recording, and what is not.
+    """The results of `advise`.
 
     Attributes:
         kept: edits by gain, the largest first.
@@ -160,7 +160,8 @@ def advise(
         trace: the recording.
         steps: its steps.
         base: the starting point of its predictions.
-        more: edits that need more than the recording, each with its options of `intertoken whatif` and its conditions.
+        more: edits that need data beyond the recording, each with its options of `intertoken whatif` and its
+            conditions.
         functions: the same recording with its Python functions, where `trace` was read without them.
 
     Raises:
@@ -179,7 +180,7 @@ def advise(
         try:
             prediction = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
-            refused[label] = str(problem)
+            refused[label] = str(problem).removeprefix(f"{label}: ").removeprefix(f"{label} is impossible: ")
         except CannotTellError as problem:
             withheld[label] = str(problem)
         except (UsageError, TraceError):

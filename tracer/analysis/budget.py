@@ -64,7 +64,7 @@ class Limit:
     most: float = math.inf
 
     def excess(self, found: float) -> float:
-        """By how much a figure is above (positive) or below (negative) the limit; 0 if it is within it."""
+        """The excess of a figure over its limit: positive above the maximum, negative below the minimum, else 0."""
         return max(found - self.most, 0.0) + min(found - self.least, 0.0)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ class Budget:
     base: Base | None = None
 
     def signature(self, scope: Scope) -> str | None:
-        """The only allowed signature there, used to find surplus calls; None if there is not exactly one."""
+        """The allowed signature, used to find surplus calls; None unless there is exactly one."""
         found = [line.allowed for line in self.lines if (line.scope, line.name) == (scope, "signature")]
         return found[0][0] if found and isinstance(found[0], tuple) and len(found[0]) == 1 else None
 

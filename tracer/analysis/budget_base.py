@@ -1,4 +1,4 @@
-"""A budget relative to a base recording: is a recording slower, or its gap longer, by more than the budget allows?
+"""Budgets relative to a base recording: how much slower a recording, and how much longer its gap, may be.
 
 A limit fails only if the whole 95 % interval of the comparison is beyond it, and passes only if the whole interval is
 within it. Otherwise, and where the recordings cannot be compared, the result is inconclusive.

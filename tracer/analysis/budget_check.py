@@ -1,4 +1,4 @@
-"""Whether a recording meets a budget, and if not, by how much it misses it."""
+"""Checks a recording against a budget."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Verdict = Literal["kept", "broken", "not shown"]
 known."""
 
 HEADROOM: Final = 0.1
-"""How much worse than the measured ones a written budget lets times and rates be."""
+"""How much worse than measured times and rates may be under a budget from `--write-budget`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Finding:
 
 
 class Measured:
-    """The figures of one scope of a trace. Each analysis runs when first needed.
+    """The figures of one scope of a trace. Each analysis runs on first use.
 
     Args:
         trace: the recording.
@@ -108,7 +108,7 @@ class Measured:
             return self.syncs.signature
         if kind == "class":
             if not self.steps.decodes:
-                raise EmptyTraceError(f"{self.steps.what}: there is no class, because nothing decodes")
+                raise EmptyTraceError(f"{self.steps.what}: there is no class, because no step decodes")
             return self.syncs.strategy
         if kind == "tokens_per_s":
             return self._untraced_rate() if rest[0] == "untraced" else self._recorded_rate()
@@ -217,10 +217,10 @@ def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
 
 
 def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
-    """The same with only the calls whose call site contains all these words.
+    """The steps with only those calls whose call site contains all these words.
 
     Raises:
-        EmptyTraceError: there are none, and the recording has no functions to tell whether there should be.
+        EmptyTraceError: there are none, and without functions the recording does not show whether there should be.
     """
     sites = call_sites(trace, report.calls)
     texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
@@ -228,7 +228,7 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
     if not chosen and not sites["source"].isin([PYTHON, NATIVE]).any():
         where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no functions"
         raise EmptyTraceError(f"site {printable(words)}: {where}")
-    notes = [] if chosen else [f"site {words}: no call of the steps is made there"]
+    notes = [] if chosen else [f"site {words}: the steps make no call there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]
     return replace(report, calls=report.calls[sites["site"].isin(chosen)])
 

@@ -1,4 +1,4 @@
-"""Where in the program host calls are made: the function, or else the range, that is open when a call begins.
+"""The call sites of host calls: the function, or else the range, that is open when a call begins.
 
 Functions are those of call chains (`call_chains`), or the Python functions of PyTorch's profiler (`with_stack=True`).
 The site of a call is the innermost function of the program itself; the functions below it (PyTorch, Triton, the
@@ -64,7 +64,7 @@ def host_ranges(trace: Trace) -> pd.DataFrame:
 
 
 def without_counters(texts: pd.Series[str]) -> pd.Series[str]:
-    """Texts of ranges with "N" in place of a number at the end that counts: several occur, each of them once.
+    """Texts of ranges, with "N" in place of a trailing counter: a number with several values, each used once.
 
     `token 0`, `token 1`, … are one site; `split 0` and `split 1`, which occur in every step, are two.
     """

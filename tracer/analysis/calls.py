@@ -1,4 +1,4 @@
-"""Host calls by what they do: launches, copies, syncs, polls and events, for every API.
+"""Classifies host calls of every API: launches, copies, syncs, polls and events.
 
 `tracer.analysis.call_names` knows what each call does; it is queried once per distinct name.
 """
@@ -40,7 +40,7 @@ _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which values are among a few given ones: `np.isin` without sorting."""
+    """Which values are in a small set: `np.isin` without sorting."""
     return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
 
 

@@ -38,9 +38,8 @@ TOLERANCE_NS: Final = 1000
 
 AHEAD_TOLERANCE_NS: Final = 30_000
 """Recorders interpolate the device's clock between few readings of both clocks, and timestamp the end of work later
-than
-the wait for it observed: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is reported
-and makes no step unusable. In no recording does work start before its launch."""
+than the wait for it returned: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is
+reported and makes no step unusable. In no recording does work start before its launch."""
 
 _LEAST_JUMP_NS: Final = 100_000_000
 """Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
@@ -57,7 +56,7 @@ class Doubt:
     """Why some steps are excluded from every figure.
 
     Attributes:
-        why: for a reader, without their number.
+        why: the reason in words, without the number of steps.
         steps: positions in the table of steps.
         spans: further periods of wall-clock time that this makes unusable, ns.
     """
@@ -67,7 +66,7 @@ class Doubt:
     spans: tuple[Span, ...] = ()
 
     def line(self, of: int) -> str:
-        """The doubt in one line, with how many of the steps are left out for it."""
+        """The doubt in one line, with the number of steps that are left out."""
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
@@ -88,7 +87,7 @@ def without_doubtful(trace: Trace, steps: Steps) -> Steps:
 
 
 def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
-    """What makes steps of a trace unusable; nothing if there is no problem."""
+    """The doubts about the steps of a trace; empty if there are none."""
     activities = trace.activities()
     calls = host_calls(trace)
     at = activity_steps(trace, steps, activities)
@@ -162,7 +161,7 @@ def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.D
 
 
 def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
-    """For each wait, the position of the last activity that its stream had been given before it; -1 if unknown.
+    """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
 
     For a blocking copy it is the copy itself.
     """
@@ -240,12 +239,13 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
     silent = [span for span in silent if _matters(steps, span)]
     if silent:
         longest = max(end - start for start, end in silent) / 1e9
-        why = f"nothing at all goes on for up to {longest:,.2f} s, {_times(len(silent))}"
+        why = f"no activity at all for up to {longest:,.2f} s, {_times(len(silent))}"
         yield Doubt(f"{why}: the clock jumped, or the program paused", _touched(steps, silent), tuple(silent))
 
 
 def _matters(steps: Steps, span: Span) -> bool:
-    """Whether a silence is within a step, or between steps and longer than any pause between requests would be."""
+    """Whether a period without activity is within a step, or between steps and longer than any pause between requests
+    would be."""
     start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
     between = start.min() < span[1] and span[0] < end.max()
     return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())

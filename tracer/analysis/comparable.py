@@ -68,12 +68,12 @@ def other_tracing(base: Run, other: Run) -> Refusal | None:
 
 
 def measure_untraced(base: Run, other: Run) -> str:
-    """What to do if traced times show nothing."""
+    """What to do if traced times are inconclusive."""
     rates = " ".join(f"--untraced-tokens-per-s {_rate(run, letter)}" for run, letter in ((base, "X"), (other, "Y")))
     unknown = [run.name for run in (base, other) if run.untraced is None]
     return (
         f"run {' and '.join(unknown)} several times without a profiler, and give the token steps per second that the "
-        f"engine's own benchmark says: `{_command(base, other)} {rates}`"
+        f"engine's own benchmark reports: `{_command(base, other)} {rates}`"
     )
 
 

@@ -1,4 +1,4 @@
-"""Did it change? Compare runs with a base, with 95 % intervals, or say why that is impossible.
+"""Compares runs with a base, with 95 % intervals, or gives the reason why that is impossible.
 
 An interval is computed from the first of these that is available:
 
@@ -121,7 +121,7 @@ def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
     speedup = speedup_of(base, other, basis, paired)
     work = other_work(base, other)
     tracing = _tracing(base, other, speedup) if basis == "traced" else None
-    refusal = _together(Refusal(f"not comparable, compared by force: {'; '.join(against)}", "record the same of both")
+    refusal = _together(Refusal(f"not comparable, comparison forced: {'; '.join(against)}", "record the same in both")
                         if against else None, work, tracing)  # fmt: skip
     stated = work is None and tracing is None
     total = _time_per_token(base) / _time_per_token(other)
@@ -178,7 +178,7 @@ def _together(*refusals: Refusal | None) -> Refusal | None:
 
 
 def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: float) -> list[str]:
-    """What a speed-up over recorded steps does not show."""
+    """Caveats for a speed-up over recorded steps."""
     if basis != "light":
         return []
     caveats = [] if clusters(base, other) else [_ONE_EACH]

@@ -14,7 +14,7 @@ from tracer.analysis.estimates import Draws, Floats, means
 from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Recording
 
 FALSE_DISCOVERIES: Final = 0.05
-"""The accepted share of false discoveries among the kernels reported as slower or faster."""
+"""The accepted false discovery rate among the kernels reported as slower or faster."""
 
 COLUMNS: Final = [
     *KERNEL, "base_calls", "other_calls", "base_us", "other_us", "difference_us", "difference_low", "difference_high",

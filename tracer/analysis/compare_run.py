@@ -20,7 +20,7 @@ Basis = Literal["untraced", "light", "traced"]
 class Run:
     """One side of a comparison: a recording, or several of the same configuration.
 
-    `place` is its argument on the command line, if it came from one.
+    `place` is the command-line argument that named it, if any.
     """
 
     name: str

@@ -12,7 +12,7 @@ _TRACING_CUDA: Final = {
     "nsys": "nsys --trace=cuda,nvtx",
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
-"""How a trace's source begins -> how to make its recorder trace CUDA."""
+"""Prefix of a trace's source -> how to make its recorder trace CUDA."""
 
 
 def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
@@ -31,7 +31,7 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
 
 def was_traced(what: str, trace: Trace) -> str:
     """Ask whether something was recorded, with the remedy for the trace's own recorder. For a recording of an
-    unsupported accelerator, say that instead."""
+    unsupported accelerator, name it instead."""
     others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
     if others:
         return f"its work ran on an accelerator that is not supported ({', '.join(sorted(others))})"

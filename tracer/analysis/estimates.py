@@ -33,7 +33,7 @@ POWER: Final = 0.80
 """The power: the probability that the sample size from `needed` shows an effect of the estimated size."""
 
 FEWEST: Final = 4
-"""With fewer steps there is no interval: resampling a single value always gives that value."""
+"""Minimum number of steps for an interval: resampling a single value always gives that value."""
 
 RESAMPLES: Final = 2000
 _FEWEST_TIED: Final = 8  # with fewer repeats, chance alone looks like dependence
@@ -66,17 +66,17 @@ class Draws:
     block: int
 
     def of(self, columns: slice | NDArray[np.bool_]) -> Draws:
-        """Some of the series."""
+        """A subset of the series."""
         estimates, draws, freedom = self.estimates[columns], self.draws[:, columns], self.freedom[columns]
         return Draws(estimates, draws, freedom, self.series[:, columns], self.block)
 
     def stretched(self) -> Draws:
-        """The same, with draws stretched as the series' dependence requires."""
+        """A copy whose draws are stretched as the series' dependence requires."""
         draws = self.estimates + (self.draws - self.estimates) * dependence(self.series, self.block)
         return Draws(self.estimates, draws, self.freedom, self.series[:0], self.block)
 
     def minus(self, other: Draws, *, paired: bool = False) -> Draws:
-        """Their difference. Unless `paired` (resampled together), its degrees of freedom are Welch and
+        """The difference of two statistics. Unless `paired` (resampled together), its degrees of freedom are Welch and
         Satterthwaite's."""
         estimates, least = self.estimates - other.estimates, np.minimum(self.freedom, other.freedom)
         if paired:

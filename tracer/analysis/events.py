@@ -29,7 +29,7 @@ def events_of(trace: Trace, name: str, within: str | None = None, bounds: Bounds
     chosen = within is not None or bounds != ALL_STEPS
     if "start" not in table:
         if chosen:
-            raise UsageError(f"{name} has no times, so --range, --steps, --phase and --pattern cannot choose from it")
+            raise UsageError(f"{name} has no times, so --range, --steps, --phase and --pattern cannot select its rows")
         return table
     try:
         steps = choose_steps(trace, within, bounds if chosen else Bounds(phase="all"))

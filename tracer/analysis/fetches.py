@@ -1,4 +1,4 @@
-"""How far the host runs ahead: which step's result it reads while it launches a step."""
+"""How far the host runs ahead: the step whose result it reads while it launches another one."""
 
 from __future__ import annotations
 

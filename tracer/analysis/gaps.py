@@ -81,7 +81,7 @@ class GapReport:
     warning: str | None
 
     def at(self, untraced_steps_per_s: float | None) -> GapReport:
-        """The same recording at another untraced rate, None for none; an untraced recording needs none."""
+        """The report at another untraced rate; None removes the rate. An untraced recording needs none."""
         if self.warning is None:
             return self
         rate, idle = untraced_steps_per_s, self.idle
@@ -104,7 +104,7 @@ class GapReport:
         )
 
     def corrected(self) -> GapReport:
-        """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
+        """The report with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
         See `distortion.untraced_causes` for how much tracing adds to each cause.
 

@@ -92,8 +92,8 @@ class IdleReport:
 
     @property
     def where(self) -> str | None:
-        """In words: where most of the idle time is and what it waits for, and the largest kind of hole; None if nothing
-        idles."""
+        """A sentence on where most of the idle time is, what it waits for, and the largest kind of hole; None if
+        nothing idles."""
         whole = int(self.parts.to_numpy().sum())
         if not whole:
             return None

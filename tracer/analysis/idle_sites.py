@@ -52,7 +52,7 @@ def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
 
 
 def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
-    """The same as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
+    """The idle time as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
     pieces = _pieces(steps, idle)
     parts = []
     for process, thread, rows in by_thread(pieces):

@@ -1,4 +1,4 @@
-"""A figure with its 95 % interval: the one type used everywhere."""
+"""A figure with its 95 % interval."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from tracer.trace import Trace
 _NEVER: Final = np.iinfo(np.int64).min
 _THREAD: Final = ["process", "thread"]
 _TELLING: Final = (EMPTY, "", *PHASES[::-1])
-"""For nested marks, the step has the phase that comes last here."""
+"""The phase of a step with nested marks is the one that comes last in this list."""
 
 
 def steps_of_marks(

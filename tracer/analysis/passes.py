@@ -32,9 +32,9 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LONGER: Final = 1.5
-"""Work that takes this many times as long is of another kind."""
+"""Work that takes at least this many times as long counts as another kind."""
 MOST: Final = 0.5
-"""What applies to this share is taken to apply to all."""
+"""If this share of the steps has a property, all are taken to have it."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8

@@ -37,10 +37,11 @@ from tracer.trace import Trace
 
 IN_COMMON: Final = 0.25
 _FEW: Final = 0.05
-"""What applies to no more than this share of the steps changes no figure."""
+"""What applies to at most this share of the steps does not change a figure."""
 ONE_TOKEN: Final = 8
-"""The most bytes of one sequence's token. The smallest input of a step is at most `ONE_TOKEN` times as large if it is
-one number per sequence (token, position, length), for up to that many sequences; a prompt or an image is larger."""
+"""Maximum number of bytes of one sequence's token. The smallest input of a step is at most `ONE_TOKEN` times as large
+if it is one number per sequence (token, position, length), for up to that many sequences; a prompt or an image is
+larger."""
 
 _ONE_QUERY: Final = re.compile(
     r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
@@ -83,7 +84,7 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
         found, sure = _by_work(kernels, work, ~prompts)
         phase[asked] = found[asked]
         if not has_tokens and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
-            doubts.append("prompts, beside which other sequences may decode")
+            doubts.append("prompts; other sequences may decode at the same time")
         if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
             doubts.append("assumed to decode, without evidence of one token each")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
@@ -124,7 +125,7 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
 
 
 def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:
-    """Which steps train; all of them if most show it."""
+    """The steps that train: all of them if most have evidence of training."""
     texts = trace["nvtx"][rows_named(trace["nvtx"]["text"], TRAINING_TEXT.search)]
     begun = np.searchsorted(np.sort(texts["start"].to_numpy()), steps.table["end"].to_numpy())
     ended = np.searchsorted(np.sort(texts["end"].to_numpy()), steps.table["start"].to_numpy(), side="right")

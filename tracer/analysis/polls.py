@@ -1,4 +1,4 @@
-"""Polling: a host that queries repeatedly whether work has completed waits for it, as a sync does."""
+"""Polling loops: a host that repeatedly queries whether work has completed waits for it, as in a sync."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 MANY: Final = 3
-"""This many queries are a loop even if their results are unknown; two can be an allocator querying two events."""
+"""Minimum number of queries in a loop whose results are unknown; two may be an allocator that queries two events."""
 
 _COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
 _THREAD: Final = ["process", "thread"]

@@ -1,4 +1,4 @@
-"""Which Python functions show that a thread waits: for locks, queues and the GIL.
+"""Detects from Python functions that a thread waits for a lock, a queue or the GIL.
 
 A thread that enters or leaves a Python function holds the global interpreter lock (GIL). So while one thread does that
 and another neither enters nor leaves any, the first thread holds the lock, unless it is waiting itself.

@@ -59,7 +59,7 @@ class Waiting:
 
 
 def waiting(ranks: Sequence[Durations]) -> Waiting:
-    """Who waits, and for whom.
+    """Compute the time that ranks wait for one another.
 
     Args:
         ranks: the collectives of each rank.
@@ -140,11 +140,13 @@ class RankReport:
                 named = _joined([_host(row) for _, row in hosts.iterrows()])
                 notes.append(f"{named} work on device {device} at once; each has its own figures, see streams")
         if (last := self.waited_for) is not None and self.waiting is not None:
-            notes.append(f"the other ranks wait for that on device {last['device']} ({_host(last)}): "
-                         f"{self.waiting.share:.0%} of their waiting in collectives is for it")  # fmt: skip
+            notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
+                         f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip
         if self.waiting is not None and self.waiting.left_out:
             names = ", ".join(self.waiting.left_out[:3])
-            notes.append(f"some ranks entered {names} more often than others, so who waits for whom there is unknown")
+            notes.append(
+                f"some ranks entered {names} more often than others, so the waits between ranks in it are unknown"
+            )
         return notes
 
 

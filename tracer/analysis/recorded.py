@@ -160,7 +160,7 @@ def measure(
     Args:
         trace: the recording.
         steps: its token steps.
-        name: how to call it.
+        name: its display name.
         within: the NVTX range that the steps are from, to find its entry in run.json.
         untraced_tokens_per_s: token steps per second without a profiler, instead of run.json's rate: one, or one per
             repeat. Ignored if nothing was traced.

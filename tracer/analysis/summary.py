@@ -133,7 +133,7 @@ def analyse(
 
     Args:
         trace: the recording.
-        name: how to call it.
+        name: its display name.
         within: only the NVTX range with this text.
         bounds: only these steps.
         steps: the steps selected by `within` and `bounds`, if they are already known.
@@ -167,7 +167,7 @@ def figures(
 
     Args:
         trace: the recording.
-        name: how to call it.
+        name: its display name.
         steps, syncs, gaps: its analyses, over the same steps.
         within: the NVTX range that the steps are from.
         problem: why an analysis is missing.
@@ -190,7 +190,7 @@ def rated(summary: Summary, gaps: GapReport) -> Summary:
 
 
 def _described(trace: Trace, within: str | None) -> dict[str, Any]:
-    """What the recording and run.json say about it."""
+    """The facts that the recording and run.json give about the run."""
     asked = run_json.configuration(trace, within)
     return {
         "source": str(trace.metadata.get("source", "")),

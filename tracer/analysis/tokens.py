@@ -1,4 +1,4 @@
-"""Steps: where one iteration of an engine ends and the next begins, and what kind of step each is.
+"""Finds the steps of an engine: where one iteration ends and the next begins, and the phase of each.
 
 A step is either marked by its engine, or ends with the result that the host fetches before or while it launches the
 next one.

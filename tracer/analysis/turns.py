@@ -74,7 +74,7 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls with what each made the device do: code (numbers the kernel or graph that it launched first, per
+    """The calls with the device work that each issued: code (numbers the kernel or graph that it launched first, per
     device) and lane (numbers its stream), MISSING if unknown, and busy (ns, of everything it launched)."""
     kernels, columns = trace["kernels"], ["process", "correlation", "device", "stream", "start", "end", "graph"]
     tables = (kernels[columns].assign(name=kernels["name"].cat.codes), trace["graph_launches"][columns])

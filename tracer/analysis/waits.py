@@ -1,4 +1,4 @@
-"""What a host sync, blocking copy or polling loop waits for."""
+"""The work that a host sync, blocking copy or polling loop waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 UNKNOWN: Final = "unknown"
-"""Stands for what a wait waited for if the trace does not say."""
+"""Placeholder for the target of a wait that the trace does not name."""
 
 _ON_EVERY_STREAM: Final = re.compile(r"(?:Device|Ctx|Thread)Synchronize")
 _ON_A_STREAM: Final = re.compile(r"stream(?:Synchronize|Query)", re.IGNORECASE)
@@ -24,7 +24,7 @@ _PLACE: Final = ["device", "context", "stream"]
 
 @dataclass(frozen=True)
 class Targets:
-    """What calls wait for, one entry per call.
+    """The targets of waiting calls, one entry per call.
 
     Attributes:
         table: device, context, stream (MISSING: any of the process) and until, ns: only work enqueued before then.
@@ -38,7 +38,7 @@ class Targets:
 
 
 def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
-    """What each call waits for.
+    """Determine the target of each waiting call.
 
     A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work that
     its stream had been given when the event was last recorded, and a blocking copy for its stream. If the trace has no

@@ -1,4 +1,4 @@
-"""The interface of an engine's file: which marks are steps, what their texts say, how its kernels are named.
+"""The interface of an engine's file: the marks of its steps, the information in their texts, and its kernels' names.
 
 A mark is an NVTX range, or an annotation of PyTorch's profiler, that the engine sets around one step. Only marks on
 threads that launch work count. If an engine nests several marks, the outermost is the step and the inner ones add
@@ -46,7 +46,7 @@ LIKELY: Final = 0.8
 
 @dataclass(frozen=True)
 class Work:
-    """What a mark says about its step.
+    """The information that a mark gives about its step.
 
     Attributes:
         phase: one of `PHASES`, `EMPTY`, or "" if the mark does not say.
@@ -90,7 +90,7 @@ STREAMS: Final = "independent kernels on several streams"
 
 @dataclass(frozen=True)
 class Setting:
-    """What an engine calls a change that `intertoken advise` proposes.
+    """An engine's setting for a change that `intertoken advise` proposes.
 
     Attributes:
         change: `COPIES`, `RUN_AHEAD`, `GRAPH` or `STREAMS`.

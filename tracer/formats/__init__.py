@@ -135,13 +135,13 @@ def format_of(source: Path) -> Format:
     if not source.exists():
         raise FormatError(f"{source}: no such file or directory")
     if not source.is_file() and not source.is_dir():
-        raise FormatError(f"{source}: is neither a regular file nor a directory")
+        raise FormatError(f"{source}: neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
     for f in registered():
         if f.sniff(source):
             return f
-    what = "directory holds no trace" if source.is_dir() else "is not a trace"
+    what = "directory holds no trace" if source.is_dir() else "not a trace"
     known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")
 
@@ -229,9 +229,11 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
     """Raise FormatError if replacing a recording would lose files that are not `is_part` of it."""
     inside = [path for path in directory.iterdir() if not is_leftover(path)]
     if others := sorted(path.name for path in inside if not is_part(path)):
-        raise FormatError(f"{directory}: not replaced, it holds more than a recording: {', '.join(others[:3])}")
+        raise FormatError(
+            f"{directory}: not replaced, because it contains more than a recording: {', '.join(others[:3])}"
+        )
     if inside and not nsys_parquet.sniff(directory):
-        raise FormatError(f"{directory}: not replaced, it holds no recording")
+        raise FormatError(f"{directory}: not replaced, because it does not contain a recording")
 
 
 from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402

@@ -71,7 +71,7 @@ def read(path: Path, python_functions: bool = False) -> Trace:
             if read % _TELL_AFTER == 0:
                 tell(events.bytes_read, size)
     if events.truncated and not read:
-        raise FormatError(f"{path}: is truncated before its first event")
+        raise FormatError(f"{path}: truncated before its first event")
     if read and tables.left_out[NO_EVENT] == read:
         raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
     collected = tables.collected()

@@ -91,7 +91,7 @@ class EventStream:
             raise FormatError(f"{self._path}: contains a number whose exponent is out of range") from error
         except JSONError as error:
             if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
-                raise FormatError(f"{self._path}: is not valid JSON: {_reason(error)}") from error
+                raise FormatError(f"{self._path}: not valid JSON: {_reason(error)}") from error
             self.truncated = True
         self.metadata |= _after_events(self._tail)
 

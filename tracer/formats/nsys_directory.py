@@ -94,4 +94,4 @@ def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         kind = file.suffix.lstrip(".").capitalize()
         reason = (str(error).splitlines() or [""])[0]
-        raise FormatError(f"{file}: is not a valid {kind} file: {reason}") from error
+        raise FormatError(f"{file}: not a valid {kind} file: {reason}") from error

@@ -146,7 +146,7 @@ def read_run(file: Path) -> dict[str, Any]:
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: is not valid JSON: {error}") from error
+        raise FormatError(f"{file}: not valid JSON: {error}") from error
     if not isinstance(run, dict):
         raise FormatError(f"{file}: holds a {type(run).__name__}, not a JSON object")
     return run

@@ -48,7 +48,7 @@ def read(path: Path, *, whole: bool = False) -> Trace:
         FormatError: not SQLite, not an nsys export, truncated or damaged.
     """
     if not _starts_with_magic(path):
-        raise FormatError(f"{path}: is not an SQLite file (its first bytes are wrong)")
+        raise FormatError(f"{path}: not an SQLite file (its first bytes are wrong)")
     _check_size(path)
     try:
         left_out: list[str] = []
@@ -138,7 +138,7 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
             left[part.table] -= len(chunk)  # in order, so that the same damage always gives the same message
             if left[part.table] < 0:
                 pool.shutdown(cancel_futures=True)
-                raise FormatError(f"is damaged: table {part.table} yields more rows than it has")
+                raise FormatError(f"damaged: table {part.table} yields more rows than it has")
             tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
             done += len(chunk)
             tell(done, total)
@@ -174,7 +174,7 @@ def _check_size(path: Path) -> None:
     page = int.from_bytes(header[16:18], "big")
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < max(expected, 512):
-        raise FormatError(f"{path}: is truncated ({size} bytes of {max(expected, 512)})")
+        raise FormatError(f"{path}: truncated ({size} bytes of {max(expected, 512)})")
 
 
 def _reason(error: Exception) -> str:

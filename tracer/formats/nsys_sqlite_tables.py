@@ -53,7 +53,7 @@ class Table:
         return dense and self.root is not None and self.integers.issuperset(self.wanted)
 
     def parts(self) -> Iterator[Part]:
-        """Its rows, split by ranges of rowids."""
+        """The rows of the table, split by ranges of rowids."""
         sql = f"SELECT {', '.join(map(_name, self.wanted))} FROM {_name(self.name)} NOT INDEXED"
         if self.rowids is None:
             yield Part(self.name, sql, self.most_rows)
@@ -88,7 +88,7 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
     """
     roots = _real_tables(connection)
     if not roots.keys() & COLUMNS.keys():
-        raise FormatError("is an SQLite file but not an nsys export (it has none of nsys's tables)")
+        raise FormatError("an SQLite file, but not an nsys export (it has none of nsys's tables)")
     rows, values = _rows_of_tables(connection, size), 0
     for name in sorted(roots if only is None else roots.keys() & only):
         columns, integers = _columns(connection, name)
@@ -98,7 +98,7 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
             wanted = [column for column in columns if column in COLUMNS[name]]
         values += rows[name] * len(wanted)
         if values > size:  # even NULL takes a byte
-            raise FormatError(f"is damaged: table {name} claims {rows[name]} rows, more than fit into the file")
+            raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
             yield _with_rowids(connection, Table(name, roots[name], columns, integers, wanted, rows[name]))
 
@@ -158,7 +158,7 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
         found[name] = cells
         used += max(pages, payload)
     if used > size:
-        raise FormatError("is damaged: pages or rows in it are used more than once")
+        raise FormatError("damaged: pages or rows in it are used more than once")
     return found
 
 

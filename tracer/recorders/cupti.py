@@ -64,8 +64,8 @@ class _Process:
         """Detach CUPTI from the process.
 
         If CUPTI is only disabled, every later graph launch takes about 0.35 us longer per node
-        (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays attached, because that cannot start a second
-        time. It also stays attached if it refuses to detach; the recording is complete by then.
+        (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays attached, because CUPTI cannot start that a
+        second time. It also stays attached if it refuses to detach; the recording is complete by then.
         """
         if self.graph_level:
             return

@@ -1,4 +1,4 @@
-"""Reads what the library wrote in each process that was recorded through CUPTI (`native/cupti.c`), into one trace."""
+"""Reads the files that the library wrote in each process recorded through CUPTI (`native/cupti.c`) into one trace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Activities:
 
 
 def read_activities(ring: Path) -> Activities:
-    """Read the file beside a ring; empty if there is none.
+    """Read the file next to a ring; empty if there is none.
 
     Raises:
         FormatError: it cannot be read, or is damaged.
@@ -163,7 +163,7 @@ def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> tup
 
 
 def _ending(ring: Ring, found: Activities) -> list[str]:
-    """What the end of the process tells of the recording."""
+    """What the recording lacks because of how the process ended."""
     if not found.version:
         return []
     if found.cut_bytes:
@@ -171,7 +171,7 @@ def _ending(ring: Ring, found: Activities) -> list[str]:
     if not ring.counters.get("cupti_ended"):
         return ["it was killed, called exec, or is still running: up to the last second of it is missing"]
     if left := ring.counters.get("cupti_buffers_left"):
-        return [f"{left} of CUPTI's buffers did not come back: the program itself uses CUPTI (torch.profiler, for "
+        return [f"{left} of CUPTI's buffers were not returned: the program itself uses CUPTI (torch.profiler, for "
                 "example), and what it did then is missing"]  # fmt: skip
     return []
 

@@ -29,7 +29,7 @@ def categorical(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorica
 
 
 def renamed(names: pd.Categorical, change: Callable[[str], str]) -> pd.Categorical:
-    """The same rows with every category changed; categories that become equal are merged."""
+    """The rows with every category changed; categories that become equal are merged."""
     index, words = pd.factorize(np.array([change(str(word)) for word in names.categories], dtype=object))
     codes = index[names.codes] if len(index) else names.codes
     return pd.Categorical.from_codes(codes, categories=pd.Index(words, dtype="str"))

@@ -1,4 +1,4 @@
-"""Recording a Python program with its stacks, through CUPTI, in a process that `intertoken record` starts for it.
+"""Records a Python program with its stacks, through CUPTI, in a process that `intertoken record` starts for it.
 
 The records are in the memory of the program, so its own process writes the recording when the program ends, also by a
 signal that it can handle, and also if `intertoken record` was killed. It reports the outcome in an inherited file.

@@ -42,7 +42,7 @@ _LIMIT: Final = 4 << 30
 
 
 def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window = WHOLE) -> Outcome:
-    """Run a command in the foreground and read what it and its children left in a folder.
+    """Run a command in the foreground and read the files that it and its children left in a folder.
 
     Args:
         command: program and arguments.
@@ -78,7 +78,7 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
 
 
 def settings(graph_trace: str, libcupti: str) -> str:
-    """What the library needs to know: the libcupti to load if the program has none, the kinds of activity in the order
+    """The library's configuration: the libcupti to load if the program has none, the kinds of activity in the order
     in which to enable them, and the calls to skip."""
     kinds = [kind for name in KINDS for kind in layout.KINDS[name]]
     if graph_trace == "graph":

@@ -35,7 +35,7 @@ Frame = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is needed besides the records to build tables.
+    """The data needed in addition to the records to build tables.
 
     Attributes:
         origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).

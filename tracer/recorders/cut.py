@@ -1,4 +1,4 @@
-"""Cuts a recording to a part of the run."""
+"""Limits a recording to a part of the run."""
 
 from __future__ import annotations
 

@@ -266,13 +266,13 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     if runs := int((is_run & is_stamped & ~is_resolved).sum()):
         notes.append(
             f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
-            "idle time between them, are unknown; steps of which they take over 2 % have no idle time"
+            "idle time between them, are unknown; steps in which they take over 2 % of the time have no idle time"
         )
     if bounded := int((is_run & ~is_stamped & ~is_resolved).sum()):
         notes.append(
             f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, from their first "
-            "launch to the next stamp or wait: it is unknown when the device worked in them; steps of which they take "
-            "over 2 % have no idle time, and the gap after one may be longer"
+            "launch to the next stamp or wait: it is unknown when the device worked in them; steps in which they take "
+            "over 2 % of the time have no idle time, and the gap after one may be longer"
         )
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times for lack of stamps")

@@ -219,7 +219,7 @@ def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.Dat
     """The predicted execution of each launch: start, end (host ns), record, run, same, beyond. A kernel starts when its
     launch has arrived and a step after the end of the previous one, so its end is the latest that any earlier launch
     implies. None starts before its call, which the error of the clocks could suggest. Without stamps none ends after
-    the latest end of its run; `beyond` is by how much it would."""
+    the latest end of its run; `beyond` is the excess over that end."""
     arrived = np.maximum(launches["arrived"], launches["called"])
     is_first = (launches["place"] == 0) & ~runs["follows"].to_numpy(bool)[launches["run"]]
     begin = np.where(is_first, np.maximum(_begun(launches, runs, cost), arrived), arrived)

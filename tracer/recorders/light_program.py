@@ -94,7 +94,7 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
 
 
 def why_nothing(rings: Path, omitted: str = _NO_CALL) -> str:
-    """Which programs ran, and why nothing was recorded; `omitted` says what none of them did."""
+    """Which programs ran, and why nothing was recorded; `omitted` describes what none of them did."""
     if not (rings / "programs").exists():
         return (
             "the library was not preloaded into any program: the command is statically linked, runs with other "

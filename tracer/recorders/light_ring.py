@@ -60,7 +60,8 @@ def graph_of(words: NDArray[Any]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Context:
-    """A CUDA context of the process: its device's number, name and UUID (zeros if unknown); is its work stamped?"""
+    """A CUDA context of the process: its device's number, name and UUID (zeros if unknown), and whether its work is
+    stamped."""
 
     device: int
     name: str

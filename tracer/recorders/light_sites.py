@@ -1,4 +1,4 @@
-"""The call sites that the preloaded library wrote next to a ring (`native/sites.c`), as call chains with names."""
+"""Converts the call sites that the preloaded library wrote next to a ring (`native/sites.c`) to call chains."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def newest(path: Path) -> Path:
 
 
 def _copy_when_closed(path: Path, seen: dict[Path, int]) -> None:
-    """Copy a ring whose window is closed for at least one check; by then most launched work has ended."""
+    """Copy a ring whose window has been closed for at least one check; by then most launched work has ended."""
     turns = facts_of(path).turns
     is_over, is_settled = turns > 1 and turns % 2 == 1, seen.get(path) == turns
     seen[path] = turns

@@ -1,4 +1,4 @@
-"""Recording any command with Nsight Systems, and converting its reports to traces.
+"""Records any command with Nsight Systems and converts its reports to traces.
 
 Requires `nsys` on PATH (part of Nsight Systems, and also of Nsight Compute).
 """

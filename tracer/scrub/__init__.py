@@ -1,4 +1,4 @@
-"""Recordings that can be shared: nothing in them identifies a machine, its users or the other programs they ran.
+"""Scrubs recordings so that they can be shared without identifying a machine, its users or their other programs.
 
 An allow-list decides what is kept. Everything else is removed, and the report lists what was removed. Kept are:
 

@@ -1,4 +1,4 @@
-"""Patterns of credentials: those of detect-secrets, additional ones, and values assigned to a telling name.
+"""Patterns of credentials: those of detect-secrets, additional ones, and values whose names suggest a secret.
 
 Only those plugins of detect-secrets that use patterns are used, not those that measure entropy: a mangled kernel name
 is as random as a key. Its keyword detector expects lines of source code, where `secret::detail` does not stand alone

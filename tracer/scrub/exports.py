@@ -1,4 +1,4 @@
-"""What is kept of an nsys export: known numbers, the names that kept rows refer to, and the exporter's version."""
+"""Scrubs nsys exports: known numbers, the names that kept rows refer to, and the exporter's version are kept."""
 
 from __future__ import annotations
 

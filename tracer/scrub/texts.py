@@ -51,7 +51,7 @@ _PATTERNS: Final = tuple(
     )
 )
 """What is removed from any text, with its label in the report. A path extends to the word after its last separator:
-better too much than too little, because file names may contain spaces."""
+removing too much is safer, because file names may contain spaces."""
 
 _HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
 _USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")

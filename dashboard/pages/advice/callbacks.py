@@ -1,6 +1,6 @@
 """The callbacks of the advice page.
 
-A new view is rendered at once with what is known of its run. While answers are missing the page polls, and it is
+A new view is rendered immediately with the available results. While answers are missing the page polls, and it is
 rendered again when more of them are available.
 """
 
@@ -147,7 +147,7 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def nothing_to_show(store: RunStore, run: Run | None) -> str:
-    """What to do where there is no advice; empty where there is some."""
+    """Instructions if there is no advice; empty if there is some."""
     if not store.so_far():
         return NO_RECORDINGS
     if run is None:

@@ -31,7 +31,7 @@ _MOST_ROWS: Final = 200
 
 
 def more_edits(store: RunStore, run: Run) -> list[Candidate]:
-    """Edits that need more than the recording: kernels on several streams, for runs with a graph."""
+    """Edits that need data beyond the recording: kernels on several streams, for runs with a graph."""
     if run.graph_file is None:
         return []
     return [(concurrent(store, run, _STREAMS), "--concurrent", INDEPENDENT)]

@@ -151,7 +151,7 @@ def _download(app: Dash) -> None:
 
 
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
-    """What to do where a run has no gap to show; empty if every selected one has."""
+    """Instructions if a selected run has no gap to show; empty if all have one."""
     if not known:
         return NO_RECORDINGS
     if not any(run.steps is not None for run in known):

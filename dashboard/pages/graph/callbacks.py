@@ -157,14 +157,14 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def find_run(store: RunStore, view: GraphView) -> Run | None:
-    """The view's run: the first with a graph if it names none."""
+    """The run of the view; by default the first with a graph."""
     if view.run:
         return store.named(store.key_of(view.run))
     return next((run for run in store.each() if run.graph_file is not None), None)
 
 
 def problem_of(run: Run | None, view: GraphView) -> str:
-    """Why there is no graph to show; empty if there is one."""
+    """The reason why there is no graph to show; empty if there is one."""
     if run is None:
         return f"There is no run {plain(view.run, 90)!r}." if view.run else _NO_GRAPH
     try:

@@ -1,4 +1,4 @@
-"""The panel of the selected node: what it is, what it waits for, how long it takes, and where it is in the timeline."""
+"""The panel of the selected node: its properties, its dependencies, its duration, and a link to the timeline."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _of_graph(graph: RunGraph) -> dict[str, Any]:
 
 
 def _plans(run: Run) -> dict[str, Any]:
-    """What was done with CUDA graphs over all token steps, as run.json gives it for each split."""
+    """The outcomes of CUDA graphs over all token steps, from run.json, for each split."""
     facts = (run.trace.metadata.get("run") or {}).get("plan") if run.trace else None
     splits = facts.get("graph_plans") if isinstance(facts, dict) else None
     if not isinstance(splits, list):
@@ -153,7 +153,7 @@ def _times(run: Run, index: int) -> dict[str, Any]:
         return {"kernel": run.executions.problem}
     durations = run.executions.durations
     if index not in durations.index:
-        return {"kernel": "No execution of it was recorded in a token step."}
+        return {"kernel": "It was not executed in any recorded token step."}
     median, p90, count = (durations[name].loc[index] for name in ("median", "p90", "count"))
     note = " (traced: inflated)" if run.inflated else ""
     return {"kernel": f"median {duration(median)}, p90 {duration(p90)} over {count:.0f} executions{note}"}

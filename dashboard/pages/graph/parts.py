@@ -9,7 +9,7 @@ from typing import Final
 from tracer.graph_json import RunGraph
 
 MOST_KERNELS: Final = 150
-"""Most kernels of a graph that is shown as one part."""
+"""Maximum number of kernels of a graph that is shown as one part."""
 _CHUNK: Final = 40
 
 

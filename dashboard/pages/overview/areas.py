@@ -1,4 +1,5 @@
-"""The sums of an area: a table with the runs side by side, the same as text, and the controls that choose an area."""
+"""The sums of an area: a table with the runs side by side, its text for the clipboard, and the controls that choose an
+area."""
 
 from __future__ import annotations
 

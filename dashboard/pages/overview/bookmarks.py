@@ -1,4 +1,4 @@
-"""Bookmarks with a note: in the link and, where this server may write, in a file beside the recording."""
+"""Bookmarks with a note: in the link and, where this server may write, in a file next to the recording."""
 
 from __future__ import annotations
 
@@ -114,13 +114,13 @@ def listed(view: View, runs: Sequence[Run]) -> list[Any]:
         if any(mark.run == run.key for mark in linked) and may_keep(run)
     ]  # fmt: skip
     if not items:
-        return [html.P("None yet. Bookmarks are in the link and can be saved beside the recording.", className="hint")]
+        return [html.P("None yet. Bookmarks are in the link and can be saved next to the recording.", className="hint")]
     return [html.Ul(items, **named("Bookmarks")), *buttons]
 
 
 def _item(run: Run, mark: Bookmark, forgets: str) -> html.Li:
     called = plain(mark.note, 200) or "without a note"
-    where = "in the file beside the recording" if forgets == "drop bookmark" else "in the link"
+    where = "in the file next to the recording" if forgets == "drop bookmark" else "in the link"
     wish = {"of": [mark.run, mark.low, mark.high, mark.note]}
     return html.Li(
         [

@@ -117,7 +117,7 @@ def _table(app: Dash, store: RunStore) -> None:
 
 
 def progress_text(progress: Progress, reading: Sequence[str]) -> str:
-    """What is read, being read and left, in words; nothing once all is read."""
+    """The progress of reading, as text; nothing once all recordings are read."""
     if progress.done:
         return ""
     now = f", now {', '.join(plain(name, 40) for name in reading)}" if reading else ""
@@ -198,7 +198,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _asks_to_find(triggered: Sequence[str], wish: Any) -> bool:
-    """Whether a button searches, so that the field must show the text."""
+    """Whether a button started the search; the search field must then be updated."""
     return "asked.data" in triggered and (wish or {}).get("what") == "find"
 
 
@@ -271,7 +271,7 @@ def _causes(app: Dash, store: RunStore) -> None:
 def nothing_to_show(
     runs: Sequence[Run], progress: Progress, watched: Sequence[Path] = (), uploads: bool = False
 ) -> list[Any]:
-    """What to do if no timeline is shown.
+    """Instructions for the reader if no timeline is shown.
 
     Args:
         runs: all there are, read or not.

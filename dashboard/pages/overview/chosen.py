@@ -27,11 +27,11 @@ _WORDS: Final = {
     (LAUNCH, True): "launches", (LAUNCH, False): "launched by", (EVENT, True): "is waited for by",
     (EVENT, False): "waits for", ("wait", True): "is waited for by", ("wait", False): "waited for",
 }  # fmt: skip
-"""What a flow is to the event at its start (True) or at its end."""
+"""The label of a flow at the event at its start (True) or at its end."""
 
 
 def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
-    """The chosen event in words; nothing if none is chosen."""
+    """The description of the chosen event; nothing if none is chosen."""
     spot, run = view.event, found_in(runs, view.event)
     if spot is None or run is None:
         return []

@@ -1,6 +1,6 @@
-"""Why one run is faster than another: a sentence for each run against the base, and the matrix of their figures.
+"""Explains why a run is faster: a sentence that compares each run with the base, and the matrix of their figures.
 
-The comparison takes seconds, so it is computed in the background, and the page polls until it is there.
+The comparison takes seconds, so it is computed in the background, and the page polls until it is ready.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracer.headline import Figure, gap, idle, rate, sentence
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines
 _BESIDE: Final = 2
-"""Up to this many runs, the matrix fits beside the sentences."""
+"""Up to this many runs, the matrix fits next to the sentences."""
 _HEAD: Final = 26  # characters of a column's name
 
 
@@ -147,7 +147,7 @@ ROOM: Final = html.Div(className="skeleton tall")
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
-    """Cautions, or space for them while they are computed, so that the page hardly moves."""
+    """Cautions, or space reserved for them while they are computed, so that the layout hardly changes."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
     return [html.Li(plain(text, 1000)) for text in cautions]

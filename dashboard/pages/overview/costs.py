@@ -1,8 +1,8 @@
 """Details of the chosen event: its place in the program, its slack and, for a sync, its row on the syncs page and the
 predicted gain without it.
 
-Slack and gain take seconds, so the page polls until they are there. For long recordings only the syncs page computes
-them, as its readers want them.
+Slack and gain take seconds, so the page polls until they are ready. For long recordings only the syncs page computes
+them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
-    """The chosen event's call site, slack, row and gain in words; and whether more is to come."""
+    """The chosen event's call site, slack, row and gain in words, and whether results are pending."""
     run, spot = found_in(store.ready(view.runs or (), view.rates), view.event), view.event
     if run is None or spot is None or run.trace is None:
         return [], False
@@ -85,7 +85,7 @@ def made_at(trace: Trace, row: Row, event: int) -> list[str]:
 
 
 def _site(store: RunStore, run: Run, row: Row, event: int) -> tuple[list[html.Li], bool]:
-    """Where in the program an event's call was made, and whether that is still being looked up."""
+    """The call site of an event's call, and whether it is still being looked up."""
     call = None if run.trace is None else launch_of(run.trace, row, event)
     if run.trace is None or call is None:
         return [], False

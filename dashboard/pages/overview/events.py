@@ -1,4 +1,4 @@
-"""What each event on the page does to the view: a pure function from the old view to the new one."""
+"""The effect of each event on the view: a pure function from the old view to the new one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _dragged(view: View, change: dict[str, Any]) -> View:
-    """What Plotly reports after a drag or a double click."""
+    """Plotly's report after a drag or a double click."""
     if change.get("xaxis.autorange"):
         return replace(view, range=None)
     low, high = change.get("xaxis.range[0]"), change.get("xaxis.range[1]")

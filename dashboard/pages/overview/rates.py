@@ -21,7 +21,7 @@ _LONGEST = 90
 
 
 def below() -> list[Any]:
-    """The place below the table: why a rate was rejected, and what the given ones change."""
+    """The place below the table: why a rate was rejected, and the effect of the given ones."""
     return [
         dcc.Store(id="rated"),
         html.P(id="rate-refused", className="problem", role="alert"),

@@ -175,5 +175,5 @@ def _rate_placeholder(run: Run) -> str:
 
 
 def height(rows: Sequence[dict[str, Any]]) -> str:
-    """As tall as its rows, up to eight of them."""
+    """The height of the table: that of its rows, up to eight of them."""
     return f"{36 + 32 * min(max(len(rows), 1), 8) + 4}px"

@@ -37,7 +37,7 @@ def choices() -> html.Div:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Register the callbacks that go to the token: the link gets its number, and the page follows the link."""
+    """Register the callbacks that go to the token, by putting its number into the link that the page follows."""
 
     @app.callback(
         Output("url", "search", allow_duplicate=True),
@@ -59,7 +59,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
-    """The view at the token at a percentile of the first run's gaps; unchanged if it has none."""
+    """The view at the token at a percentile of the first run's gaps; unchanged if the run has no gaps."""
     tokens = runs[0].tokens if runs else None
     token = None if tokens is None else token_at(tokens, percentile)
     return view if token is None else replace(view, token=token)

@@ -38,8 +38,8 @@ KEYS: Final = {
     "n p": "next match, previous match; tokens if there is no search",
     ". ,": "next token, previous token",
     "/": "search by name, kind:, stream: or >50us; Enter: next match, shift-Enter: previous match",
-    "j": "go to a token, a time on the axis, or the next gap above a length",
-    "[ ]": "previous gap, next gap; longer than the length in the field, if any",
+    "j": "go to a token, a time on the axis, or the next gap longer than a given time",
+    "[ ]": "previous gap, next gap; longer than the time in the field, if any",
     "e": "sum the visible range (Ctrl-drag or ⌘-drag: a part of it); clear",
     "b": "bookmarks",
     "m": "measure the visible range; clear",
@@ -56,7 +56,7 @@ def stores() -> list[Any]:
 
 
 def buttons() -> list[Any]:
-    """Beside those that move the timeline."""
+    """The tools that do not move the timeline."""
     measure = "Measure the visible range; between two edges: shift-click both events"
     return [
         html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
@@ -76,7 +76,7 @@ def above() -> list[Any]:
                 html.Span(id="found", role="status", className="hint"),
                 _field("go", "Go to 17, 1.5 ms, > 100 µs"),
                 _step("go-back", "‹", "Gap before", disabled=False),
-                _step("go-on", "›", "Next gap, longer than the length in the field", disabled=False),
+                _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
                 html.Span(id="gone", role="status", className="hint"),
             ],
             className="bar finds",
@@ -277,7 +277,7 @@ def _row(name: str, arrangement: Arrangement, can_fold: bool, aside: bool, *insi
             ask("↑", {"what": "move", "name": name, "by": -1}, f"Move {called} up"),
             ask("↓", {"what": "move", "name": name, "by": 1}, f"Move {called} down"),
             html.Span(called),
-            *([html.Span("outside of the steps", className="hint")] if aside else []),
+            *([html.Span("outside the steps", className="hint")] if aside else []),
             *inside,
         ]
     )

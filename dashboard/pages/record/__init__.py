@@ -14,4 +14,4 @@ def page(recorder: Recorder | None) -> Page:
     """The page, which explains why it cannot record if there is no recorder."""
     running = None if recorder is None else Running(recorder.place.output, recorder.shown)
     made, attach = partial(sections, recorder, running), partial(register, recorder=recorder, running=running)
-    return Page(ADDRESS, "Record", "start runs on this machine, and see what runs", made, attach, RecordView.from_data)
+    return Page(ADDRESS, "Record", "start runs, and watch running processes", made, attach, RecordView.from_data)

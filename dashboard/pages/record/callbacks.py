@@ -102,7 +102,7 @@ def _texts(fields: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def known_options(recorder: Recorder) -> Sequence[Option] | None:
-    """The options; None while unknown, and empty if they cannot be had: the plan says why."""
+    """The options; None while unknown, and empty if they cannot be listed: the plan says why."""
     try:
         return recorder.options()
     except UsageError:
@@ -140,7 +140,7 @@ def start(recorder: Recorder, view: RecordView) -> None:
     """
     options = recorder.options()
     if options is None:
-        raise UsageError("The options are not known yet. Try again in a moment.")
+        raise UsageError("The options are not available yet. Try again in a moment.")
     arguments = arguments_of(options, view.values)
     recorder.plan(arguments)  # fails early if the command would reject it
     recorder.start(arguments)

@@ -33,7 +33,7 @@ def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
             "Record",
             [html.P("One run of every strategy in every concurrency mode, repeats interleaved.", className="hint")],
             html.Div(
-                html.P("Asking intertoken run what this machine can do …", className="empty", role="status"),
+                html.P("Asking intertoken run for the options of this machine …", className="empty", role="status"),
                 id="form",
                 role="group",
                 **named("Options of the runs"),

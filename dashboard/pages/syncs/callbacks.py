@@ -1,6 +1,6 @@
 """The callbacks of the syncs page.
 
-A new view is rendered at once with what is known of its run. While answers are missing the page polls, and it is
+A new view is rendered immediately with the available results. While answers are missing the page polls, and it is
 rendered again when more of them are available.
 """
 
@@ -85,7 +85,7 @@ def _download(app: Dash) -> None:
 
 
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
-    """What to do if there is no inventory; empty if there is one."""
+    """Instructions if there is no inventory; empty if there is one."""
     if not store.so_far():
         return NO_RECORDINGS
     if run is None:
@@ -123,7 +123,11 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
     target = link("whatif/", ADDRESS) + with_fields(
         View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
     )
-    return [summary, html.A("Without all that the data flow does not need", href=target), f": {_gained(together)}"]
+    return [
+        summary,
+        html.A("Without all syncs that the data flow does not need", href=target),
+        f": {_gained(together)}",
+    ]
 
 
 def dearest(rows: list[dict[str, Any]]) -> str:

@@ -106,7 +106,7 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
     if gain.of_engine is None:
         return "not needed; enter the engine's own rate to predict the gain"
     sure = gain.of_engine.bounds is not None and gain.of_engine.bounds[0] > 1
-    return "not needed: it can go" if sure else "not needed; the gain may be zero"
+    return "not needed: can be removed" if sure else "not needed; the gain may be zero"
 
 
 @dataclass(frozen=True)

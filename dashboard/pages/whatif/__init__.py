@@ -5,5 +5,5 @@ from dashboard.pages.whatif.callbacks import register
 from dashboard.pages.whatif.layout import sections
 from dashboard.pages.whatif.view import ADDRESS, WhatIfView
 
-_MOTTO = "a run with changes, predicted"
+_MOTTO = "predict the effect of changes to a run"
 PAGE = Page(ADDRESS, "What if", _MOTTO, sections, register, WhatIfView.from_data)

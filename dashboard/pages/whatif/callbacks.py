@@ -1,7 +1,7 @@
 """The callbacks of the what-if page.
 
-Each event makes a new view (`reduce`), which is rendered (`render`): the recorded run at once, and the prediction
-beside it when it is there, for which the page polls.
+Each event makes a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
+next to it when it is ready, for which the page polls.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
 def _sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
     if run is None:
         return []
-    every = {"value": ALL, "label": "all that the data flow does not need"}
+    every = {"value": ALL, "label": "all syncs that the data flow does not need"}
     rows = [place.row for place in inventory_of(store, run)]
     labels = [
         f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows
@@ -221,7 +221,7 @@ def _rate_notes(run: Run | None) -> list[html.Li]:
 
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
-    """What to do if there is no prediction; empty if there is one, or a reason."""
+    """Instructions if there is no prediction; empty if there is one, or a reason."""
     if not known_runs:
         return NO_RECORDINGS
     if run is None:

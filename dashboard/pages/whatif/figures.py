@@ -49,7 +49,7 @@ def _times(heading: str, key: str, us: dict[str, dict[str, float]]) -> dict[str,
 
 
 def notes_of(answer: WhatIf) -> list[html.Li]:
-    """The assumptions, and what the recording does not show."""
+    """The assumptions, and the limitations of the recording."""
     notes = [plain(note, 300) for note in answer.found.notes]
     notes += [] if answer.found.of_engine else [_WITHOUT_RATE]
     if any(run.tokens is None for run in answer.runs):

@@ -43,7 +43,7 @@ class WhatIfView:
         kernels: names of the kernels that take `times` as long; none for all.
         times, host: factors of the time of these kernels and of host code; None for 1.
         latency: extra time of every sync, µs.
-        streams: the most streams for independent kernels.
+        streams: maximum number of streams for independent kernels.
     """
 
     shared: View
@@ -58,7 +58,7 @@ class WhatIfView:
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """The changes, for comparing."""
+        """The changes as one value, to compare them with others."""
         return tuple(getattr(self, field) for field in FIELDS)
 
     @property
@@ -123,7 +123,7 @@ def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
 
 
 def of_run(view: WhatIfView, key: str) -> WhatIfView:
-    """The same for another run, without what only the old one has: positions of syncs, names of kernels."""
+    """The view for another run, without what only the old one has: positions of syncs, names of kernels."""
     kept = () if view.without != (ALL,) else view.without
     return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
 

@@ -1,1 +1,2 @@
-"""Why each token took as long as it did: what waits for what, the critical path, and the slack of everything else."""
+"""Dependencies between calls and device activities, the critical path of each token, and the slack of everything
+else."""

@@ -107,7 +107,7 @@ class Dag:
         return left
 
     def changed(self, weight: Ints, residual: Ints, added: Edges | None = None) -> Dag:
-        """The same points with other weights (`FREE` for an edge that no longer holds) and additional edges.
+        """A graph of these points with other weights (`FREE` for an edge that no longer holds) and additional edges.
 
         Raises:
             ValueError: the points would have a cyclic dependency.

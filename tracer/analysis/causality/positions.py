@@ -13,8 +13,8 @@ from tracer.schema import MISSING
 
 _NONE: Final = 100  # ns a step on the path, below which a call costs nothing that could be seen
 
-BESIDE_SYNC: Final = "costs nothing: it waits beside the path"
-BESIDE: Final = "costs nothing: beside the path"
+BESIDE_SYNC: Final = "costs nothing: it waits off the path"
+BESIDE: Final = "costs nothing: off the path"
 
 
 def by_position(calls: pd.DataFrame) -> pd.DataFrame:
@@ -50,6 +50,6 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def syncs_by_position(calls: pd.DataFrame) -> pd.DataFrame:
-    """The same for syncs only, by their positions among the syncs of a step, as in `SyncReport.inventory`."""
+    """As `by_position`, for syncs only, by their positions among the syncs of a step, as in `SyncReport.inventory`."""
     syncs = calls[calls["letter"] == SYNC]
     return by_position(syncs.assign(position=syncs.groupby("step").cumcount() + 1))

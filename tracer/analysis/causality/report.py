@@ -72,6 +72,6 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
         shares=path_shares(pieces),
         calls=by_position(calls),
         steps=len(ends.followed),
-        warning=None if source == "host" else f"{known(level, source)}; the path holds what it added",
+        warning=None if source == "host" else f"{known(level, source)}; the path includes this overhead",
         notes=(doubt,) if backward else (),
     )

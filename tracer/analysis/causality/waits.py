@@ -18,7 +18,7 @@ def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
 
     A sync of a context waits for all its streams, a sync of an event for the work issued to its stream before the
     record. If the trace has no information on a sync, it is taken to wait for the last activity of its process that
-    ended before it did: that activity may have been over already, but if it ends later in a what-if, the sync waits for
+    ended before it did: that activity may have ended earlier, but if it ends later in a what-if, the sync waits for
     it.
 
     Returns:

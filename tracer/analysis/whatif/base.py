@@ -39,7 +39,7 @@ _MOST_HOST: Final = 4.0  # untraced over traced; where the rate is of a slower r
 PLAIN: Final = "plain"
 CORRECTED: Final = "corrected"
 TRACED: Final = "traced"
-"""What a prediction is about: an engine recorded without a profiler, one whose profiler was removed with the help of
+"""The subject of a prediction: an engine recorded without a profiler, one whose profiler was removed with the help of
 its own rate, or the engine under its profiler, because no rate is known.
 """
 

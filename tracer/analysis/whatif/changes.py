@@ -65,7 +65,7 @@ class Changes:
         return self.causality.segments.calls
 
     def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
-        """Remove calls with their waits, and the activities that they issue unless these are told to stay."""
+        """Remove calls with their waits and, with `and_issued`, the activities that they issue."""
         segments, edges = self.causality.segments, self._edges
         gone = self._chosen(calls)
         if and_issued:
@@ -76,7 +76,7 @@ class Changes:
         self._weight[behind] = np.maximum(self._weight[behind] - vanishing, self.causality.host_compute[behind])
 
     def remove(self, gone: Bools) -> None:
-        """Let segments take no time and wait only for their predecessor in their thread or stream."""
+        """Set the duration of segments to 0; they wait only for their predecessor in their thread or stream."""
         edges = self._edges
         self.removed |= gone
         self._weight[among(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
@@ -85,7 +85,7 @@ class Changes:
         self._residual[np.repeat(gone, 2)] = 0
 
     def forget_launches(self, activities: Ints) -> None:
-        """Let activities no longer wait for the calls that issued them, nor for the delay between call and start."""
+        """Remove the dependency of activities on the calls that issued them, and the delay between call and start."""
         chosen = self._chosen(activities + len(self.calls))
         self._weight[(self._edges.kind == LAUNCH) & chosen[self._edges.target // 2]] = FREE
         self._residual[0::2][chosen] = 0
@@ -108,7 +108,7 @@ class Changes:
         self._weight = weight[:-1]
 
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
-        """Let activities start at most this long after the end of their predecessor on the stream."""
+        """Limit the time between the end of activities' predecessors on the stream and their start."""
         chosen = self._chosen(activities + len(self.calls))
         orders = (self._edges.kind == ORDER) & (self._edges.target % 2 == 0) & chosen[self._edges.target // 2]
         self._weight[orders] = np.minimum(self._weight[orders], most_ns)
@@ -132,7 +132,7 @@ class Changes:
         return found[: len(self.calls)]
 
     def delay_returns(self, later_ns: int) -> None:
-        """Let every host sync return this much later (if negative, earlier) than recorded."""
+        """Make every host sync return this much later (if negative, earlier) than recorded."""
         edges = self._edges
         syncs = np.zeros(len(self.causality.segments), bool)
         syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()

@@ -33,7 +33,7 @@ class Edit(Protocol):
 
 
 class Unmeasured:
-    """An edit of which no case was ever measured."""
+    """An edit whose predictions were never checked by a measurement."""
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
         """Not known."""

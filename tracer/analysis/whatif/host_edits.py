@@ -93,7 +93,7 @@ class ReadLater(Unmeasured):
         return "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Let the waits for results be over when they are called; everything else stays.
+        """Make the waits for results return at once; everything else stays.
 
         Raises:
             EmptyTraceError: no sync reads a result.

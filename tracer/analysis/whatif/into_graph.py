@@ -1,5 +1,5 @@
-"""Kernels that steps launch one by one beside a CUDA graph: the hole before each, and the edit that moves them into the
-graph.
+"""Kernels that steps launch one by one outside their CUDA graph: the hole before each, and the edit that moves them
+into the graph.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
 
 
 def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The same grouped by `KEYS`: per_step, hole_us, kernel_us and launch_us (mean sums per step), is_wait_between
-    (true for most); the largest holes first.
+    """The kernels of `eager_launches` grouped by `KEYS`: per_step, hole_us, kernel_us and launch_us (mean sums per
+    step), is_wait_between (true for most); the largest holes first.
     """
     groups = launches.groupby(KEYS, sort=False)
     found = groups.agg(
@@ -88,7 +88,7 @@ def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class IntoGraph(Unmeasured):
-    """Make kernels that are launched one by one beside a graph part of it.
+    """Move kernels that are launched one by one outside a graph into it.
 
     Attributes:
         kernel, operator, where: those of one row of `by_kernel`; None for all kernels.
@@ -107,7 +107,7 @@ class IntoGraph(Unmeasured):
         """Remove their launches; they start with the graph, or directly after what precedes them.
 
         Raises:
-            EmptyTraceError: there are none beside a graph.
+            EmptyTraceError: there are no such kernels.
             UnsafePlanError: the host waits between their launch and that of the graph.
         """
         launches = eager_launches(changes.causality, steps)
@@ -116,7 +116,7 @@ class IntoGraph(Unmeasured):
             launches = launches[np.logical_and.reduce(of_row)]
         launches = launches.drop_duplicates("activity")
         if not len(launches):
-            raise EmptyTraceError("no step launches these kernels beside a graph")
+            raise EmptyTraceError("no step launches these kernels outside its graph")
         if launches["is_wait_between"].mean() > 0.5:
             raise UnsafePlanError(f"{self.label}: {_WAITS}")
         launches = launches[~launches["is_wait_between"]]

@@ -1,4 +1,4 @@
-"""How far a prediction may be off: as far as the model was on programs that it was not fitted to.
+"""The margin of a prediction: the model's error on programs that it was not fitted to.
 
 Half the width of a margin, in the logarithm of the speed-up, is
     share · (`FLOOR` + |logarithm of the predicted speed-up|)
@@ -17,7 +17,7 @@ from math import ceil, log, sqrt
 from typing import Final
 
 FLOOR: Final = 0.02
-"""By about this much, rates of one program differ between processes and days."""
+"""How much the rate of one program varies between processes and days, roughly."""
 
 _LEVEL: Final = 0.95
 

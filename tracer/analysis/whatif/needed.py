@@ -1,4 +1,4 @@
-"""Which host syncs data flow needs, and why; the others can be removed without a race.
+"""Finds the host syncs that data flow needs; the others can be removed without a race.
 
 A sync is needed if the host reads the result of a copy after it (a split of the host begins after all copies to it, and
 so needs the last sync), if it alone orders the work of two streams, or if it is the last one to tell the host that it

@@ -1,4 +1,4 @@
-"""The edit that makes one CUDA graph of the kernels that a step launches one by one, or in several graphs.
+"""The edit that combines the kernels that a step launches one by one, or in several graphs, into one CUDA graph.
 
 The host work between the first and the last of these launches prepares them, so it disappears with them. The kernels
 keep their recorded durations. A light recording has no kernels of single launches, only the begin and end of each run,
@@ -154,7 +154,7 @@ def _between(calls: Ints, run: Ints) -> Ints:
 
 
 def _prepare(calls: Ints, run: Ints) -> Ints:
-    """The same without the first call of each run, and with its last."""
+    """The calls of `_between` without the first of each run, and with its last."""
     return _between(calls, run) + 1
 
 

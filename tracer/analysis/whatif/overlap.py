@@ -1,4 +1,4 @@
-"""A step's independent kernels on several streams: how long its compute would take, and when each kernel would run.
+"""A step's independent kernels on several streams: the duration of its compute, and the time of each kernel.
 
 A recording of one stream does not show which kernels are independent; the graph of the run (graph.json) does. Up to
 `Overlap.latency_ns` of a kernel's time is latency, which other kernels hide. The rest needs a share of the device: two
@@ -62,8 +62,8 @@ class Kernel:
         demand: the share of the device that the work needs, 0..1.
         late_ns: how much later it starts after a kernel of another stream.
         after: positions of the kernels that it depends on.
-        early_ns: the part of `late_ns` due to not starting early; if it waits for another stream, it starts early after
-            its predecessor on its own stream neither.
+        early_ns: the part of `late_ns` due to not starting early; if it waits for another stream, it does not start
+            early after its predecessor on its own stream either.
         room: the share of the device that its blocks occupy while it runs, 0..1.
     """
 
@@ -104,7 +104,7 @@ class StepKernels:
         lower than the best kernel reaches, the rate of the best kernel is used.
 
         Raises:
-            UsageError: the graph has another number of kernels, or they are on several streams.
+            UsageError: the graph has a different number of kernels, or they are on several streams.
         """
         if graph.streams > 1:
             raise UsageError(f"the run used {graph.streams} streams already")

@@ -29,7 +29,7 @@ WITHOUT_RATE: Final = (
 )
 UNMEASURED: Final = "no such change was ever measured, so there is no model margin and the error is unknown"
 UNLIKE: Final = (
-    "the device idles mostly for work of the host or of another device; no such case was checked, so there is no model "
+    "the device idles mostly because of the host or another device; no such case was checked, so there is no model "
     "margin"
 )
 TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps that follow others, too few for an interval"
@@ -107,7 +107,7 @@ def predict(
 
 
 def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
-    """The same, given what several predictions have in common."""
+    """As `predict`, given what several predictions have in common."""
     changes = Changes(base.causality, base.assumed)
     notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
     time = changes.dag().replayed()[0]

@@ -103,7 +103,7 @@ def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Let launched work start after the copies before it, whatever their streams."""
+    """Make launched work start after the copies before it, on any stream."""
     segments = changes.causality.segments
     activities = segments.activities
     first = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).min()

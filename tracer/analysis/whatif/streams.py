@@ -52,7 +52,7 @@ class Concurrent:
         """Scale the compute of every step as in the simulated step, and show the simulated kernels.
 
         Raises:
-            UsageError: the recording and the graph do not belong together, the run already uses several streams, or its
+            UsageError: the recording and the graph are of different runs, the run already uses several streams, or its
                 kernels were not launched as one graph.
         """
         causality = changes.causality
@@ -80,6 +80,6 @@ def _check_launches(calls: Ints, at: Ints) -> None:
     issued = pd.DataFrame({"at": at, "call": calls}).groupby("at")["call"].nunique()
     if len(issued) and issued.median() > 1:
         raise UsageError(
-            f"a step launches its kernels by {issued.median():.0f} calls; the gain of several streams can be predicted "
+            f"a step launches its kernels in {issued.median():.0f} calls; the gain of several streams can be predicted "
             "only for runs with one graph launch per step (--launch graph)"
         )

@@ -1,4 +1,4 @@
-"""The node pass laid into the steps of the light pass, to the ns."""
+"""The node pass placed in the steps of the light pass, to the ns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis import laid_in
+from tracer.analysis import node_kernels
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.laid_in import lay_in
+from tracer.analysis.node_kernels import place_kernels
 from tracer.analysis.tokens import find_steps
 
 LIGHT, NODE = 10_000, 20_000  # ns of a step in either pass
@@ -55,7 +55,7 @@ KERNELS = ((0, 1000), (1500, 5000), (5500, 8000))
 
 def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     light = light_pass(3)
-    found = lay_in(light, find_steps(light), node_pass(3, KERNELS))
+    found = place_kernels(light, find_steps(light), node_pass(3, KERNELS))
     assert found is not None
     kernels = found.trace["kernels"]
     half = [(2000 + start // 2, 2000 + end // 2) for start, end in KERNELS]
@@ -69,7 +69,7 @@ def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     assert kernels["correlation"].tolist() == np.repeat(launches["correlation"], 3).tolist()
     assert kernels["process"].tolist() == [launches["process"].iloc[0]] * 9
     assert not len(found.trace["graph_launches"])
-    assert (found.graphs, found.laid, found.factor) == (3, 3, 0.5)
+    assert (found.graphs, found.placed, found.factor) == (3, 3, 0.5)
     assert "in 3 of 3 graphs of the light pass, placed in proportion" in found.note
     assert "(times 0.500)" in found.note
     assert found.kernels().reset_index().to_numpy().tolist() == [["b", 1.0, 1.75], ["c", 1.0, 1.25], ["a", 1.0, 0.5]]
@@ -80,7 +80,7 @@ def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     light = light_pass(3)
     script = Script()
     script.kernel(-9000, -1000, script.call("cuLaunchKernel", -9500, -9400), name="warm-up")
-    found = lay_in(Trace({**light.tables, "kernels": script.trace["kernels"]}, light.metadata), find_steps(light),
+    found = place_kernels(Trace({**light.tables, "kernels": script.trace["kernels"]}, light.metadata), find_steps(light),
                    node_pass(3, KERNELS))  # fmt: skip
     assert found is not None
     assert len(found.trace["kernels"]) == 10
@@ -91,7 +91,7 @@ def test_the_gap_and_the_light_recording_stay_as_they_are() -> None:
     light = light_pass(3)
     before = {name: table.copy() for name, table in light.tables.items()}
     steps = find_steps(light)
-    found = lay_in(light, steps, node_pass(3, KERNELS))
+    found = place_kernels(light, steps, node_pass(3, KERNELS))
     assert found is not None
     assert gap_report(found.trace, steps).gap_us == gap_report(light, steps).gap_us
     assert all(before[name].equals(light[name]) for name in before)
@@ -100,7 +100,7 @@ def test_the_gap_and_the_light_recording_stay_as_they_are() -> None:
 def test_copies_get_their_duration_behind_their_call_and_before_the_graph() -> None:
     """150 ns behind the call and 20 ns behind the graph, as in the node pass."""
     light = light_pass(2)
-    found = lay_in(light, find_steps(light), node_pass(2, KERNELS))
+    found = place_kernels(light, find_steps(light), node_pass(2, KERNELS))
     assert found is not None
     assert found.copies == 4
     assert found.trace["memcpys"][["start", "end"]].to_numpy().tolist() == [
@@ -119,7 +119,7 @@ def test_copies_on_one_stream_follow_each_other() -> None:
                 script.copy((at + 100 * n, at + 100 * n + 50), (start, start if device is None else start + device))
             script.launch((at + 400, at + 500), (at + 4000, at + 5000))
         passes.append(replace_source(script.trace, "cupti" if device else "light"))
-    found = lay_in(passes[0], find_steps(passes[0]), passes[1])
+    found = place_kernels(passes[0], find_steps(passes[0]), passes[1])
     assert found is not None
     copies = found.trace["memcpys"]
     assert copies["start"].tolist()[:3] == [1000, 1400, 1800]
@@ -131,7 +131,7 @@ def test_steps_behind_the_node_pass_get_its_last_step() -> None:
     light, node = light_pass(5), node_pass(2, KERNELS)
     names = node["kernels"]["name"].astype(str) + (node["kernels"]["start"] // NODE).astype(str)
     node.tables["kernels"] = node["kernels"].assign(name=names.astype("category"))
-    found = lay_in(light, find_steps(light), node)
+    found = place_kernels(light, find_steps(light), node)
     assert found is not None
     assert found.trace["kernels"]["name"].astype(str).tolist()[::3] == ["a0", "a1", "a1", "a1", "a1"]
 
@@ -140,7 +140,7 @@ def test_streams_of_a_graph_stay_apart() -> None:
     light, node = light_pass(2), node_pass(2, KERNELS)
     kernels = node["kernels"]
     node.tables["kernels"] = kernels.assign(stream=kernels["stream"].where(kernels["name"] != "b", 21))
-    found = lay_in(light, find_steps(light), node)
+    found = place_kernels(light, find_steps(light), node)
     assert found is not None
     streams = found.trace["kernels"]["stream"].tolist()
     assert streams == [13, streams[1], 13] * 2
@@ -150,14 +150,14 @@ def test_streams_of_a_graph_stay_apart() -> None:
 def test_what_does_not_fit_stays_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     light, node = light_pass(3), node_pass(3, KERNELS)
     steps = find_steps(light)
-    assert lay_in(replace_source(light, "host"), steps, node) is None
-    assert lay_in(light, steps, Trace({})) is None
+    assert place_kernels(replace_source(light, "host"), steps, node) is None
+    assert place_kernels(light, steps, Trace({})) is None
     launch = node["api"].assign(name="cudaGraphLaunch_v10000")  # more graphs than a step of the light pass has
-    assert lay_in(light, steps, Trace({**node.tables, "api": launch}, node.metadata)) is None
-    monkeypatch.setattr(laid_in, "MOST_ROWS", 7)
-    found = lay_in(light, steps, node)
+    assert place_kernels(light, steps, Trace({**node.tables, "api": launch}, node.metadata)) is None
+    monkeypatch.setattr(node_kernels, "MOST_ROWS", 7)
+    found = place_kernels(light, steps, node)
     assert found is not None
-    assert (found.graphs, found.laid, len(found.trace["graph_launches"])) == (3, 2, 1)
+    assert (found.graphs, found.placed, len(found.trace["graph_launches"])) == (3, 2, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 3000)), min_size=1, max_size=5), st.integers(1, 7000))
@@ -167,7 +167,7 @@ def test_order_and_edges_hold_for_any_lengths(parts: list[tuple[int, int]], leng
         start = at + (gap if kernels else 0)
         kernels.append((start, at := start + duration))
     light = light_pass(2, length)
-    found = lay_in(light, find_steps(light), node_pass(2, tuple(kernels)))
+    found = place_kernels(light, find_steps(light), node_pass(2, tuple(kernels)))
     assert found is not None
     placed = found.trace["kernels"].iloc[: len(kernels)]
     assert placed["start"].iloc[0] == 2000

@@ -1,4 +1,4 @@
-"""Lays what the node pass recorded into the steps of the light pass, to show kernels at undisturbed times.
+"""Places the kernels and copies of the node pass in the steps of the light pass, to show them without tracing overhead.
 
 A light recording knows when each CUDA graph starts and ends, but not what runs inside; a copy has only an earliest
 start. The node pass knows both, at times that CUPTI lengthens. A graph of the light pass gets the kernels and copies
@@ -36,46 +36,46 @@ _LIGHT_KEY: Final = ["process", "context", "stream", "correlation"]
 
 
 @dataclass(frozen=True, eq=False)
-class LaidIn:
-    """A light recording with what the node pass saw.
+class PlacedKernels:
+    """A light recording with the kernels and copies of the node pass.
 
     Attributes:
         trace: the light recording in which kernels and copies take the place of the graphs that contain them.
-        graphs: the number of graphs in the steps of the light recording; `laid` how many of them, in how many `steps`,
-            are replaced.
+        graphs: the number of graphs in the steps of the light recording; `placed` how many of them, in how many
+            `steps`, are replaced.
         factor: duration of a graph in the light pass / in the node pass, median.
         copies: the number of copies that got a duration.
-        placed: the placed kernels; those that the light recording has itself, of eager launches, are not among them.
+        rows: the placed kernels; those that the light recording has itself, of eager launches, are not among them.
     """
 
     trace: Trace
     graphs: int
-    laid: int
+    placed: int
     steps: int
     factor: float
     copies: int
-    placed: pd.DataFrame
+    rows: pd.DataFrame
 
     def kernels(self) -> pd.DataFrame:
         """The placed kernels by name (the index), per step: calls and us, the longest first."""
-        kernels = self.placed
+        kernels = self.rows
         length = ((kernels["end"] - kernels["start"]) / 1e3).groupby(kernels["short_name"].astype(str))
         found = pd.DataFrame({"calls": length.size(), "us": length.sum()}) / max(self.steps, 1)
         return found.sort_values("us", ascending=False, kind="stable")
 
     @property
     def note(self) -> str:
-        """How the times came about."""
+        """How the times were determined."""
         copies = f", and {self.copies} copies have the durations of the node pass" if self.copies else ""
         return (
-            f"the kernels inside CUDA graphs are those of the node pass, in {self.laid} of {self.graphs} graphs of the "
-            f"light pass, placed in proportion between start and end of each (times {self.factor:.3f}){copies}; gap, "
-            "idle time and rates are those of the light pass alone"
+            f"the kernels inside CUDA graphs are those of the node pass, in {self.placed} of {self.graphs} graphs of "
+            f"the light pass, placed in proportion between start and end of each (times {self.factor:.3f}){copies}; "
+            "gap, idle time and rates are those of the light pass alone"
         )
 
 
-def lay_in(light: Trace, steps: Steps, node: Trace) -> LaidIn | None:
-    """Lay the node pass into the steps of the light pass; None if nothing of it fits, or that is no light recording.
+def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | None:
+    """Place the node pass in the steps of the light pass; None if nothing matches, or `light` is not a light recording.
 
     Args:
         light: the light recording.
@@ -108,7 +108,7 @@ def lay_in(light: Trace, steps: Steps, node: Trace) -> LaidIn | None:
     factor = (pairs["end"] - pairs["start"]) / (pairs["until"] - pairs["since"]).clip(lower=1)
     shown = Trace(tables, dict(light.metadata), list(light.notes))
     median = float(factor.median()) if len(pairs) else 1.0
-    return LaidIn(shown, len(graphs), len(pairs), pairs["at"].nunique(), median, len(copies), placed["kernels"])
+    return PlacedKernels(shown, len(graphs), len(pairs), pairs["at"].nunique(), median, len(copies), placed["kernels"])
 
 
 def _numbered(rows: pd.DataFrame, trace: Trace, steps: Steps, kinds: list[str]) -> pd.DataFrame:
@@ -160,7 +160,7 @@ def _paired(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.Dat
 
 
 def _placed(pairs: pd.DataFrame, inside: pd.DataFrame, table: pd.DataFrame, base: int) -> pd.DataFrame:
-    """The rows of a table of the node pass, once for each graph of the light pass into which they are laid.
+    """The rows of a table of the node pass, once for each graph of the light pass in which they are placed.
 
     Args:
         pairs: graphs and replays.
