@@ -80,8 +80,8 @@ def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     light = light_pass(3)
     script = Script()
     script.kernel(-9000, -1000, script.call("cuLaunchKernel", -9500, -9400), name="warm-up")
-    found = place_kernels(Trace({**light.tables, "kernels": script.trace["kernels"]}, light.metadata), find_steps(light),
-                   node_pass(3, KERNELS))  # fmt: skip
+    warmed = Trace({**light.tables, "kernels": script.trace["kernels"]}, light.metadata)
+    found = place_kernels(warmed, find_steps(light), node_pass(3, KERNELS))
     assert found is not None
     assert len(found.trace["kernels"]) == 10
     assert found.kernels()["us"].to_dict() == {"b": 1.75, "c": 1.25, "a": 0.5}
