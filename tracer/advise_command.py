@@ -26,7 +26,8 @@ _EAGER_TITLE = (
     "eager launches outside the graph, by the idle time before them per step (gain inside the graph, without a margin)"
 )
 _EAGER = {
-    "kernel": "kernel", "operator": "operator", "where": "where", "per_step": "a step", "hole": "idle µs", "gain": "gain",
+    "kernel": "kernel", "operator": "operator", "where": "where", "per_step": "a step", "hole": "idle µs",
+    "gain": "gain",
 }  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def advise(
     for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
-            prediction = predict_from(base, candidate.edits)
+            prediction = predict_from(base, candidate.edits, timeline=False)
         except UnsafePlanError as problem:
             refused[label] = str(problem).removeprefix(f"{label}: ").removeprefix(f"{label} is impossible: ")
         except CannotTellError as problem:
@@ -229,7 +229,7 @@ def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
         if base.state != TRACED:
             try:
                 edit = IntoGraph(*(str(row[key]) for key in KEYS))
-                speedup, why = predict_from(base, (edit,)).of_steps.estimate, ""
+                speedup, why = predict_from(base, (edit,), timeline=False).of_steps.estimate, ""
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
         yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why)

@@ -1,4 +1,4 @@
-"""The recorded engine's names for the proposed changes, their effort, and the settings that are off in the recording."""
+"""The recorded engine's names for the proposed changes, their effort, and settings that are off in the recording."""
 
 from __future__ import annotations
 
