@@ -88,7 +88,7 @@ def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo(
-            "\neager launches outside the graph, by the idle time before them per step (gain inside the graph, without a margin):"
+            "\neager launches outside the graph, by the idle time before them per step (gain inside it, no margin):"
         )
         rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
         report.show_table(rows, _EAGER)
