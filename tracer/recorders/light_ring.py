@@ -152,7 +152,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(path: Path) -> Facts:
-    """The facts of a ring; zeros for a ring that is not initialised.
+    """The facts in a ring's header; zeros for a ring that is not initialised.
 
     Raises:
         OSError: the ring cannot be read.
