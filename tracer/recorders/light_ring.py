@@ -132,7 +132,7 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
     """Read a ring, or only its last records.
 
     Raises:
-        FormatError: it is not a ring, or has another version.
+        FormatError: it is not a ring, or has a different version.
     """
     try:
         with path.open("rb") as file:
