@@ -4,12 +4,13 @@ Engines vary more between processes than a recorder costs, so one process record
 the same work. Stamps in CUDA graphs remain while it pauses; their cost is reported separately (two per graph, measured
 on a chain of stamps). The idle time of each recorded block is compared with the true one: the period of the paused
 block beside it, minus the stamps of its graphs, minus the device's busy time, which a second process of the same kind
-tells under CUPTI (whole graphs; --no-truth leaves it out).
+tells under CUPTI (whole graphs; --no-truth leaves it out). With --turns the overhead comes from turns of milliseconds
+within the generations instead (`light_turns.py`).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
-Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
-           [--rings FOLDER] [--call-sites] [--no-truth]
+Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--turns SECONDS]
+           [--trace FOLDER] [--rings FOLDER] [--call-sites] [--no-truth]
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import numpy as np
 import record_engines
 from light_recorder import interval
 from light_told import keep, part_of, stamps_us, told
+from light_turns import in_turns
 from record_engines import Generate, Step, figures, machine
 
 from tracer.errors import RecordError, TraceError
@@ -72,6 +74,8 @@ def blocks(generate: Generate, options: argparse.Namespace, window: Any, tokens:
     found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
     for _ in range(3):
         generate(tokens)
+    if options.turns and os.environ[ROLE] == "blocks":
+        found["turns"] = in_turns(generate, tokens, options.turns, switch)
     for on in order(options.pairs) if os.environ[ROLE] == "blocks" else [True]:
         switch(on=on)
         since = now()
@@ -198,12 +202,15 @@ def truth_of(options: argparse.Namespace) -> dict[str, float]:
 def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_us: float | None) -> dict[str, Any]:
     """Return slowdown, period, and idle time beside the true one, of a case."""
     slowdown = interval([off / on for off, on in zip(found["paused"], found["recorded"], strict=True)])
+    turns = found.get("turns", {})
+    if turns:
+        slowdown = interval([on / off for on, off in zip(turns["recorded_us"], turns["paused_us"], strict=True)])
     period = 1e6 / statistics.median(found["paused"])
     percent = [round(100 * (value - 1), 2) for value in slowdown]
     print(f"{name}: slowdown {percent[0]} % {percent[1:]}, untraced period {period:.1f} µs", flush=True)
     said: dict[str, Any] = {"slowdown": slowdown, "untraced_period_us": round(period, 2), "stamps_us": own_us,
                             "rates": {kind: found[kind] for kind in ("recorded", "paused")},
-                            "spans": found["spans"]}  # fmt: skip
+                            "spans": found["spans"], **({"turns": turns} if turns else {})}  # fmt: skip
     try:
         light = told(trace, found["spans"])
     except TraceError as problem:
@@ -249,6 +256,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--turns", type=float, default=0, help="seconds; not for executor and llama")
     parser.add_argument("--trace", type=Path, help="keep the recording of the last recorded block in this folder")
     parser.add_argument("--rings", type=Path, help="keep the rings in this folder, compressed")
     parser.add_argument("--call-sites", action="store_true", help="record with call sites")
@@ -262,6 +270,9 @@ def main() -> None:
     with folder() as rings:
         given = environment(library(), rings, {**os.environ, ROLE: "blocks"})
         given |= {SITES: "1"} if options.call_sites else {}
+        given |= (
+            {"INTERTOKEN_LIGHT_RECORDS": str(1 << 22)} if options.turns else {}
+        )  # which the blocks of a case outlive
         done = subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=False)
         if done.returncode:
             raise SystemExit(f"{options.engine} ended with {done.returncode}")

@@ -156,6 +156,7 @@ class Hardships:
 
     def killed(self, target: Path) -> Row:
         """Kill the recorder (not the program), then recover the recording."""
+        before = set(Path("/dev/shm").glob("intertoken-light-*"))
         started = subprocess.Popen(
             [*RECORD, "-o", str(target), "--", *itself(steps=60000)],
             stdout=subprocess.PIPE,
@@ -166,7 +167,7 @@ class Hardships:
         started.send_signal(signal.SIGKILL)
         started.wait()
         time.sleep(8)  # the program goes on
-        left = sorted(Path("/dev/shm").glob("intertoken-light-*"))
+        left = sorted(set(Path("/dev/shm").glob("intertoken-light-*")) - before)
         code, _, said = run(sys.executable, "-m", "intertoken", "record", "-o", str(target), "--recover", str(left[-1]))
         subprocess.run(["pkill", "-f", "light_hardships.py --program"], check=False)
         return {"code": code, "said": said.strip(), "left": len(left)}

@@ -43,6 +43,7 @@ PAGES: Final = {
     "runs": "",
     "gap": "gap/",
     "syncs": "syncs/",
+    "advice": "advice/",
     "whatif": "whatif/",
     "graph": "graph/",
     "record": "record/",
@@ -50,7 +51,7 @@ PAGES: Final = {
 SIZES: Final = ((390, 844), (1440, 900), (2560, 1440))
 RESTS: Final = """
 const busy = document.querySelector('[data-dash-is-loading="true"], .skeleton, #chips:empty') ||
-  [...document.querySelectorAll(".ag-cell")].some((e) => e.innerText === "…");
+  [...document.querySelectorAll(".ag-cell, main p")].some((e) => e.innerText.endsWith("…"));
 const plots = [...document.querySelectorAll(".dash-graph")].filter((e) => e.checkVisibility());
 return !busy && plots.every((e) => e.querySelector(".js-plotly-plot .main-svg"));
 """

@@ -87,7 +87,8 @@ def main() -> None:
     for name in sorted({name for each in shown.values() for name in each.get("per_step", {})}):
         print(f"{name:24}" + "".join(f"{way}={each.get('per_step', {}).get(name, 0)}  " for way, each in shown.items()))
     facts = {
-        "date": datetime.date.today().isoformat(), "command": [Path(options.command[0]).name, *options.command[1:]],
+        "date": datetime.date.today().isoformat(),
+        "command": [Path(each).name if each.startswith("/") else each for each in options.command],
         **machine(), "steps_per_s": rates, "shown": shown,
     }  # fmt: skip
     options.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

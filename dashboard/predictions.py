@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -109,8 +109,7 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     """
 
     def work() -> Prediction:
-        prediction = predict_from(_base(store, run), [WithoutSyncs(positions)])
-        return replace(prediction, trace=Trace({}))
+        return predict_from(_base(store, run), [WithoutSyncs(positions)], timeline=False)
 
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
@@ -127,10 +126,7 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     """
 
     def work() -> Advised:
-        prediction = advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
-        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in prediction.kept)
-        unsure = {label: replace(one, trace=Trace({})) for label, one in prediction.unsure.items()}
-        return replace(prediction, kept=tuple(kept), unsure=unsure)
+        return advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
 

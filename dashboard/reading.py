@@ -183,7 +183,7 @@ def _run(key: str, name: str, recording: Recording, within: str | None, steps: S
     found = analyse(recording.trace, name, within, steps=steps)
     graph = _graph_file(recording.path)
     run = Run(key, name, found.summary, recording, found.steps, graph, recording.path, within)
-    run.__dict__.update(gaps=found.gaps, syncs=found.syncs)
+    run.__dict__.update(gaps=found.gaps, syncs=found.syncs, spans=found.spans)
     return run
 
 

@@ -232,12 +232,19 @@ class Run:
         return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
 
     @_Recorded
+    def spans(self) -> pd.DataFrame:
+        """The compute of each step on each device, see `step_work.step_spans`; it has steps."""
+        assert self.trace is not None
+        assert self.steps is not None
+        return step_spans(self.trace, self.steps)
+
+    @_Recorded
     def tokens(self) -> Tokens | None:
         """The times of the tokens; None if there are none to align at."""
         if self.trace is None or self.steps is None:
             return None
         gaps = None if self.gaps is None else self.gaps.table
-        return tokens_of(step_spans(self.trace, self.steps), gaps, self.trace["api"])
+        return tokens_of(self.spans, gaps, self.trace["api"])
 
     @_Recorded
     def waits(self) -> pd.DataFrame:

@@ -40,6 +40,7 @@ def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
         "steps_per_s": prediction.predicted.steps_per_s,
         "tokens_per_s": prediction.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
+        "effort": advice.effort,
         "settings": [asdict(setting) for setting in advice.settings],
         "sites": list(advice.sites),
         "assumptions": prediction.notes,
@@ -73,9 +74,13 @@ def eager_cells(one: dict[str, Any]) -> dict[str, str]:
 
 
 def details(facts: dict[str, Any]) -> list[str]:
-    """The conditions for each edit to be safe, the engine's name for it, and how to check it."""
+    """The conditions for each edit to be safe, its effort, the engine's name for it, and how to check it."""
     advice = facts["advice"]
     lines = [f"{one['edit']}: safe if {'; and if '.join(one['conditions'])}" for one in advice]
+    efforts = dict.fromkeys(one["effort"] for one in advice)
+    lines += [
+        f"{', '.join(one['edit'] for one in advice if one['effort'] == effort)}: effort {effort}" for effort in efforts
+    ]
     named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
     for one in advice:
         for setting in one["settings"]:
@@ -107,7 +112,7 @@ def unused_of(facts: dict[str, Any]) -> list[str]:
 
 
 def rest(facts: dict[str, Any]) -> list[str]:
-    """Edits without a gain, edits that data flow forbids, unused settings of the engine, and the upper bound."""
+    """Edits without a gain or a margin, those that data flow forbids, unused settings and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
@@ -121,10 +126,11 @@ def rest(facts: dict[str, Any]) -> list[str]:
     if shown:
         lines.append(f"no gain shown, since the margin includes none: {', '.join(shown)}")
     reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
-    lines += [
-        f"not predicted: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}"
-        for why in reasons
-    ]
+    for why in reasons:
+        edits = ", ".join(
+            f"{one['edit']} {percent(one['speedup']['estimate'] - 1)}" for one in without if why in one["assumptions"]
+        )
+        lines.append(f"predicted without a margin: {edits}; {why}")
     lines += unused_of(facts)
     before, bound = facts["before"], facts["bound"]
     if not facts["advice"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 
 _STREAMS = 4
 _LONGEST = 60
+_COLUMNS = {"edit": "what", "gain": "gain", "margin": "model margin", "steps": "steps/s"}
+_EAGER_TITLE = (
+    "eager launches outside the graph, by the idle time before them per step (gain inside the graph, without a margin)"
+)
 _EAGER = {
-    "kernel": "kernel", "operator": "operator", "where": "", "per_step": "a step", "hole": "idle µs",
+    "kernel": "kernel", "operator": "operator", "where": "where", "per_step": "a step", "hole": "idle µs",
     "gain": "gain",
 }  # fmt: skip
 
@@ -72,11 +77,10 @@ def _on_streams(path: Path, within: str | None, trace: Trace) -> list[tuple[Edit
 
 
 def _show(facts: dict[str, Any]) -> None:
-    if _withheld(facts):
+    if _withheld(facts, _show_eager):
         return
-    columns = {"edit": "what", "gain": "gain", "margin": "model margin", "steps": "steps/s"}
     if facts["advice"]:
-        report.show_table([cells(one) for one in facts["advice"]], columns)
+        report.show_table([cells(one) for one in facts["advice"]], _COLUMNS)
         for line in details(facts):
             click.echo(f"  {spelled(line)}")
     for line in rest(facts):
@@ -87,27 +91,45 @@ def _show(facts: dict[str, Any]) -> None:
 def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
-        click.echo(
-            "\neager launches outside the graph, by the idle time before them per step (gain inside it, no margin):"
-        )
-        rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
-        report.show_table(rows, _EAGER)
+        click.echo(f"\n{_EAGER_TITLE}:")
+        report.show_table(_eager_rows(facts), _EAGER)
+
+
+def _eager_rows(facts: dict[str, Any]) -> list[dict[str, str]]:
+    return [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
 
 
 def _show_markdown(facts: dict[str, Any]) -> None:
-    if _withheld(facts):
+    if _withheld(facts, _show_markdown_eager):
         return
     if facts["advice"]:
-        click.echo("| what | gain | model margin | steps/s |\n| --- | --- | --- | --- |")
-        for one in facts["advice"]:
-            click.echo("| " + " | ".join(spelled(cell).replace("|", r"\|") for cell in cells(one).values()) + " |")
+        _show_markdown_table([cells(one) for one in facts["advice"]], _COLUMNS)
         click.echo()
     for line in [*details(facts), *rest(facts)]:
         click.echo(f"- {spelled(line)}")
+    _show_markdown_eager(facts)
 
 
-def _withheld(facts: dict[str, Any]) -> bool:
-    """If nothing was predicted, print why; return whether that is the case."""
+def _show_markdown_eager(facts: dict[str, Any]) -> None:
+    if facts["eager_launches"]:
+        click.echo(f"\n{_EAGER_TITLE.capitalize()}:\n")
+        rows = [row | {name: _code(row[name]) for name in ("kernel", "operator")} for row in _eager_rows(facts)]
+        _show_markdown_table(rows, _EAGER)
+
+
+def _code(name: str) -> str:
+    """A name as a code span, which nothing in it can end."""
+    return name if name == "–" else f"`{name.replace('`', chr(39))}`"
+
+
+def _show_markdown_table(rows: list[dict[str, str]], columns: dict[str, str]) -> None:
+    click.echo("| " + " | ".join(columns.values()) + " |\n|" + " --- |" * len(columns))
+    for row in rows:
+        click.echo("| " + " | ".join(spelled(row[name]).replace("|", r"\|") for name in columns) + " |")
+
+
+def _withheld(facts: dict[str, Any], show_eager: Callable[[dict[str, Any]], None]) -> bool:
+    """If nothing was predicted, print why, and what was launched eagerly; return whether that is the case."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 
@@ -115,5 +137,5 @@ def _withheld(facts: dict[str, Any]) -> bool:
         click.echo(f"no advice: {WITHOUT_RATE}")
         for line in unused_of(facts):
             click.echo(spelled(line))
-        _show_eager(facts)
+        show_eager(facts)
     return bool(facts["base"] == TRACED)

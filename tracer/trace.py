@@ -98,10 +98,12 @@ class Trace:
         its kind, bytes is 0 for compute, `table` is the source table of the row, and `collective` marks communication
         between devices.
         """
-        parts = {name: self.tables[name] for name in tables}
+        return self._activities({name: self.tables[name] for name in tables})
+
+    def _activities(self, parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         columns = ["start", "end", "device", "context", "stream", "correlation", "process"]
         joined = pd.concat([frame[columns] for frame in parts.values()], ignore_index=True)
-        joined["name"] = _join_names([_activity_names(name, frame) for name, frame in parts.items()])
+        joined["name"] = _join_names([names_of(name, frame) for name, frame in parts.items()])
         joined["bytes"] = np.concatenate(
             [f["bytes"] if "bytes" in f else np.zeros(len(f), int) for f in parts.values()]
         )
@@ -117,12 +119,11 @@ class Trace:
     def compute(self) -> pd.DataFrame:
         """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
         found = self.activities(COMPUTE_TABLES)
-        return found[~found["collective"]].reset_index(drop=True)
+        return found[~found["collective"]].reset_index(drop=True) if found["collective"].any() else found
 
     def communication(self) -> pd.DataFrame:
         """The rows of `activities` that are collectives."""
-        found = self.activities(["kernels"])
-        return found[found["collective"]].reset_index(drop=True)
+        return self._activities({"kernels": self.tables["kernels"][collectives(self.tables["kernels"])]})
 
     def timeline(self, token: int | None = None, **options: Any) -> Any:
         """The timeline at a token (None: the most typical one) as a Plotly figure, by `dashboard.notebook.timeline`."""
@@ -199,7 +200,8 @@ Names = tuple[NDArray[np.int64], list[str]]
 """One code per row into a list of names."""
 
 
-def _activity_names(table: str, frame: pd.DataFrame) -> Names:
+def names_of(table: str, frame: pd.DataFrame) -> Names:
+    """The names of some rows of a device table, as in `Trace.activities`."""
     if table == "kernels":
         short, full = frame["short_name"].cat, frame["name"].cat
         words = [*map(str, short.categories), *map(str, full.categories)]

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from dashboard.figures import repeats
 from dashboard.palette import COLOURS, HOLES, Theme
 from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import duration
@@ -34,8 +35,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
         {
             **_bar(f"idle {place}", rows),
             "marker": {**marker(str(place), look), "opacity": rows["share"].to_numpy(dtype="float32")},
-            "hovertext": rows["text"].tolist(),
-            "hovertemplate": "%{hovertext}<extra></extra>",
+            **repeats.hover(rows["text"].tolist(), "%{hovertext}<extra></extra>"),
             "hoverlabel": {"bordercolor": COLOURS["gap"]},
         }
         for place, rows in pd.concat(found, ignore_index=True).groupby("place", sort=True)
@@ -86,7 +86,7 @@ def _bar(name: str, rows: pd.DataFrame) -> dict[str, Any]:
         "orientation": "h",
         "base": rows["x"].tolist(),
         "x": rows["dx"].to_numpy(dtype="float64"),
-        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float64"),
-        "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
+        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float32"),
+        "width": repeats.width((rows["bottom"] - rows["top"]).to_numpy()),
         "showlegend": False,
     }

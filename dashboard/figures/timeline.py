@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures import overlay, shades
+from dashboard.figures import overlay, repeats, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import markup
 from dashboard.timeline.layout import RULER, Panel
@@ -23,8 +23,8 @@ MARGIN = {"r": 22, "t": 52, "b": 8}
 _NARROW, _PER_LETTER = 700, 6.5  # px
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BIN = (
-    "<b>%{customdata[1]} events</b> in %{customdata[2]}, busy %{customdata[3]}%<br>"
-    "longest: %{customdata[4]} %{hovertext}<extra></extra>"
+    "<b>%{{customdata[1]}} events</b> in {}, busy %{{customdata[2]}}%<br>"
+    "longest: %{{customdata[3]}} %{{hovertext}}<extra></extra>"
 )
 
 
@@ -134,6 +134,7 @@ def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]
         kind = KINDS[int(part["what"].iloc[0])]
         colour = COLOURS[kind]
         wide, merged = bool(part["wide"].iloc[0]), bool(part["event"].iloc[0] == MISSING)
+        more, template = (_of_bins if merged else _of_events)(part["more"].tolist())
         bars.append(
             {
                 "type": "bar",
@@ -142,22 +143,31 @@ def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]
                 "base": part["x"].tolist(),  # plotly.js unpacks no arrays here
                 "x": part["dx"].to_numpy(),
                 "y": part["y"].to_numpy(dtype="float32"),
-                "width": part["height"].to_numpy(dtype="float32"),
+                "width": repeats.width(part["height"].to_numpy()),
                 "marker": {
                     "color": colour,
                     "opacity": _opacity(part, merged, finds),
                     "line": {"width": 0.8, "color": look.surface if wide else colour},
                 },
-                "customdata": [
-                    [event, *more] for event, more in zip(part["event"].tolist(), part["more"], strict=True)
-                ],
-                "hovertext": part["title"].tolist(),
-                "hovertemplate": _HOVER_BIN if merged else _HOVER_EVENT,
+                "customdata": [[event, *each] for event, each in zip(part["event"].tolist(), more, strict=True)],
+                **repeats.hover(part["title"].tolist(), template),
                 "hoverlabel": {"bordercolor": colour},
                 "showlegend": False,
             }
         )
     return bars
+
+
+def _of_events(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
+    return more, _HOVER_EVENT
+
+
+def _of_bins(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
+    """The facts of merged marks, and the template of their hovers, which holds the width of the bins if it is one."""
+    widths = {each[-1] for each in more}
+    if len(widths) > 1:
+        return more, _HOVER_BIN.format("%{customdata[4]}")
+    return [each[:-1] for each in more], _HOVER_BIN.format(*widths)
 
 
 def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ NO_RECORDINGS: Final = (
     "and show them, or recordings of Nsight Systems:\nintertoken dashboard runs"
 )
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
+_LINE = 18  # px: one more line of a wrapped text
+_NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
@@ -50,9 +53,13 @@ def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
 
 
 def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
-    """A small table: rows with the same headings, the first of which names the row."""
-    heads = html.Thead(html.Tr([html.Th(name, scope="col") for name in lines[0]]))
-    cells = [[html.Th(t, scope="row") if i == 0 else html.Td(t) for i, t in enumerate(r.values())] for r in lines]
+    """A small table: rows with the same headings, the first of which names the row; numbers are right-aligned."""
+    kinds = {name: "number" if all(_NUMBER.match(line[name]) for line in lines) else None for name in lines[0]}
+    heads = html.Thead(html.Tr([html.Th(name, scope="col", className=kinds[name]) for name in lines[0]]))
+    cells = [
+        [html.Th(t, scope="row") if i == 0 else html.Td(t, className=kinds[n]) for i, (n, t) in enumerate(r.items())]
+        for r in lines
+    ]
     return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
 
 
@@ -105,14 +112,20 @@ def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], 
     return [column | {"hide": column["field"] in same} for column in columns]
 
 
-def table_height(rows: Sequence[Any]) -> dict[str, str]:
-    """The style of a table as tall as its rows, up to a limit."""
-    return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + 18}px"}
+def table_height(rows: Sequence[Any], lines: Sequence[int] = ()) -> dict[str, str]:
+    """The style of a table as tall as its rows, up to a limit; `lines` that the longest text of each row takes."""
+    more = _LINE * sum(count - 1 for count in lines[:_MOST_ROWS])
+    return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + more + 18}px"}
 
 
 def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
     """A column of text, with the whole text as its tooltip."""
     return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "tooltipField": field}
+
+
+def wrapped(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
+    """A column of text that goes on in further lines where it does not fit."""
+    return words(field, header, width, hint) | {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
 
 
 def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Advice:
     Attributes:
         name: of the run.
         changes: edit, gain, margin, steps/s and call sites of each edit that is listed.
-        eager: kernel, operator, idle time before it (µs a step) and predicted gain of launches around the graph.
+        eager: kernel, operator, idle time before it (µs a step) and predicted gain of launches outside the graph.
         notes: what must be true for the changes, what shows no gain, and the bound.
     """
 

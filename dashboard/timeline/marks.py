@@ -129,7 +129,7 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
             "wide": False,
             "title": row.brief_titles[row.codes[1][drawn.longest]],
             "more": [
-                [count, duration(wide), busy, duration(longest)]
+                [count, busy, duration(longest), duration(wide)]
                 for count, wide, busy, longest in zip(*(f.tolist() for f in facts), strict=True)
             ],
             "text": "",

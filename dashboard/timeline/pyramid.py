@@ -6,15 +6,16 @@ row, so that a view of many events reads only the bins it shows; a view of few i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Final, cast
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dashboard.timeline.detail import Detail, detail, in_view
+from tracer.compiled import compiled
 from tracer.intervals import Ints
 
 FEW: Final = 1 << 15
@@ -123,7 +124,7 @@ def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int)
     """The bins of 2^shift ns of the events `first` to `last`; of more than `most`, only the first ones."""
     number, busy = np.empty(most + 2, np.int64), np.zeros(most + 2, np.int64)
     count, longest = np.zeros(most + 2, np.int32), np.empty(most + 2, np.int32)
-    used = _compiled()(start, end, first, last, shift, number, busy, count, longest)
+    used = _merge(start, end, first, last, shift, number, busy, count, longest)
     long = first + np.flatnonzero(end[first:last] - start[first:last] >= 1 << shift)
     kept = slice(used)
     return Level(
@@ -131,13 +132,7 @@ def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int)
     )
 
 
-@cache
-def _compiled() -> Callable[..., int]:
-    import numba  # takes half a second, which short recordings need not spend
-
-    return cast(Callable[..., int], numba.njit(_merge))
-
-
+@compiled
 def _merge(
     start: Ints, end: Ints, first: int, last: int, shift: int,
     number: Ints, busy: Ints, count: Positions, longest: Positions,

@@ -22,6 +22,7 @@ from dashboard.timeline.shapes import shapes_of
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.collectives import collectives
 from tracer.intervals import Ints
+from tracer.rows import groups_of
 from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
@@ -196,7 +197,9 @@ def _host_events(ranges: pd.DataFrame) -> pd.DataFrame:
 
 def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     letters = letters_of(calls["name"])
-    what = np.array([KINDS.index(_API_KINDS.get(letter, "api")) for letter in letters], dtype=np.int8)
+    what = np.full(len(calls), KINDS.index("api"), np.int8)
+    for letter, kind in _API_KINDS.items():
+        what[letters == letter] = KINDS.index(kind)
     touched = pd.concat([trace[t][["process", "correlation", "stream"]] for t in _ON_STREAM])
     at = match_rows(touched, calls)
     streams = touched["stream"].to_numpy()
@@ -216,14 +219,18 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
     joined = pd.concat([p.drop(columns=["name", "full", "shape"]) for p in parts], ignore_index=True)
     for column in ("name", "full", "shape"):
         joined[column] = union_categoricals([p[column] for p in parts])
-    joined = joined.sort_values("start", kind="stable", ignore_index=True)
-    groups: dict[Any, Any] = joined.groupby(["device", "process", "stream"], sort=True).indices
+    if not joined["start"].is_monotonic_increasing:
+        joined = joined.sort_values("start", kind="stable", ignore_index=True)
+    of, count = groups_of(joined, ["device", "process", "stream"])
+    groups = {}
+    for index in (np.flatnonzero(of == number) for number in range(count)):
+        groups[tuple(int(joined[name].iloc[index[0]]) for name in ("device", "process", "stream"))] = index
     many_devices = len({device for device, _, _ in groups}) > 1
     many_processes = len({process for _, process, _ in groups}) > 1
-    for (device, process, stream), index in groups.items():
+    for (device, process, stream), index in sorted(groups.items()):
         label = f"GPU {device} · stream {stream}" if many_devices else f"stream {stream}"
         label += f" · {process}" if many_processes else ""
-        events = joined.iloc[index][COLUMNS].reset_index(drop=True)
+        events = joined[COLUMNS].iloc[index].reset_index(drop=True)
         yield Row(label, "stream", events, process=int(process), device=int(device), stream=int(stream))
 
 

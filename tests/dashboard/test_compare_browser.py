@@ -68,6 +68,7 @@ def test_three_runs_one_of_them_hostile(page, address):
 def test_tokens_worth_a_look_by_keyboard(page, address):
     page.get(f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    press(page, page.find_element(By.ID, "tokens-open"))
     for key, gap in (("token-worst", "115 µs"), ("token-median", "73.4 µs")):
         press(page, page.find_element(By.ID, key))
         says(page, "timeline", f"gap after it {gap}")

@@ -134,7 +134,8 @@ def test_a_vllm_step_is_shaded_where_it_idles():
     plot, _ = timeline_of([run], View(), "light", 1440)
     before = next(bar for bar in plot["data"] if bar["name"] == "idle before_graph")
     assert sum(before["x"]) > 0.0004  # 561 µs of the step in view
-    assert any("until prepare_varlen_num_blocks_kernel<br>mostly host" in text for text in before["hovertext"])
+    said = [before["hovertemplate"].replace("%{hovertext}", text) for text in before["hovertext"]]
+    assert any("until prepare_varlen_num_blocks_kernel<br>mostly host" in text for text in said)
     (whole,) = idle_of([run])
     assert whole.total_us == pytest.approx(run.gaps.idle.idle_us["mean"])
     assert set(whole.causes_us) == set(CAUSE_COLOURS)

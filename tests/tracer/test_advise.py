@@ -14,7 +14,13 @@ from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.steady import trace_of
 from tracer import read, run_json, write
 from tracer.analysis.interval import SHOWN
+from tracer.analysis.settings import effort_of
+from tracer.analysis.whatif.edits import Strategy
+from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
+from tracer.engines.engine import COPIES, RUN_AHEAD, Setting
+from tracer.signed import percent
 
 OURS = {name: SAMPLES / f"llama-1.1b-{name}-sequential-cuda" for name in ("sccc", "saaas", "aaas", "aaag", "ggg")}
 
@@ -114,6 +120,36 @@ def test_markdown_is_a_table_and_a_list(tmp_path: Path) -> None:
     assert rows
     assert all(line.count("|") == 5 for line in rows)
     assert all(line.startswith("- ") for line in lines[2 + len(rows) :] if line)
+
+
+def test_the_text_tells_the_estimates_of_the_json_that_have_no_margin() -> None:
+    facts = advised(LLAMA["sccc", "graph"])
+    (line,) = (each.strip() for each in run(LLAMA["sccc", "graph"]).stdout.splitlines() if "without a margin" in each)
+    told = line.removeprefix("predicted without a margin: ").removesuffix(f"; {UNMEASURED}")
+    without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
+    assert without
+    assert told == ", ".join(f"{one['edit']} {percent(one['speedup']['estimate'] - 1)}" for one in without)
+
+
+def test_effort_is_by_the_kind_of_change() -> None:
+    efforts = {one["edit"]: one["effort"].split(":")[0] for one in advised(LLAMA["sccc", "graph"])["advice"]}
+    assert efforts == {"ggg": "large", **dict.fromkeys(("aaag", "aaas", "saaas"), "medium"), "without syncs": "small"}
+    words = run(LLAMA["sccc", "graph"]).stdout
+    assert "aaag, aaas, saaas: effort medium: the code that copies a step's inputs changes" in words
+    switch = Setting(RUN_AHEAD, "--async", "1")
+    assert effort_of(ReadLater(), (switch,)) == "small: a setting of the engine"
+    assert effort_of(Strategy("aaag"), (Setting(COPIES, "`f`", "1"),)).startswith("medium")
+
+
+def test_markdown_has_the_eager_launches_of_the_json() -> None:
+    facts = advised(SAMPLES / "vllm-b1-graph")
+    _, _, table = run(SAMPLES / "vllm-b1-graph", "--markdown").stdout.partition("Eager launches outside the graph")
+    heads, rule, *rows = (line for line in table.splitlines() if line.startswith("|"))
+    assert {line.count("|") for line in (heads, rule, *rows)} == {7}
+    for one, line in zip(facts["eager_launches"], rows, strict=True):
+        kernel, *_, gain = line.strip("| ").split(" | ")
+        assert kernel.strip("`") in one["kernel"]
+        assert gain == percent(one["speedup"] - 1)
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

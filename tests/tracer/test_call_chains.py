@@ -1,15 +1,18 @@
 """Call sites from call chains: of an nsys export, of handmade ones, and what is kept of them elsewhere."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from tests.tracer.nsys_exports import RECORDING, export
 from tracer import formats
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites
+from tracer.cli import main
 from tracer.schema import MISSING
 from tracer.scrub import scrub
 from tracer.trace import Trace
@@ -88,3 +91,31 @@ def test_scrub_keeps_them_only_on_request_and_without_directories() -> None:
     assert [site for site, *_ in sites(kept)] == [
         "ggml_backend_cuda_synchronize (libggml-cuda.so)", "decode.py(31): step",
     ]  # fmt: skip
+
+
+def test_syncs_names_the_functions_of_an_export_with_cuda_backtraces(tmp_path: Path) -> None:
+    """The tables of `nsys profile --cudabacktrace=all`; the schema is that of a real export of 2025.3."""
+    functions = ["cudaStreamSynchronize", "ggml_backend_cuda_synchronize", "ggml_backend_sched_compute_splits"]
+    modules = ["/opt/cuda/libcudart.so.13", "/opt/ggml/libggml-cuda.so", "/opt/ggml/libggml-base.so"]
+    strings = [{"id": 100 + n, "value": text} for n, text in enumerate([*functions, *modules])]
+    chain = [{"id": 3, "symbol": 100 + n, "module": 103 + n, "originalIP": 4096, "stackDepth": n} for n in range(3)]
+    start, calls, kernels = 1000, [], []
+    for step in range(6):
+        for offset, name, correlation in ((0, 9, 10 * step + 1), (200, 10, 10 * step + 2)):
+            calls.append(RECORDING["CUPTI_ACTIVITY_KIND_RUNTIME"][0] | {
+                "start": start + offset, "end": start + offset + 90, "correlationId": correlation, "nameId": name,
+                "callchainId": 3 if name == 10 else 0})  # fmt: skip
+        kernels.append(RECORDING["CUPTI_ACTIVITY_KIND_KERNEL"][0] | {
+            "start": start + 100, "end": start + 280, "correlationId": 10 * step + 1, "graphNodeId": None})  # fmt: skip
+        start += 500
+    recording = {
+        "StringIds": [*RECORDING["StringIds"], *strings], "CUDA_CALLCHAINS": chain,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+    }  # fmt: skip
+    path = export(tmp_path / "in.sqlite", recording)
+    result = CliRunner().invoke(main, ["syncs", str(path), "--call-sites", "--json", "--pattern", "cudaLaunchKernel"])
+    assert result.exit_code == 0, result.output
+    sites = json.loads(result.stdout)["call_sites"]
+    assert [(one["site"], one["source"]) for one in sites if one["what"] == "sync"] == [
+        ("ggml_backend_cuda_synchronize (libggml-cuda.so)", NATIVE)
+    ]

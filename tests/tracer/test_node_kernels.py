@@ -75,6 +75,18 @@ def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     assert found.kernels().reset_index().to_numpy().tolist() == [["b", 1.0, 1.75], ["c", 1.0, 1.25], ["a", 1.0, 0.5]]
 
 
+def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
+    """A light recording has kernels of its own, of eager launches: here the warm-up, long before the first step."""
+    light = light_pass(3)
+    script = Script()
+    script.kernel(-9000, -1000, script.call("cuLaunchKernel", -9500, -9400), name="warm-up")
+    warmed = Trace({**light.tables, "kernels": script.trace["kernels"]}, light.metadata)
+    found = place_kernels(warmed, find_steps(light), node_pass(3, KERNELS))
+    assert found is not None
+    assert len(found.trace["kernels"]) == 10
+    assert found.kernels()["us"].to_dict() == {"b": 1.75, "c": 1.25, "a": 0.5}
+
+
 def test_the_gap_and_the_light_recording_stay_as_they_are() -> None:
     light = light_pass(3)
     before = {name: table.copy() for name, table in light.tables.items()}

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracer.analysis.call_sites import call_sites
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.settings import engine_of, settings_of, unused_settings
+from tracer.analysis.settings import effort_of, engine_of, settings_of, unused_settings
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
@@ -76,6 +76,7 @@ class Advice:
         prediction: the predicted figures.
         conditions: what must be true for the edit to be safe but cannot be seen in the recording.
         command: options of `intertoken whatif` that show it.
+        effort: what it takes to make, by the kind of edit.
         settings: the names of the change in the recorded engine.
         sites: where in the program the calls that it removes are made, the most common first; empty if unknown.
     """
@@ -83,6 +84,7 @@ class Advice:
     edits: tuple[Edit, ...]
     prediction: Prediction
     conditions: tuple[str, ...]
+    effort: str
     command: str
     settings: tuple[Setting, ...]
     sites: tuple[str, ...]
@@ -178,7 +180,7 @@ def advise(
     for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
-            prediction = predict_from(base, candidate.edits)
+            prediction = predict_from(base, candidate.edits, timeline=False)
         except UnsafePlanError as problem:
             refused[label] = str(problem).removeprefix(f"{label}: ").removeprefix(f"{label} is impossible: ")
         except CannotTellError as problem:
@@ -189,7 +191,10 @@ def advise(
             if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
                 sites = _sites(base, candidate.edits, functions or trace)
-                kept.append(Advice(candidate.edits, prediction, candidate.conditions, candidate.command, names, sites))
+                effort = effort_of(candidate.edits[0], names)
+                kept.append(
+                    Advice(candidate.edits, prediction, candidate.conditions, effort, candidate.command, names, sites)
+                )
             else:
                 unsure[label] = prediction
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
@@ -224,7 +229,7 @@ def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
         if base.state != TRACED:
             try:
                 edit = IntoGraph(*(str(row[key]) for key in KEYS))
-                speedup, why = predict_from(base, (edit,)).of_steps.estimate, ""
+                speedup, why = predict_from(base, (edit,), timeline=False).of_steps.estimate, ""
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
         yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why)

@@ -36,6 +36,7 @@ _ALLOCATION: Final = re.compile(
     r"(m?alloc|free).*|host(alloc|malloc|free|register|unregister)"
     r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
 )
+_DENSE: Final = 4  # so many numbers per row may be listed to find rows by their number
 _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
@@ -163,21 +164,41 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
     """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
     if not len(table) or not len(rows):
         return np.full(len(rows), -1, dtype=np.int64)
-    processes = np.unique(np.concatenate((table["process"].to_numpy(), rows["process"].to_numpy())))
+    numbers = table["correlation"].to_numpy()
+    low = int(numbers.min())
+    span = int(numbers.max()) - low + 1
+    processes = _distinct(table["process"].to_numpy())
 
-    def key(frame: pd.DataFrame) -> NDArray[np.int64]:
-        return np.asarray((np.searchsorted(processes, frame["process"]) << 40) + frame["correlation"].to_numpy())
+    def keys(frame: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
+        of, number = frame["process"].to_numpy(), frame["correlation"].to_numpy() - low
+        if len(processes) == 1:
+            return number, (of == processes[0]) & (number >= 0) & (number < span)
+        place = np.minimum(np.searchsorted(processes, of), len(processes) - 1)
+        return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
 
-    table_key, row_key = key(table), key(rows)
+    table_key, (row_key, known) = keys(table)[0], keys(rows)
+    known &= rows["correlation"].to_numpy() >= 0
+    row_key = np.where(known, row_key, 0)
+    if len(processes) * span <= _DENSE * (len(table) + len(rows)):
+        first = np.full(len(processes) * span, -1, dtype=np.int64)
+        first[table_key[::-1]] = np.arange(len(table))[::-1]  # of equal keys the last assignment stays
+        return np.where(known, first[row_key], -1)
     order = np.argsort(table_key, kind="stable")
-    at = np.searchsorted(table_key, row_key, sorter=order)
-    candidate = order[np.minimum(at, len(order) - 1)]
-    known = (table_key[candidate] == row_key) & (rows["correlation"].to_numpy() >= 0)
-    return np.asarray(np.where(known, candidate, -1), dtype=np.int64)
+    candidate = order[np.minimum(np.searchsorted(table_key, row_key, sorter=order), len(order) - 1)]
+    return np.asarray(np.where(known & (table_key[candidate] == row_key), candidate, -1), dtype=np.int64)
+
+
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct values, sorted; mostly there is one."""
+    return values[:1] if (values == values[0]).all() else np.unique(values)
 
 
 def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """(process, thread, positions of its rows) for every thread in a frame."""
+    if len(frame) and all((frame[name].to_numpy() == frame[name].iloc[0]).all() for name in ("process", "thread")):
+        yield int(frame["process"].iloc[0]), int(frame["thread"].iloc[0]), np.arange(len(frame))
+        return
     for key, rows in frame.groupby(["process", "thread"], sort=False).indices.items():
         process, thread = cast("tuple[int, int]", key)
         yield process, thread, np.asarray(rows, dtype=np.int64)

@@ -34,7 +34,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_awaited, targets
 from tracer.collectives import collectives
 from tracer.intervals import intersection, touching, union
-from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS
+from tracer.schema import COMPUTE_TABLES, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 CAUSES: Final = {
@@ -250,13 +250,8 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
 
 def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Per sync, the end of what it waited for, ns, or -`MOST_NS` if that had ended; and whether it is known."""
-    inside = union(syncs["start"], syncs["end"])
-    columns = ["process", "device", "context", "stream", "end", "correlation"]
-    tables = (trace[name] for name in DEVICE_TABLES)
-    ended = pd.concat([t.loc[touching(t["end"] - 1, t["end"], inside), columns] for t in tables], ignore_index=True)
     asked = targets(trace, syncs)
-    last = last_awaited(trace, ended, syncs, asked)
-    return np.append(ended["end"].to_numpy(), -MOST_NS)[last], asked.known
+    return last_awaited(trace, syncs, asked)["end"].to_numpy(), asked.known
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:

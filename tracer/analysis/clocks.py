@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
+from tracer.rows import groups_of
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -48,6 +49,7 @@ _LEAST_JUMP_STEPS: Final = 20
 _TIMES_ALL: Final = 10  # times all steps together
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _NONE: Final = np.iinfo(np.int64).max // 4  # no bound
+_LANE: Final = ["process", "device", "context", "stream"]
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -105,8 +107,9 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
     """Steps that launched work whose clock differs from the host's."""
     bounds = offsets(trace, activities, calls)
     error = _stated_error(trace)
-    for place, found in activities.groupby(["process", "device"], sort=False).indices.items():
-        device, rows = cast("tuple[int, int]", place)[1], np.asarray(found, dtype=np.int64)
+    places, count = groups_of(activities, ["process", "device"])
+    for rows in (np.flatnonzero(places == place) for place in range(count)):
+        device = int(activities["device"].iloc[rows[0]])
         rows = rows[bounds["high"].to_numpy()[rows] < _NONE]
         order = rows[np.argsort(bounds["issued"].to_numpy()[rows], kind="stable")]
         low, high = bounds["low"].to_numpy()[order] - error, bounds["high"].to_numpy()[order] + error
@@ -168,8 +171,9 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
     asked = targets(trace, waits)
     given = np.append(trace["api"]["end"].to_numpy(), _NONE)[call]  # the call had returned: it was enqueued by then
     place = ["device", "context", "stream"]
-    works = activities[["process", *place]].assign(given=given, at=np.arange(len(activities)))[call >= 0]
-    works = works.iloc[np.lexsort((activities["end"].to_numpy()[call >= 0], works["given"]))]
+    last = _last_of_calls(activities, call)
+    works = activities[["process", *place]].iloc[last].assign(given=given[last], at=last)
+    works = works.iloc[np.lexsort((activities["end"].to_numpy()[last], works["given"]))]
     copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
     wanted = asked.table.assign(process=waits["process"].to_numpy(), row=np.arange(len(waits)))
     wanted = wanted[asked.known & ~copies & (asked.table["stream"] != MISSING).to_numpy()].sort_values("until")
@@ -180,6 +184,16 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
     own = match_rows(activities, waits)
     found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)
     return found
+
+
+def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
+    """The positions of the work that ends last of what each call put on each stream."""
+    known = np.flatnonzero(call >= 0)
+    lane, end = groups_of(activities, _LANE)[0][known], activities["end"].to_numpy()[known]
+    order = np.lexsort((end, lane, call[known]))
+    lane, of = lane[order], call[known][order]
+    is_last = np.append((lane[1:] != lane[:-1]) | (of[1:] != of[:-1]), True)[: len(order)]
+    return np.asarray(known[order[is_last]], dtype=np.int64)
 
 
 def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
@@ -283,6 +297,10 @@ def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]
     period = float((table["end"] - table["start"]).median()) if len(table) else 0.0
     least = max(_LEAST_JUMP_NS, round(_LEAST_JUMP_STEPS * period))
     api = trace["api"]
+    starts = np.concatenate([frame["start"].to_numpy() for frame in (api, activities)])
+    starts.sort(kind="stable")  # of two sorted halves
+    if not (np.diff(starts) >= least).any():  # which every silence lies between
+        return []
     edges = np.concatenate([frame[side].to_numpy() for frame in (api, activities) for side in ("start", "end")])
     edges.sort()
     at = np.flatnonzero(np.diff(edges) >= least)
@@ -327,11 +345,12 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
     yield from _loss(steps, at, "launches without recorded work")
     call = match_rows(trace["api"], activities)
-    streams = activities.groupby(["process", "device", "context", "stream"], sort=False).ngroup()
-    begun = (
-        pd.Series(call >= 0).groupby(streams).cummax().to_numpy()
-    )  # work before it was launched before the recording
-    orphans = activities[begun & (call < 0)]
+    alone = np.flatnonzero(call < 0)
+    if not len(alone):
+        return
+    lane, _ = groups_of(activities, _LANE)  # what comes before the first known launch was launched before the recording
+    first = pd.Series(np.flatnonzero(call >= 0)).groupby(lane[call >= 0]).min().reindex(lane[alone]).to_numpy()
+    orphans = activities.iloc[alone[alone > first]]
     at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
     yield from _loss(steps, at, "work without a recorded launch")
 

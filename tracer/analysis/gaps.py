@@ -21,7 +21,7 @@ from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.interval import Interval
-from tracer.analysis.step_work import all_compute, step_spans
+from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
@@ -137,8 +137,9 @@ class GapReport:
 
 
 def gap_report(
-    trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None, *, device: int | None = None
-) -> GapReport:
+    trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None, *, device: int | None = None,
+    every: pd.DataFrame | None = None,
+) -> GapReport:  # fmt: skip
     """Measure the gaps between the steps and split them by cause.
 
     Args:
@@ -148,12 +149,13 @@ def gap_report(
             run.json. It determines distortion and untraced gap; `gap_us` stays as traced. Ignored if nothing was
             traced, or if the rate belongs to another run (`GapReport.refused`).
         device: only the gaps of this one.
+        every: their `all_compute`, if available.
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device.
     """
-    every = all_compute(trace, steps)
-    compute = every[every["at"] >= 0].reset_index(drop=True)
+    every = all_compute(trace, steps) if every is None else every
+    compute = of_steps(every)
     table = gap_table(trace, steps, compute)
     if device is not None:
         compute = compute[compute["device"] == device]

@@ -14,9 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
-from tracer.analysis.step_work import step_spans
+from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.intervals import covered, uncovered
+from tracer.rows import groups_of, runs_of
 from tracer.trace import Trace
 
 PLACES: Final = {
@@ -62,9 +63,8 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
         gaps: their `gaps.GapReport.table`.
         every: their `all_compute`.
     """
-    at = every["at"].to_numpy()
-    compute = every[at >= 0].reset_index(drop=True)
-    compute["host"] = _hosts(steps)[compute["at"]]
+    compute = of_steps(every)
+    compute = compute.assign(host=_hosts(steps)[compute["at"]])
     periods = _periods(step_spans(trace, steps, compute), steps, gaps)
     if not len(periods):
         table, pieces = (pd.DataFrame(columns=columns, dtype=np.int64) for columns in (_HOLES, _PIECES))
@@ -74,7 +74,7 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
     periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
     holes = _in_periods(_holes(compute), periods)
     holes["place"] = _places(holes)
-    found = _not_idle(trace.communication(), every[at < 0], compute, holes)
+    found = _not_idle(trace.communication(), every[every["at"] < 0], compute, holes)
     holes["communication"], holes["others"], pieces = found
     holes["idle"] = holes["end"] - holes["start"] - holes["communication"] - holes["others"]
     return Holes(holes[_HOLES], pieces, periods)
@@ -102,14 +102,22 @@ def _hosts(steps: Steps) -> NDArray[np.int64]:
 
 def _holes(compute: pd.DataFrame) -> pd.DataFrame:
     """The times between two computes of a host on a device: start end device host, and `_BEHIND` of the second one."""
-    rows = compute.rename(columns={"name": "next"})
-    rows = rows.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
-    reach = rows.groupby(["device", "host"])["end"].cummax().groupby([rows["device"], rows["host"]])
-    rows["reach"] = reach.shift(fill_value=-_NONE)
-    found = rows[(rows["start"] > rows["reach"]) & (rows["reach"] != -_NONE)]
+    start, reach = compute["start"].to_numpy(), _reach(compute)
+    behind = np.flatnonzero((start > reach) & (reach != -_NONE))
+    found = compute.iloc[behind].rename(columns={"name": "next"})
     return pd.DataFrame({
-        "start": found["reach"], "end": found["start"], **{name: found[name] for name in ("device", "host", *_BEHIND)},
+        "start": reach[behind], "end": start[behind],
+        **{name: found[name].array for name in ("device", "host", *_BEHIND)},
     })  # fmt: skip
+
+
+def _reach(compute: pd.DataFrame) -> NDArray[np.int64]:
+    """The latest end of what a host computed on a device before each compute, ns; -`_NONE` for the first."""
+    reach = np.full(len(compute), -_NONE)
+    of, count = groups_of(compute, ["device", "host"])
+    for rows in (np.flatnonzero(of == number) for number in range(count)):
+        reach[rows[1:]] = np.maximum.accumulate(compute["end"].to_numpy()[rows])[:-1]
+    return reach
 
 
 def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
@@ -133,18 +141,17 @@ def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
     api = trace["api"]
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
-    nodes = (compute["table"] == "kernels").to_numpy()
-    length = np.where(nodes, compute["end"] - compute["start"], 0)
-    rows = compute.assign(graph_kernels=nodes, graph_busy=length)[of_graph].sort_values("start", kind="stable")
-    hosts = [rows["device"], rows["host"]]
-    reach = rows.groupby(hosts)["end"].cummax().groupby(hosts).shift(fill_value=-_NONE)
-    alone = np.maximum(rows["end"] - np.maximum(rows["start"], reach), 0)
-    found = (
-        rows.assign(graph_union=np.minimum(alone, rows["graph_busy"]))
-        .groupby(["device", "at"])
-        .agg(first=("start", "min"), last=("end", "max"), **{name: (name, "sum") for name in GRAPHS})
-    )
-    return found.astype("Int64").reset_index()  # so that joins keep every ns
+    rows = compute[["start", "end", "device", "host", "at"]][of_graph]
+    start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
+    nodes = (compute["table"] == "kernels").to_numpy()[of_graph]
+    busy = np.where(nodes, end - start, 0)
+    union = np.minimum(np.maximum(end - np.maximum(start, _reach(rows)), 0), busy)
+    order, first = runs_of(rows, ["device", "at"])
+    values = {"graph_kernels": nodes.astype(np.int64), "graph_busy": busy, "graph_union": union}
+    found = {name: np.add.reduceat(column[order], first) for name, column in values.items()} if len(first) else values
+    found["last"] = np.maximum.reduceat(end[order], first) if len(first) else end
+    table = pd.DataFrame({"first": start[order[first]], **found}).astype("Int64")  # so that joins keep every ns
+    return table.assign(**{name: rows[name].to_numpy()[order[first]] for name in ("device", "at")})
 
 
 def _places(holes: pd.DataFrame) -> pd.Series:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
 from tracer.analysis.distortion import STRETCH, stretch_ns
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
-from tracer.analysis.step_work import all_compute
+from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import parts_of
 from tracer.collectives import shown_name
@@ -244,7 +244,7 @@ def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
     windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, steps, every[every["at"] >= 0], windows)
+    return parts_of(trace, steps, of_steps(every), windows)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:

@@ -45,6 +45,7 @@ class PlacedKernels:
             `steps`, are replaced.
         factor: duration of a graph in the light pass / in the node pass, median.
         copies: the number of copies that got a duration.
+        rows: the placed kernels; those that the light recording has itself, of eager launches, are not among them.
     """
 
     trace: Trace
@@ -53,10 +54,11 @@ class PlacedKernels:
     steps: int
     factor: float
     copies: int
+    rows: pd.DataFrame
 
     def kernels(self) -> pd.DataFrame:
         """The placed kernels by name (the index), per step: calls and us, the longest first."""
-        kernels = self.trace["kernels"]
+        kernels = self.rows
         length = ((kernels["end"] - kernels["start"]) / 1e3).groupby(kernels["short_name"].astype(str))
         found = pd.DataFrame({"calls": length.size(), "us": length.sum()}) / max(self.steps, 1)
         return found.sort_values("us", ascending=False, kind="stable")
@@ -95,10 +97,9 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
         return None
     tables = dict(light.tables)
     base = 1 + int(max([0, *(int(t["stream"].max()) for t in light.tables.values() if "stream" in t and len(t))]))
-    for name in _INSIDE:
-        rows = inside[inside["table"] == name]
-        placed = _placed(pairs, rows, node[name], base)
-        tables[name] = pd.concat([tables[name], placed], ignore_index=True) if len(tables[name]) else placed
+    placed = {name: _placed(pairs, inside[inside["table"] == name], node[name], base) for name in _INSIDE}
+    for name, rows in placed.items():
+        tables[name] = pd.concat([tables[name], rows], ignore_index=True) if len(tables[name]) else rows
     graph_launches = light["graph_launches"]
     tables["graph_launches"] = graph_launches[~graph_launches.index.isin(pairs["row"])]
     if len(copies):
@@ -107,7 +108,7 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
     factor = (pairs["end"] - pairs["start"]) / (pairs["until"] - pairs["since"]).clip(lower=1)
     shown = Trace(tables, dict(light.metadata), list(light.notes))
     median = float(factor.median()) if len(pairs) else 1.0
-    return PlacedKernels(shown, len(graphs), len(pairs), pairs["at"].nunique(), median, len(copies))
+    return PlacedKernels(shown, len(graphs), len(pairs), pairs["at"].nunique(), median, len(copies), placed["kernels"])
 
 
 def _numbered(rows: pd.DataFrame, trace: Trace, steps: Steps, kinds: list[str]) -> pd.DataFrame:

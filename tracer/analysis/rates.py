@@ -18,13 +18,14 @@ from tracer.trace import Trace
 _HOST: Final = ["process", "thread"]
 
 
-def steps_per_s(trace: Trace, steps: Steps) -> float | None:
-    """Steps per second of wall-clock time, the median over several hosts; None if the steps take no time."""
-    rates = list(wall_rates(trace, steps).values())
+def steps_per_s(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> float | None:
+    """Steps per second of wall-clock time, the median over several hosts; None if the steps take no time. `spans` are
+    their `step_spans`, if available."""
+    rates = list(wall_rates(trace, steps, spans).values())
     return float(np.median(rates)) if rates else None
 
 
-def wall_rates(trace: Trace, steps: Steps) -> dict[tuple[int, int], float]:
+def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, int], float]:
     """Process and thread of each host -> its steps per second of wall-clock time, if its steps take any time.
 
     The wall-clock time is the longer of two: on the host, from the start of its first step to the end of its last, and
@@ -34,7 +35,8 @@ def wall_rates(trace: Trace, steps: Steps) -> dict[tuple[int, int], float]:
     """
     hosts = steps.table.groupby(_HOST)
     walls = hosts.agg(start=("start", "min"), end=("end", "max"))
-    spans = step_spans(trace, steps).drop(columns="process").rename(columns=lambda name: name.removeprefix("step_"))
+    spans = step_spans(trace, steps) if spans is None else spans
+    spans = spans.drop(columns="process").rename(columns=lambda name: name.removeprefix("step_"))
     computed = spans.groupby(_HOST).agg(start=("start", "min"), end=("end", "max"))
     took = np.maximum(_ns(steps, walls), _ns(steps, computed.reindex(walls.index, fill_value=0)))
     rates = zip(walls.index.tolist(), hosts.size().tolist(), took.tolist(), strict=True)

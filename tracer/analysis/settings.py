@@ -1,4 +1,4 @@
-"""The recorded engine's names for the proposed changes, and the settings that are off in the recording."""
+"""The recorded engine's names for the proposed changes, their effort, and settings that are off in the recording."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import numpy as np
 
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.syncs import SyncReport
-from tracer.analysis.whatif.edits import Edit, Strategy
-from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
@@ -38,6 +39,28 @@ def settings_of(engine: Engine | None, edit: Edit) -> tuple[Setting, ...]:
     """The engine's names for an edit."""
     change = change_of(edit)
     return tuple(setting for setting in engine.settings if setting.change == change) if engine is not None else ()
+
+
+def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
+    """What an edit takes to make, a judgement by its kind: a setting of the engine, or what of the program changes."""
+    if any(setting.change != COPIES for setting in settings):
+        return "small: a setting of the engine"
+    match edit:
+        case WithoutSyncs():
+            return "small: calls are deleted"
+        case Strategy(name) if name != LADDER[-1]:
+            return "medium: the code that copies a step's inputs changes"
+        case Strategy() | ReadLater():
+            return "large: sampling and the preparation of the next step move to the device"
+        case OneGraph(early):
+            return "large: kernels are built anew" if early else "medium: the step is captured as a graph and replayed"
+        case IntoGraph():
+            return "medium: the launches move into the capture"
+        case MergedCopies():
+            return "small: inputs share a buffer"
+        case LaunchFirst():
+            return "medium: code of the host is reordered, or moves to another thread"
+    return "medium: the graph is captured with several streams"
 
 
 def unused_settings(engine: Engine | None, report: SyncReport) -> tuple[Setting, ...]:

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import Steps
+from tracer.rows import runs_of
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
+_FIRST: Final = ["device", "at", "start", "correlation", "process"]  # of the first compute of a step on a device
 
 
 def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
@@ -27,49 +29,54 @@ def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDAr
     An activity belongs to the step that contains its call, however late it executed. Its own start decides only if the
     trace lacks the call.
     """
-    api = trace["api"]
-    rows = launch_rows(trace, activities)
-    known = rows >= 0
-    times = activities["start"].to_numpy().copy()
-    processes = activities["process"].to_numpy()
-    first = steps.table.drop_duplicates("process").set_index("process")["thread"]
-    threads = np.full(len(activities), first.iloc[0])
-    if len(first) > 1:
-        threads = first.reindex(processes, fill_value=MISSING).to_numpy(copy=True)
-    times[known] = api["start"].to_numpy()[rows[known]]
-    threads[known] = api["thread"].to_numpy()[rows[known]]
-    return steps.of(times, processes, threads)
+    api, rows = trace["api"], launch_rows(trace, activities)
+    of_call = steps.of(*(api[column].to_numpy() for column in ("start", "process", "thread")))
+    at = np.append(of_call, -1)[rows]
+    alone = np.flatnonzero(rows < 0)
+    if len(alone):
+        processes = activities["process"].to_numpy()[alone]
+        first = steps.table.drop_duplicates("process").set_index("process")["thread"]
+        threads = np.full(len(alone), first.iloc[0])
+        if len(first) > 1:
+            threads = first.reindex(processes, fill_value=MISSING).to_numpy(copy=True)
+        at[alone] = steps.of(activities["start"].to_numpy()[alone], processes, threads)
+    return np.asarray(at, dtype=np.int64)
 
 
 def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
     """All compute without collectives: kernels and whole graphs. `at` is the position of the step that launched it, or
     -1."""
     compute = trace.compute()
-    compute["at"] = activity_steps(trace, steps, compute)
-    return compute
+    return compute.assign(at=activity_steps(trace, steps, compute))
 
 
 def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
     """The part of `all_compute` that the steps launched."""
-    compute = all_compute(trace, steps)
-    return compute[compute["at"] >= 0].reset_index(drop=True)
+    return of_steps(all_compute(trace, steps))
+
+
+def of_steps(every: pd.DataFrame) -> pd.DataFrame:
+    """The part of `all_compute` that the steps launched."""
+    inside = (every["at"] >= 0).to_numpy()
+    return every if inside.all() else every[inside].reset_index(drop=True)
 
 
 def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) -> pd.DataFrame:
     """The start of the first and the end of the last compute of every step on every device.
+
+    Args:
+        trace: the recording.
+        steps: its steps.
+        compute: their `step_compute`, sorted by start, if available.
 
     Returns:
         Columns step device group start end (ns), correlation and process (of the first activity), ordinal (of the
         step in its group), step_process and step_thread (the step's own), sorted by (device, start).
     """
     compute = step_compute(trace, steps) if compute is None else compute
-    spans = compute.groupby(["device", "at"], sort=True).agg(
-        start=("start", "min"),
-        end=("end", "max"),
-        correlation=("correlation", "first"),
-        process=("process", "first"),
-    )
-    spans = spans.reset_index()
+    order, first = runs_of(compute, ["device", "at"])
+    spans = pd.DataFrame({name: compute[name].to_numpy()[order[first]] for name in _FIRST})
+    spans["end"] = np.maximum.reduceat(compute["end"].to_numpy()[order], first) if len(first) else first
     table = steps.table.assign(
         ordinal=steps.table.groupby("group").cumcount(),
         step_process=steps.table["process"],

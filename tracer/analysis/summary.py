@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pandas as pd
+
 from tracer import run_json
 from tracer.analysis.causes import present
 from tracer.analysis.conditions import conditions
@@ -15,6 +17,7 @@ from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.rates import steps_per_s, tokens_per_step
+from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
@@ -113,12 +116,14 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class Analysed:
-    """The results of analysing a trace: its figures and the analyses behind them, None for one that failed."""
+    """The results of analysing a trace: its figures and the analyses behind them, None for one that failed; `spans` are
+    the `step_spans` of its steps."""
 
     summary: Summary
     steps: Steps | None = None
     syncs: SyncReport | None = None
     gaps: GapReport | None = None
+    spans: pd.DataFrame | None = None
 
 
 def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> Summary:
@@ -147,11 +152,13 @@ def analyse(
         syncs = sync_report(trace, steps)
     except TraceError as error:
         problem = str(error)
+    every = all_compute(trace, steps)
     try:
-        gaps = gap_report(trace, steps, measured_rate(trace, steps, within))
+        gaps = gap_report(trace, steps, measured_rate(trace, steps, within), every=every)
     except TraceError as error:
         problem = str(error)
-    return Analysed(figures(trace, name, steps, syncs, gaps, within, problem), steps, syncs, gaps)
+    spans = step_spans(trace, steps, of_steps(every))
+    return Analysed(figures(trace, name, steps, syncs, gaps, within, problem, spans), steps, syncs, gaps, spans)
 
 
 def figures(
@@ -162,6 +169,7 @@ def figures(
     gaps: GapReport | None = None,
     within: str | None = None,
     problem: str | None = None,
+    spans: pd.DataFrame | None = None,
 ) -> Summary:
     """The figures from these analyses of a recording; None for those of a missing analysis.
 
@@ -171,10 +179,11 @@ def figures(
         steps, syncs, gaps: its analyses, over the same steps.
         within: the NVTX range that the steps are from.
         problem: why an analysis is missing.
+        spans: the `step_spans` of the steps, if available.
     """
     found = _described(trace, within)
     if steps is not None:
-        found |= _of_steps(trace, steps, within)
+        found |= _of_steps(trace, steps, within, spans)
     if syncs is not None and steps is not None:
         found |= _of_syncs(syncs, steps.decodes)
     if gaps is not None:
@@ -206,8 +215,8 @@ def _described(trace: Trace, within: str | None) -> dict[str, Any]:
     }
 
 
-def _of_steps(trace: Trace, steps: Steps, within: str | None) -> dict[str, Any]:
-    rate, gained = steps_per_s(trace, steps), tokens_per_step(trace, steps, within)
+def _of_steps(trace: Trace, steps: Steps, within: str | None, spans: pd.DataFrame | None) -> dict[str, Any]:
+    rate, gained = steps_per_s(trace, steps, spans), tokens_per_step(trace, steps, within)
     measured: dict[str, Any] = {} if steps.decode_alone else {"tokens_per_s": None, "tokens_per_s_spread": None}
     return measured | {
         "steps": len(steps),

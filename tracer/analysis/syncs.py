@@ -19,8 +19,8 @@ from tracer.analysis.signature import classify, compress, strategies_followed, w
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, targets
 from tracer.errors import EmptyTraceError
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.trace import Trace, names_of
 
 WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
 """The letters of the calls in which a host waits -> their name."""
@@ -212,11 +212,13 @@ def _waited_for(trace: Trace, waits: pd.DataFrame, asked: Targets) -> tuple[NDAr
 
     A blocking copy waits for the preceding work of its stream.
     """
-    activities = trace.activities()
     own = match_rows(trace["memcpys"], waits)
     begins = np.append(trace["memcpys"]["start"].to_numpy(), MISSING)[own]
     is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy() & (own >= 0)
-    last = last_awaited(trace, activities, waits.assign(end=np.where(is_copy, begins, waits["end"])), asked)
+    last = last_awaited(trace, waits.assign(end=np.where(is_copy, begins, waits["end"])), asked)
     names = np.where(asked.known, "", UNKNOWN).astype(object)
-    names[last >= 0] = np.asarray(activities["name"].array[last[last >= 0]], dtype=object)
-    return names, np.where(last >= 0, np.append(activities["end"].to_numpy(), MISSING)[last], MISSING)
+    for table in DEVICE_TABLES:
+        of_table = (last["table"] == table).to_numpy()
+        codes, words = names_of(table, trace[table].iloc[last["row"].to_numpy()[of_table]])
+        names[of_table] = np.array(words, dtype=object)[codes] if len(words) else ""
+    return names, last["end"].where(last["table"] != "", MISSING).to_numpy()

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, match_rows
-from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.trace import Trace
 
 UNKNOWN: Final = "unknown"
@@ -109,36 +109,52 @@ def _last_record(trace: Trace, waits: pd.DataFrame, place: pd.DataFrame, of_even
     return found.set_index("at")[[*_PLACE, "recorded"]].astype(np.int64)
 
 
-def last_awaited(
-    trace: Trace, activities: pd.DataFrame, waits: pd.DataFrame, asked: Targets
-) -> NDArray[np.int64]:  # fmt: skip
-    """For each wait, the position in `activities` of what it waited for last, or -1 if that had ended before.
+def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
+    """What each wait waited for last.
 
     Args:
         trace: the recording.
-        activities: process device context stream end (ns) correlation; only those that end inside a wait matter.
         waits: start end (ns) process; `asked` says what they wait for.
+
+    Returns:
+        Per wait the table, the row and the end (ns) of a device's work; "", -1 and -`MOST_NS` if that had ended before.
     """
+    sizes = [len(trace[name]) for name in DEVICE_TABLES]
+    first = np.cumsum([0, *sizes])  # of each table, one behind the other
+    end_of = np.concatenate([trace[name]["end"].to_numpy() for name in DEVICE_TABLES])
     found = np.full(len(waits), -1, dtype=np.int64)
-    process_of, end_of = activities["process"].to_numpy(), activities["end"].to_numpy()
-    places = {column: activities[column].to_numpy() for column in _PLACE}
     start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
     until = asked.table["until"].to_numpy()
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
     for key, index in keys.groupby(["process", *_PLACE, "by_event"]).groups.items():
         process, *place, by_event = cast("tuple[int, ...]", key)
-        in_process = process_of == process
-        for column, value in zip(_PLACE, place, strict=True):
-            in_process &= (places[column] == value) | (value == MISSING)
-        rows, at = np.flatnonzero(in_process), np.asarray(index)
-        rows = rows[np.argsort(end_of[rows], kind="stable")]
-        last = np.searchsorted(end_of[rows], end[at], side="right") - 1
+        here = [_at(trace[name], process, place) for name in DEVICE_TABLES]
+        rows, at = np.concatenate([low + there for low, there in zip(first, here, strict=False)]), np.asarray(index)
+        ends = end_of[rows]
+        order = slice(None) if (ends[1:] >= ends[:-1]).all() else np.argsort(ends, kind="stable")
+        rows, ends = rows[order], ends[order]
+        last = np.searchsorted(ends, end[at], side="right") - 1
         if by_event:  # a stream completes its work in the order in which it was enqueued
-            issued = np.maximum.accumulate(_issued(trace, activities.iloc[rows]))
+            begun = [_issued(trace, trace[n].iloc[there]) for n, there in zip(DEVICE_TABLES, here, strict=True)]
+            issued = np.maximum.accumulate(np.concatenate(begun)[order])
             last = np.minimum(last, np.searchsorted(issued, until[at], side="left") - 1)
-        waited = (last >= 0) & (end_of[rows][last] > start[at]) if len(rows) else last >= 0
+        waited = (last >= 0) & (ends[last] > start[at]) if len(rows) else last >= 0
         found[at[waited]] = rows[last[waited]]
-    return found
+    table = np.searchsorted(first, found, side="right") - 1
+    return pd.DataFrame({
+        "table": np.array([*DEVICE_TABLES, ""], dtype=object)[table],
+        "row": np.where(found >= 0, found - first[table], -1),
+        "end": np.append(end_of, -MOST_NS)[found],
+    })  # fmt: skip
+
+
+def _at(frame: pd.DataFrame, process: int, place: list[int]) -> NDArray[np.int64]:
+    """The rows of a process at a device, context and stream; MISSING stands for all of them."""
+    chosen = frame["process"].to_numpy() == process
+    for column, value in zip(_PLACE, place, strict=True):
+        if value != MISSING:
+            chosen &= frame[column].to_numpy() == value
+    return np.flatnonzero(chosen)
 
 
 def _issued(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:

@@ -65,7 +65,7 @@ def sections() -> list[Any]:
             html.Ul(id="advice-notes", className="notes", **named("Notes on the advice")),
         ),
         section(
-            "Eager launches around the graph",
+            "Eager launches outside the graph",
             [html.P("Kernels launched individually by steps that replay a CUDA graph.", className="hint")],
             table_of("eager-launches", EAGER, csvExportParams=csv_file("intertoken-eager-launches.csv")),
             key="eager-section",

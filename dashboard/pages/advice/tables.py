@@ -37,12 +37,14 @@ def more_edits(store: RunStore, run: Run) -> list[Candidate]:
     return [(concurrent(store, run, _STREAMS), "--concurrent", INDEPENDENT)]
 
 
-_HEADS: Final = ("Change", "Tokens/s", "Model margin", "Steps/s", "Where in the code", "Safe if", "In the engine")
+_HEADS: Final = (
+    "Change", "Tokens/s", "Model margin", "Steps/s", "Where in the code", "Safe if", "Effort", "In the engine",
+)  # fmt: skip
 
 
 def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme: str) -> html.Table:
-    """One row per edit: a link to its what-if, gain, margin, steps/s, call sites, conditions and the engine's
-    settings."""
+    """One row per edit: a link to its what-if, gain, margin, steps/s, call sites, conditions, effort and the
+    engine's settings."""
     query = View(runs=(run.key,), theme=theme, rates=run.rates).query()
     rows = []
     for advice, one in zip(kept, facts["advice"], strict=True):
@@ -53,7 +55,7 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
         address = link(WHAT_IF, ADDRESS) + with_fields(query, fields)
         names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
         places = plain("; ".join(one["sites"]), 400) or "–"
-        texts = (*figures, places, "; and ".join(one["conditions"]), names or "–")
+        texts = (*figures, places, "; and ".join(one["conditions"]), one["effort"], names or "–")
         named: list[dict[str, Any]] = [{"data-head": head} for head in _HEADS[1:]]
         cell = [html.Td(text, **name) for text, name in zip(texts, named, strict=True)]
         head = html.Th(html.A(plain(label, 60), href=address), scope="row")

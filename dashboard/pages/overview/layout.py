@@ -78,10 +78,11 @@ def _timeline() -> html.Section:
                         role="group",
                         **named("Range of the time axis"),
                     ),
+                    *tools.above(),
                 ],
                 className="bar tools",
             ),
-            html.Div(tools.above(), className="above"),
+            tools.minimap(),
             html.Div("Loading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
@@ -117,7 +118,7 @@ def _token() -> html.Div:
         [
             html.Label(
                 [
-                    "Align at the ",
+                    html.Span("Align at the ", className="spelled"),
                     dbc.Select(
                         id="align",
                         options=[{"value": key, "label": key} for key in ALIGNMENTS],

@@ -19,9 +19,9 @@ _MEDIAN, _WORST = 50.0, 100.0
 _BUTTONS: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", _WORST)}
 
 
-def choices() -> html.Div:
+def choices() -> html.Details:
     """The buttons, and a field for the percentile."""
-    return html.Div(
+    inside = html.Div(
         [
             *(html.Button(text, id=key, className="button", title=f"{text} token by the base's gap")
               for key, (text, _) in _BUTTONS.items()),
@@ -34,6 +34,8 @@ def choices() -> html.Div:
         role="group",
         **named("Tokens by the base's gap"),
     )  # fmt: skip
+    return html.Details([html.Summary("By gap", id="tokens-open", title="Tokens by the base's gap"), inside],
+                        className="rows")  # fmt: skip
 
 
 def register(app: Dash, store: RunStore) -> None:

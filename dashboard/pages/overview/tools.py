@@ -66,7 +66,7 @@ def buttons() -> list[Any]:
 
 
 def above() -> list[Any]:
-    """Search, rows, bookmarks and the minimap."""
+    """Search, places to go to, rows and bookmarks."""
     return [
         html.Div(
             [
@@ -91,16 +91,19 @@ def above() -> list[Any]:
             className="rows",
         ),
         bookmarks.above(),
-        html.Div(
-            [
-                dcc.Graph(id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True,
-                          style={"height": "28px"}),
-                html.Div(id="in-view"),
-            ],
-            id="minimap-holder", role="img", style={"display": "none"},
-            **named("Minimap of the whole recordings, with the visible range"),
-        ),
-    ]  # fmt: skip
+    ]
+
+
+def minimap() -> html.Div:
+    """The minimap, and its frame around what the timeline shows."""
+    graph = dcc.Graph(
+        id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True, style={"height": "28px"}
+    )
+    return html.Div(
+        [graph, html.Div(id="in-view")],
+        id="minimap-holder", role="img", style={"display": "none"},
+        **named("Minimap of the whole recordings, with the visible range"),
+    )  # fmt: skip
 
 
 def below() -> list[Any]:

@@ -25,6 +25,8 @@ from dashboard.view import View, with_fields
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.signed import percent
 
+_VERDICT_LINE = 38  # letters of a verdict that fit in one line
+
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the page's callbacks with an app that shows the syncs of a run of `store`."""
@@ -67,7 +69,7 @@ def _render(app: Dash, store: RunStore) -> None:
         return (
             columns_of(rows),
             rows,
-            table_height(rows),
+            table_height(rows, [max(-(-len(row["verdict"]) // _VERDICT_LINE), 1) for row in rows]),
             HIDDEN if nothing else SHOWN,
             [] if run is None or nothing else in_words(run, rows, together, view.theme),
             warning_of(run),
@@ -111,9 +113,9 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
     """The number of syncs per token, and the predicted gain without all unneeded ones."""
     assert run.syncs is not None
     beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
-    summary = (
-        f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
-    )
+    count = run.syncs.syncs_per_token
+    syncs = f"{count:g} sync{'' if count == 1 else 's'} a token"
+    summary = f"{syncs} (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
     summary += f"; {beside} of them cost nothing. " if beside else ". "
     summary += dearest(rows)
     if together is None:

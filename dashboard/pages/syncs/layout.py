@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words
+from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words, wrapped
 
 _POLL_MS = 700
 
@@ -22,7 +22,7 @@ COLUMNS: list[dict[str, Any]] = [
     | {"valueFormatter": _GAIN, "initialSort": "desc"},
     words("margin", "Model margin", 148, "Of the prediction") | {"type": "rightAligned", "sortable": False},
     number("gap_us", "Gap, µs", "", 84, "Predicted change of the median gap") | {"valueFormatter": _GAP},
-    words("verdict", "Verdict", 280, "From the data flow and the critical path") | {"minWidth": 280, "flex": 3},
+    wrapped("verdict", "Verdict", 280, "From the data flow and the critical path") | {"minWidth": 280, "flex": 3},
     words("name", "Call", 226) | {"minWidth": 226, "flex": 2, **_SHORT_NAME},
     words("site", "Call site", 228, "The function of the program that calls it")
     | {"minWidth": 228, "flex": 2, "valueFormatter": {"function": "middleCut(params.value, 40)"}},

@@ -1,10 +1,12 @@
 /* How long a call takes, ns, with the driver's part, which is next to nothing: the fastest of some rounds of each kind.
  *
- * Prints one line per kind: its name and the ns of a call.
+ * Prints one line per kind: its name and the ns of a call. A launch is also timed after the program has used as much
+ * memory as fits in the second-level cache, as an engine does between its calls: the median of single calls.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "../../../tracer/recorders/native/calls.h"
@@ -29,6 +31,32 @@ static double now(void) {
             if (took < least) least = took;                                                                           \
         }                                                                                                             \
         printf("%s %.1f\n", name, least);                                                                             \
+    } while (0)
+
+enum { COLD_CALLS = 4000, USED_BYTES = 1 << 20, LINE = 64 };
+
+static int rises(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Evicts what the last call left in the first- and second-level caches. */
+static void use_memory(void) {
+    static volatile unsigned char used[USED_BYTES];
+    for (size_t at = 0; at < USED_BYTES; at += LINE) used[at]++;
+}
+
+#define MEASURE_COLD(name, call)                                                                                      \
+    do {                                                                                                              \
+        static double took[COLD_CALLS];                                                                               \
+        for (int i = 0; i < COLD_CALLS; i++) {                                                                        \
+            use_memory();                                                                                             \
+            double begun = now();                                                                                     \
+            call;                                                                                                     \
+            took[i] = now() - begun;                                                                                  \
+        }                                                                                                             \
+        qsort(took, COLD_CALLS, sizeof *took, rises);                                                                 \
+        printf("%s %.1f\n", name, took[COLD_CALLS / 2]);                                                              \
     } while (0)
 
 int main(void) {
@@ -59,6 +87,7 @@ int main(void) {
 #define LAUNCH_ON(stream) cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL)
     MEASURE("copy", cuMemcpyHtoDAsync_v2(0, bytes, 16, one));
     MEASURE("launch", LAUNCH_ON(one));
+    MEASURE_COLD("launch_cold", LAUNCH_ON(one));
     MEASURE("launch_on_two_streams", LAUNCH_ON(i % 2 ? one : other));
     MEASURE("event_query", cuEventQuery((Event)&exec));
     MEASURE("event_record", cuEventRecord((Event)&exec, one));

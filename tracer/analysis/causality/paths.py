@@ -7,9 +7,10 @@ Anything off the path can be later by its slack, and removing it gains nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+T = TypeVar("T")
 
 COMMUNICATION: Final = "communication"
 _THREAD: Final = ["process", "thread"]
@@ -48,6 +50,7 @@ class Causality:
     segments: Segments
     dag: Dag
     deciding: Ints
+    _answers: dict[object, tuple[Steps, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, trace: Trace) -> Causality:
@@ -55,6 +58,14 @@ class Causality:
         segments = find_segments(trace)
         dag = Dag.recorded(segments.times(), find_edges(trace, segments))
         return cls(trace, segments, dag, dag.replayed()[1])
+
+    def once(self, ask: Callable[[Causality, Steps], T], steps: Steps) -> T:
+        """The answer of a function of a recording and its steps, which is called once; nobody may change the answer."""
+        key = ask, id(steps)
+        if key not in self._answers:
+            self._answers[key] = steps, ask(self, steps)  # which keeps the id the steps' own
+        answer: T = self._answers[key][1]
+        return answer
 
     @cached_property
     def of_host(self) -> tuple[Bools, Bools]:

@@ -139,7 +139,7 @@ class Base:
         """Whether the recording was made under a profiler."""
         return not self.causality.trace.is_untraced
 
-    @property
+    @cached_property
     def is_checked(self) -> bool:
         """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
         process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.

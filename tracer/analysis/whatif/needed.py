@@ -36,6 +36,10 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
         Columns call (position), at (position in `steps`), position (1, 2, ... among the syncs of its step), name and
         reason ("" if data flow does not need it), in chronological order.
     """
+    return causality.once(_needed_syncs, steps)
+
+
+def _needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     at, table = _syncs_inside(causality, steps)
     lanes = _lanes_of(causality, table)
     work = _work(causality)
@@ -51,6 +55,10 @@ def reading_syncs(causality: Causality, steps: Steps) -> tuple[Ints, Ints]:
     """The positions of the syncs after copies to the host: all of them, and those that `needed_syncs` finds to be
     needed because the host reads (`READS`).
     """
+    return causality.once(_reading_syncs, steps)
+
+
+def _reading_syncs(causality: Causality, steps: Steps) -> tuple[Ints, Ints]:
     table = _syncs_inside(causality, steps)[1]
     readers = _readers(_lanes_of(causality, table), _work(causality))
     return readers, _last_of_splits(causality, readers)

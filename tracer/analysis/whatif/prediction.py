@@ -57,7 +57,7 @@ class Prediction:
         predicted: with the edits; to be compared with `before`.
         state: one of `base.PLAIN`, `base.CORRECTED`, `base.TRACED`.
         notes: the assumptions.
-        trace: the new timeline, without the profiler if there is a rate.
+        trace: the new timeline, without the profiler if there is a rate; empty if it was not asked for.
     """
 
     label: str
@@ -106,14 +106,14 @@ def predict(
     return predict_from(Base.of(causality, steps, untraced_tokens_per_s, within), edits)
 
 
-def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
-    """As `predict`, given what several predictions have in common."""
+def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Prediction:
+    """As `predict`, given what several predictions have in common; without `timeline`, its trace is empty."""
     changes = Changes(base.causality, base.assumed)
     notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
     time = changes.dag().replayed()[0]
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
     label = ", ".join(edit.label for edit in edits) or "nothing different"
-    trace = changed_trace(changes, time, label)
+    trace = changed_trace(changes, time, label) if timeline else Trace({})
     half = together([edit.half_margin(of_steps.estimate, base.profiled) for edit in edits])
     if base.state == TRACED:
         trace.metadata[STILL_TRACED], half = True, None

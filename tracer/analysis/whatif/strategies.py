@@ -36,7 +36,11 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
         step, that of its own run for a launch, -1 for a call after the last one, such as the fetch of the result),
         between (whether launches of the step lie both before and after it).
     """
-    calls = changes.calls
+    return changes.causality.once(_windows, steps)
+
+
+def _windows(causality: Causality, steps: Steps) -> pd.DataFrame:
+    calls = causality.segments.calls
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     chosen = np.flatnonzero((at >= 0) & (calls["letter"] != "").to_numpy())
     table = pd.DataFrame({"call": chosen, "at": at[chosen], "letter": calls["letter"].array[chosen]})
