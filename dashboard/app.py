@@ -60,8 +60,8 @@ class Serving:
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
     """The app of the first page, whose `server` serves them all: the recordings at these paths, and in the directories.
 
-    Nothing is read before a page is first opened, and nothing outside the paths ever. With a `cache` each recording is
-    parsed once.
+    Nothing is read before a page is first opened, and nothing outside the paths is ever read. With a `cache` each
+    recording is parsed once.
     """
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)

@@ -162,7 +162,7 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """Identifies the run on a page; another reading of the recording, or another rate, has another identity."""
+        """Identifies the run on a page; it changes when the recording is read again and with the rate."""
         return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
 
     @property

@@ -37,7 +37,8 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
     """Create a cost profile for `run --backend sim` from one recording.
 
     TRACE is ideally the run directory of a run with one stream and a node pass. Other recordings, such as an nsys
-    export of another engine, give the costs of host calls, latencies and copies, but of kernels only the time per step.
+    export of another engine, give the costs of host calls, latencies and copies, but only the time per step for
+    kernels.
     """
     from rich.console import Console
 

@@ -140,7 +140,7 @@ def run_ordered(folder: Path, progress: Callable[[], None]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 2, with one line to the pipe, for faults of the input or the machine."""
+    """Return the exit code: 2, with one line to the pipe, for errors of the input or the machine."""
     folder, pipe, parent = arguments
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with(int(parent))

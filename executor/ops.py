@@ -64,7 +64,7 @@ def mul_mat(graph: Graph, weight: Tensor, x: Tensor, *, name: str, flags: Flag =
 
 
 def reshape(graph: Graph, x: Tensor, shape: tuple[int, ...], *, name: str) -> Tensor:
-    """View the same memory in another shape, without a kernel."""
+    """View the same memory in a different shape, without a kernel."""
     _need(math.prod(shape) == math.prod(x.shape), name, f"cannot reshape to {shape}", x)
     return graph.node(name, "reshape", shape, x.dtype, (x,), view_src=x)
 

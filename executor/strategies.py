@@ -153,7 +153,7 @@ class AAAG(Strategy):
 class AAEG(AAAG):
     """Like aaag without staging: an event after the copies marks when the host may overwrite their sources.
 
-    The host keeps the inputs of several steps, so that it only waits for copies of that many steps ago.
+    The host keeps the inputs of several steps, so that it only waits for copies issued that many steps ago.
     """
 
     name = "aaeg"

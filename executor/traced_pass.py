@@ -49,7 +49,7 @@ def unrecorded_pass(configuration: Configuration) -> list[float]:
 
 
 def main(arguments: list[str], stdin: IO[str]) -> int:
-    """Return the exit code: 2, with one line on stderr, for faults of the input or the machine."""
+    """Return the exit code: 2, with one line on stderr, for errors of the input or the machine."""
     level, directory = arguments
     try:
         record_pass(level, Path(directory), json.load(stdin))

@@ -1,4 +1,4 @@
-"""Numba compilation of loops that no array operation expresses."""
+"""Numba compilation of loops that cannot be expressed as array operations."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def read_graph(path: Path) -> RunGraph:
     """Read the file.
 
     Raises:
-        FormatError: the file cannot be read, has another schema, or has indices out of range.
+        FormatError: the file cannot be read, has a different schema, or has indices out of range.
     """
     try:
         graph: RunGraph = typed_object(read_object(path, SCHEMA), RunGraph, "graph")

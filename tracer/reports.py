@@ -264,7 +264,8 @@ class Overview:
 
 
 def overview(table: pd.DataFrame) -> Overview:
-    """Summarise a table of reports; reports of a run with another configuration or tracing become a separate run."""
+    """Summarise a table of reports; reports of a run with a different configuration or tracing become a separate
+    run."""
     table = table.assign(run=_runs_apart(table))
     read = table[table["device"].notna()].copy()
     read["log_period"] = -np.log(read["recorded_steps_per_s"])

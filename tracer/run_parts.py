@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from tracer.formats import nsys_parquet
-from tracer.graph_json import GRAPH_FILE
 from tracer.output import is_leftover
 
 NODE: Final = "node"
@@ -16,6 +15,8 @@ PASSES: Final = ("graph", NODE)
 
 def is_part_of_run(path: Path) -> bool:
     """Whether replacing a run removes this entry of its directory."""
+    from tracer.graph_json import GRAPH_FILE
+
     if path.name in PASSES and path.is_dir():
         return all(nsys_parquet.is_part(part) or is_leftover(part) for part in path.iterdir())
     return nsys_parquet.is_part(path) or (path.name == GRAPH_FILE and path.is_file())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer import kept
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.node_kernels import PlacedKernels, place_kernels
 from tracer.analysis.steps import ALL_STEPS, Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
@@ -17,6 +16,9 @@ from tracer.output import write_output
 from tracer.run_json import SCHEMA
 from tracer.run_parts import NODE
 from tracer.trace import LIGHT, Trace
+
+if TYPE_CHECKING:
+    from tracer.analysis.node_kernels import PlacedKernels
 
 
 def run_of(light: Trace) -> dict[str, Any]:
@@ -51,6 +53,8 @@ def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels
     """
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
+    from tracer.analysis.node_kernels import place_kernels
+
     try:
         return place_kernels(trace, steps, kept.read(path / NODE))
     except TraceError:

@@ -22,7 +22,7 @@ def read_object(path: Path, schema: str) -> dict[str, Any]:
     """Read the object in a file and check its `schema`.
 
     Raises:
-        FormatError: the file cannot be read, is too large, or has another schema; the message has no path.
+        FormatError: the file cannot be read, is too large, or has a different schema; the message has no path.
     """
     check_regular(path)
     try:

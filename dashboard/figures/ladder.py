@@ -139,7 +139,7 @@ def rung_text(rung: Rung, shown: Any = plain) -> str:
 
 
 def _labels(rungs: Sequence[Rung], chosen: Sequence[str]) -> list[str]:
-    """The strategies; for several runs of one strategy, with the ends of their names."""
+    """The names of the strategies; if several runs have the same one, the ends of the runs' names are added."""
     several = Counter(rung.strategy for rung in rungs)
     labels = [
         markup(rung.strategy if several[rung.strategy] == 1 else f"{rung.strategy} · {plain(rung.name, 18)}", 48)

@@ -86,7 +86,7 @@ class Option:
 
     def _numbers(self, texts: Sequence[str]) -> list[str]:
         if len(texts) > _MOST_NUMBERS:
-            raise UsageError(f"{self.flag} takes {_MOST_NUMBERS} numbers at most, not {len(texts)}")
+            raise UsageError(f"{self.flag} takes at most {_MOST_NUMBERS} numbers, not {len(texts)}")
         numbers = [text.strip() for text in texts]
         for text in numbers:
             if not re.fullmatch(r"[0-9]{1,10}", text) or not self.least <= int(text) <= self.most:

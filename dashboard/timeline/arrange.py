@@ -138,7 +138,7 @@ def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int)
 
 
 def toggled(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """The names without this one if they contain it, else with it."""
+    """Toggle a name: remove it from the names if they contain it, else add it."""
     return tuple(n for n in names if n != name) if name in names else (*names, name)
 
 

@@ -72,7 +72,7 @@ def detail_of(row: HoleRow, window: Window) -> Detail:
 
 
 def shades_of(rows: Sequence[HoleRow], drawn: Sequence[Detail], panel: Panel, window: Window) -> pd.DataFrame:
-    """What is shaded, over the rows of its device.
+    """The shaded areas, each over the rows of its device.
 
     Columns: x dx (s), ns (the length of a hole; for several, the idle part of the bin), place, share (the idle part of
         what is shaded), text (a hover, escaped), top bottom (px).

@@ -97,7 +97,8 @@ def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
 
 
 def _part(runs: Sequence[Run], view: View, theme: str) -> str:
-    """Identifies the layout: drawings differ in it if their rows or their time 0 are in other places."""
+    """Identifies the layout: two drawings have different keys if their rows or their time 0 are at different
+    positions."""
     placed = [(run.key, run.rate) for run in runs], token_of(runs, view), view.align, view.rows, theme
     return hashlib.sha256(repr(placed).encode("utf-8", "replace")).hexdigest()[:16]
 

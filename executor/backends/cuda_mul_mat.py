@@ -85,7 +85,7 @@ def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -
     """Return the call of a product and the ops fused with it.
 
     Raises:
-        ExecutionError: rows do not fit the kernels' loads, or the KV cache has another dtype.
+        ExecutionError: rows do not fit the kernels' loads, or the KV cache has a different dtype.
     """
     named = dict(zip(FUSED[node.op], src, strict=True))
     weight, x = named["weight"], named["x"]

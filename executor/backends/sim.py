@@ -38,7 +38,8 @@ from tracer.schema import MISSING
 
 _DEVICE: Final = 0
 MOST_KERNELS: Final = 20_000
-"""Up to this many kernels in a recording, graph launches are reported kernel by kernel; beyond it, as a whole."""
+"""Graph launches are reported kernel by kernel up to this number of kernels in a recording, and as a whole beyond
+it."""
 
 
 @dataclass(slots=True)

@@ -55,7 +55,7 @@ class Quantised:
         return cls(data[:size].view(np.int8).reshape(shape), scales.reshape(*shape[:-1], shape[-1] // _BLOCK))
 
     def reshape(self, *shape: int) -> Quantised:
-        """Return a view with another shape: (-1,), or the same row length."""
+        """Return a view with a different shape: (-1,), or the same row length."""
         of_scales = shape if shape == (-1,) else (*shape[:-1], shape[-1] // _BLOCK)
         return Quantised(self.integers.reshape(shape), self.scales.reshape(of_scales))
 

@@ -120,6 +120,6 @@ def test_notes_are_shown_as_they_are(runs):
 
 
 def test_a_recording_has_room_for_so_many(runs):
-    with pytest.raises(UsageError, match="room for 100"):
+    with pytest.raises(UsageError, match="at most 100"):
         keep(runs[0], [Bookmark("a", 0, at + 1) for at in range(MOST_BOOKMARKS + 1)])
     assert kept(runs[0]) == []

@@ -81,7 +81,7 @@ def test_values_become_arguments(values, arguments):
         ({"tokens": "٣"}, "whole number"),
         ({"tokens": "4 -o /etc"}, "whole number"),
         ({"prompt": "1,,2"}, "whole number"),
-        ({"prompt": ",".join("1" * 65)}, "64 numbers at most"),
+        ({"prompt": ",".join("1" * 65)}, "at most 64 numbers"),
         ({"staging": "maybe"}, "on or off"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_process_is_kept_under_a_name_of_plain_characters(tmp_path: Path):
     with pytest.raises(UsageError, match="Select a running process"):
         running.keep(8, None)
     running.keep(7, 2.5)
-    until(lambda: running.said().startswith("Kept as"), "the recording")
+    until(lambda: running.said().startswith("Saved as"), "the recording")
     assert asked == [(7, 2.5)]
     (kept,) = (tmp_path / "runs").iterdir()
     assert kept.name.startswith("python3_b_-7-")
@@ -138,7 +138,7 @@ def test_a_running_program_is_seen_and_kept_with_the_keyboard(browser, program: 
         )
         option[-1].click()
         page.press("keep", Keys.ENTER)
-        page.says("said-of-keep", "Kept as")
+        page.says("said-of-keep", "Saved as")
         assert faults(browser) == []
         browser.get("about:blank")  # the page asks on, and the server ends
     (kept,) = (tmp_path / "runs").glob("decode-*")

@@ -133,7 +133,7 @@ def test_the_path_says_what_a_profiler_added_to_it() -> None:
         for name in ("llama1b-sccc-graph", "llama-1.1b-sccc-sequential-cuda")
     )
     assert "at graph level" in traced
-    assert "the path holds what it added" in traced
+    assert "the path includes this overhead" in traced
     assert light is None
 
 

@@ -219,7 +219,7 @@ def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> N
 
 
 def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
-    """Sorted by process, thread and start, outer calls before the calls inside them."""
+    """Sort by process, thread and start, with outer calls before the calls inside them."""
     order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
     return calls.iloc[order].reset_index(drop=True)
 

@@ -133,7 +133,8 @@ def means(values: Floats, seed: int = 0) -> Draws:
 
 
 def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
-    """other's mean minus base's, from at least two values each, in chronological order, with Welch's 95 % interval.
+    """The mean of `other` minus that of `base`, from at least two values each, in chronological order, with Welch's 95
+    % interval.
 
     `of_medians` gives the difference of the medians. Its interval is √(π/2) times as wide: the ratio of the standard
     errors of median and mean for many normal values; for few it is smaller. For dependent values see `_error`.

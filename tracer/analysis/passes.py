@@ -32,7 +32,7 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LONGER: Final = 1.5
-"""Work that takes at least this many times as long counts as another kind."""
+"""Work that takes at least this many times as long counts as a different kind."""
 MOST: Final = 0.5
 """If this share of the steps has a property, all are taken to have it."""
 CONSTANT: Final = 0.9

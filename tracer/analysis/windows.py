@@ -80,7 +80,7 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
 
 
 class _Cover:
-    """How much of some windows is explained; each nanosecond belongs to the first set of intervals that covers it.
+    """The explained part of some windows; each nanosecond belongs to the first set of intervals that covers it.
 
     Args:
         parts: the output, see `parts_of`.
@@ -98,7 +98,7 @@ class _Cover:
         self._explained = np.zeros(len(rows), np.int64)
 
     def by(self, part: str, spans: Spans) -> None:
-        """Assign to this part what these intervals cover of the windows and nothing covered before."""
+        """Assign to this part the time in the windows that these intervals cover and no earlier part covers."""
         spans = union(*spans)
         met = np.flatnonzero(touching(self._start, self._end, spans))
         if not len(met):

@@ -2,7 +2,7 @@
 
 The PyTorch executor marks a step with `[Executor] _forward_step N: C ctx reqs, G gen reqs` (the oldest versions omit N,
 newer ones may insert the prompts' tokens), the C++ batch manager with `TrtGptModelInflightBatching::forwardAsync`,
-which does not say the phase. Both marks close before sampling.
+which does not give the phase. Both marks close before sampling.
 Source: tensorrt_llm/_torch/pyexecutor/py_executor.py (`_forward_step`),
 cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp.
 """

@@ -6,7 +6,8 @@ compute. `detailed_trace_annotation` writes the total number of tokens after `ex
 in the brackets. 0.12 wrote `execute_new_A_cached_B`, which does not distinguish prompts from decodes. Sampling and the
 copy of the tokens follow after the mark has closed. Without this mark, in 0.11 to 0.23, the scopes of
 VLLM_NVTX_SCOPES_FOR_PROFILING mark the forward pass (`gpu_model_runner: forward`, in 0.11 `Forward`), which opens after
-the inputs were prepared. Other scopes are parts of a step: `schedule: …`, and `llm_engine step: …` in the front end.
+the inputs have been prepared. Other scopes are parts of a step: `schedule: …`, and `llm_engine step: …` in the front
+end.
 Source: vllm/v1/worker/gpu_worker.py (`annotate_profile`), vllm/v1/utils.py (`compute_iteration_details`,
 `record_function_or_nullcontext`), versions 0.11, 0.12, 0.15, 0.23 and 0.33. V0 had no marks except
 `spec_decode_worker._run_speculative_decoding_step` (vllm/spec_decode/spec_decode_worker.py, 0.8).

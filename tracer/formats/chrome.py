@@ -10,18 +10,16 @@ Kineto gives only the sum of static and dynamic shared memory, which is stored i
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracer.errors import FormatError
 from tracer.formats import Format, register
-from tracer.formats.chrome_frames import frames
-from tracer.formats.chrome_ranks import Pids
-from tracer.formats.chrome_stream import open_events
-from tracer.formats.chrome_tables import NO_EVENT, Tables
-from tracer.formats.chrome_write import OURS, RUN, SOURCE, write
 from tracer.progress import tell
 from tracer.schema import MISSING, OTHER_DOMAINS
 from tracer.trace import Columns, Trace
+
+if TYPE_CHECKING:
+    from tracer.formats.chrome_ranks import Pids
 
 PYTORCH: Final = "PyTorch profiler"
 """The prefix of `metadata["source"]` in PyTorch's recordings."""
@@ -43,6 +41,8 @@ def sniff(path: Path) -> bool:
     """Whether the file begins as a list of trace events, or has the suffix but is damaged."""
     if not path.is_file():
         return False
+    from tracer.formats.chrome_stream import open_events
+
     try:
         with open_events(path) as events:
             return events.looks_right
@@ -62,6 +62,12 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     Raises:
         FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
     """
+    from tracer.formats.chrome_frames import frames
+    from tracer.formats.chrome_ranks import Pids
+    from tracer.formats.chrome_stream import open_events
+    from tracer.formats.chrome_tables import NO_EVENT, Tables
+    from tracer.formats.chrome_write import OURS
+
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
     with open_events(path) as events:
@@ -90,6 +96,13 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     return trace
 
 
+def write(trace: Trace, path: Path) -> list[str]:
+    """Write a trace, see `chrome_write.write`."""
+    from tracer.formats import chrome_write
+
+    return chrome_write.write(trace, path)
+
+
 def _not_understood(trace: Trace) -> list[str]:
     """A note that counts the rows of accelerators other than CUDA's and HIP's."""
     domains = trace["nvtx"]["domain"].value_counts()
@@ -104,6 +117,8 @@ def _not_understood(trace: Trace) -> list[str]:
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
+    from tracer.formats.chrome_write import OURS, RUN, SOURCE
+
     kept = {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
     own = given.get(OURS)
     if isinstance(own, dict) and isinstance(own.get(SOURCE), str) and own[SOURCE]:

@@ -34,7 +34,7 @@ class Outcome:
         failed: why there is no recording.
         events: the number of events in the recording; None without a recording.
         notes: of the trace.
-        signal: the name of the signal by which the program ended in an orderly way, if any.
+        signal: the name of the signal that ended the program after the recording was written, if any.
     """
 
     unavailable: str = ""

@@ -16,7 +16,7 @@ from tracer.trace import Trace
 
 
 class Span(NamedTuple):
-    """A time from `since` until before `until`, ns since the recording's origin; of one process, if it is given."""
+    """A half-open time span [since, until), ns since the recording's origin; only of `process` if it is given."""
 
     since: int
     until: int

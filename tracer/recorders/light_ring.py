@@ -132,7 +132,7 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
     """Read a ring, or only its last records.
 
     Raises:
-        FormatError: it is not a ring, or has another version.
+        FormatError: it is not a ring, or has a different version.
     """
     try:
         with path.open("rb") as file:
@@ -152,7 +152,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(path: Path) -> Facts:
-    """The facts of a ring; zeros for a ring that is not initialised.
+    """The facts in a ring's header; zeros for a ring that is not initialised.
 
     Raises:
         OSError: the ring cannot be read.

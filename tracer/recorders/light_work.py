@@ -31,7 +31,7 @@ _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
 @dataclass(frozen=True)
 class Work:
-    """The stamped work, and the runs of launches beside it.
+    """The stamped work, and the other runs of launches.
 
     Attributes:
         table: one row per graph launch or run of launches: start end (host ns; of a run without stamps or kernels, the

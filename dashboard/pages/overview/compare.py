@@ -50,10 +50,10 @@ def section(*below: Any) -> html.Section:
                     html.Details(
                         [
                             html.Summary("About these figures", className="hint"),
-                            html.P("Differences are the other run minus the base, of rates the relative change; "
-                                   "in brackets 95 % intervals. Highlighted: the largest difference of a row or, for "
-                                   "two runs, the cause that changes most. Causes add up to the mean gap. Save the "
-                                   "table under Downloads.", className="hint"),
+                            html.P("Differences are the other run minus the base, or the relative change for rates, "
+                                   "with 95 % intervals in brackets. Highlighted: the largest difference of a row or, "
+                                   "for two runs, the cause that changes most. Causes add up to the mean gap. Save "
+                                   "the table under Downloads.", className="hint"),
                             html.P(id="compare-methods", className="hint"),
                         ],
                         className="about-figures",

@@ -228,4 +228,4 @@ def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf |
         return "Select a run above."
     if answer is None:
         return "Replaying the run …"
-    return "Choose a change above, such as another strategy." if answer == "" else ""
+    return "Choose a change above, such as a different strategy." if answer == "" else ""

@@ -1,7 +1,7 @@
 """The starting point of predictions: the recording, without its profiler if the engine's own rate is known.
 
 A profiler adds host time: to graph launches, for which it prepares records, a known share; to everything else in
-proportion, so that a token takes as long as the rate says. Device activities keep their durations: whole graphs are
+proportion, so that the duration of a token matches the rate. Device activities keep their durations: whole graphs are
 traced without being stretched, while node-level tracing stretches kernels a little, so that the remaining host time is
 a lower bound. Without a rate, a traced recording describes the engine under its profiler.
 """

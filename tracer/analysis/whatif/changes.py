@@ -108,7 +108,7 @@ class Changes:
         self._weight = weight[:-1]
 
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
-        """Limit the time between the end of activities' predecessors on the stream and their start."""
+        """Limit the time between the start of each activity and the end of its predecessor on the stream."""
         chosen = self._chosen(activities + len(self.calls))
         orders = (self._edges.kind == ORDER) & (self._edges.target % 2 == 0) & chosen[self._edges.target // 2]
         self._weight[orders] = np.minimum(self._weight[orders], most_ns)

@@ -140,8 +140,8 @@ class StepKernels:
 
 
 def _bytes(graph: RunGraph, node: Node) -> float:
-    """The bytes that a node reads and writes: of a matrix only the rows taken or set, of experts at most as many as are
-    used.
+    """The bytes that a node reads and writes: for a matrix only the rows read or written, for experts at most the
+    number used.
     """
     ops = node.op.split("+")
     operands: list[Node | Leaf] = [*(graph.nodes[i] for i in node.src), *(graph.leaves[i] for i in node.leaves)]
