@@ -22,7 +22,7 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
     "--process-per-site", "--renderer-process-limit=1",  # a new process would compile all scripts of the page again
     "--force-prefers-reduced-motion",  # nothing is drawn for the sake of moving
-    "--js-flags=--max-lazy,--no-opt,--no-maglev,--min-semi-space-size=64",  # no page lives long enough to gain from more
+    "--js-flags=--max-lazy,--no-opt,--no-maglev,--min-semi-space-size=64",  # no page lives long enough for more
 ]  # fmt: skip
 
 
