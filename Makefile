@@ -18,7 +18,7 @@ LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens compa
 # The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell $(name) --version 2>/dev/null),$(name))) $(PYTHON))
 
-.PHONY: demo test test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
+.PHONY: demo test tests test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -44,7 +44,11 @@ check: .venv/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check
+# Lint and type checks run beside the tests.
+test: .venv/.installed
+	$(MAKE) --no-print-directory -j2 check tests
+
+tests: .venv/.installed
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 test-all: export INTERTOKEN_TEST_ALL = 1

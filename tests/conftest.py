@@ -5,7 +5,9 @@ Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 
 import inspect
 import os
+import shutil
 import signal
+import tempfile
 from functools import cache, partialmethod
 
 import hypothesis
@@ -14,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from executor.backends.cuda_runtime import load_cuda
 from tests.thorough import EVERYTHING
+from tests.tracer.compiled_once import FOLDER
 from tracer.errors import ExecutionError
 
 # Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
@@ -32,6 +35,13 @@ if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its ou
 hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=20)
 hypothesis.settings.register_profile("everything", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("everything" if EVERYTHING else "intertoken")
+
+
+def pytest_configure(config):
+    """The folder of what the tests compile, for all workers."""
+    if not hasattr(config, "workerinput"):
+        os.environ[FOLDER] = tempfile.mkdtemp(prefix="intertoken-builds-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER)))
 
 
 @cache

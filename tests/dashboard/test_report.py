@@ -26,13 +26,28 @@ OURS = [SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("scc
 
 
 @cache
-def read(*paths):
-    return runs_to_compare(paths)
+def read(path):
+    return runs_to_compare([path])
 
 
 def runs_at(paths):
-    """The runs to compare, read and analysed once for all tests."""
-    return read(*paths)
+    """The runs to compare, each read and analysed once for all tests."""
+    return [run for path in paths for run in read(path)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def advice_is_found_once():
+    """What to change in a run does not depend on the report that says it."""
+    found = {}
+
+    def once(run):
+        if id(run) not in found:
+            found[id(run)] = advice_for(run), run  # which keeps the id the run's own
+        return found[id(run)][0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dashboard.report.page.advice_for", once)
+        yield
 
 
 @pytest.fixture
@@ -189,14 +204,14 @@ def test_the_time_axis_is_about_the_gap_and_about_the_token(hand_made):
 
 
 def test_a_run_directory_is_one_run_and_a_recording_of_several_is_several(tmp_path):
-    assert [run.key for run in runs_at(OURS)] == [path.name for path in OURS]
+    assert [run.key for run in runs_to_compare(OURS)] == [path.name for path in OURS]
     assert [run.name for run in runs_at([OURS[0] / "node"])] == [f"{OURS[0].name} · node"]
     with pytest.raises(UsageError, match=r"^7 runs .*: six-strategies · run sccc sequential, .* one to 6"):
-        runs_at([SIX])
+        runs_to_compare([SIX])
     formats.write(decode(tokens=1), tmp_path / "short")
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
     with pytest.raises(TraceError, match=r"broken\.sqlite"):
-        runs_at([OURS[0], tmp_path / "broken.sqlite"])
+        runs_to_compare([OURS[0], tmp_path / "broken.sqlite"])
 
 
 def test_the_command_writes_one_file_and_replaces_none(hand_made, tmp_path):

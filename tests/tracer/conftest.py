@@ -1,7 +1,5 @@
 """What several tests of the light recorder share."""
 
-import fcntl
-import os
 import tempfile
 from pathlib import Path
 
@@ -14,17 +12,8 @@ from tracer.recorders import cupti_library, cupti_run, light_folder, light_progr
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """The preloaded library, the fake driver and its programs: compiled once for all workers."""
-    ours = tmp_path_factory.mktemp("light")
-    all_workers = "PYTEST_XDIST_WORKER" in os.environ
-    shared = (tmp_path_factory.getbasetemp().parent if all_workers else ours) / "light-programs"
-    with open(f"{shared}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not shared.exists():
-            (half := shared.with_suffix(".half")).mkdir(exist_ok=True)
-            Build.compile(half)
-            half.rename(shared)
-    return Build.at(shared, ours / "rings")
+    """The preloaded library, the fake driver and its programs."""
+    return Build.into(tmp_path_factory.mktemp("light"))
 
 
 @pytest.fixture(scope="session")

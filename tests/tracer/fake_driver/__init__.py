@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.tracer.compiled_once import compiled_once
 from tracer.cli import main
 from tracer.recorders.light_ring import Ring, read_ring
-from tracer.recorders.native.compile import compile_library
+from tracer.recorders.native.compile import SOURCES, compile_library
 
 HERE = Path(__file__).parent
 
@@ -46,26 +47,21 @@ class Build:
         return cls(folder, rings)
 
     @staticmethod
-    def library(target: Path, flags: Sequence[str] = ()) -> Path:
-        """Compile the library alone."""
-        compile_library(target, compiler_or_skip(), flags)
-        return target
+    def library(folder: Path, flags: Sequence[str] = ()) -> Path:
+        """Compile the library alone, as light.so."""
+        compiler = compiler_or_skip()
+
+        def library(folder: Path) -> None:
+            compile_library(folder / "light.so", compiler, flags)
+
+        compiled_once(folder, library, [SOURCES], flags)
+        return folder / "light.so"
 
     @staticmethod
     def compile(folder: Path, flags: Sequence[str] = ()) -> None:
         """Compile all of it; flags are for the compiler."""
-        compiler = compiler_or_skip()
-        Build.library(folder / "light.so", flags)
-
-        def cc(*arguments: str | Path) -> None:
-            subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)
-
-        driver = folder / "libcuda.so.1"
-        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
-        cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
-        cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
-        for program in ("every", "scenes", "costs", "ranges", "sites"):
-            cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
+        Build.library(folder, flags)
+        compiled_once(folder, lambda made: _programs(made, flags), [HERE], flags)
 
     def environment(self, **extra: str) -> dict[str, str]:
         """What a program gets to run under the recorder."""
@@ -96,6 +92,21 @@ class Build:
         """The one ring of the last run."""
         (ring,) = self.read()
         return ring
+
+
+def _programs(folder: Path, flags: Sequence[str]) -> None:
+    """Compile the fake driver and its programs."""
+    compiler = compiler_or_skip()
+
+    def cc(*arguments: str | Path) -> None:
+        subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)
+
+    driver = folder / "libcuda.so.1"
+    cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
+    cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
+    cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
+    for program in ("every", "scenes", "costs", "ranges", "sites"):
+        cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
 
 
 def compiler_or_skip() -> str:
