@@ -49,6 +49,7 @@ PICTURES = {
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),
 }
 """Address, size of the window, the part that is taken (None for all), and what is there once the page is drawn."""
+PLACE = "return Object.values(document.querySelector(arguments[0]).getBoundingClientRect().toJSON())"
 REPORT = [f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("sccc", "saaas", "aaag")]
 
 
@@ -92,7 +93,10 @@ def take(
     page.get(address)
     for part in drawn:
         WebDriverWait(page, 30).until(expected.presence_of_element_located((By.CSS_SELECTOR, part)))
-    time.sleep(1)  # a graph's place is settled after its elements are there
+    place, before = None, [0]
+    while place != before:  # a graph's place is settled after its elements are there
+        time.sleep(1.5)
+        place, before = page.execute_script(PLACE, taken or "main"), place
     target = str(HERE / name)
     if taken is None:
         page.save_screenshot(target)

@@ -101,20 +101,21 @@ class Trace:
         return self._activities({name: self.tables[name] for name in tables})
 
     def _activities(self, parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        columns = ["start", "end", "device", "context", "stream", "correlation", "process"]
-        joined = pd.concat([frame[columns] for frame in parts.values()], ignore_index=True)
-        joined["name"] = _join_names([names_of(name, frame) for name, frame in parts.items()])
-        joined["bytes"] = np.concatenate(
-            [f["bytes"] if "bytes" in f else np.zeros(len(f), int) for f in parts.values()]
-        )
-        codes = np.repeat([DEVICE_TABLES.index(name) for name in parts], [len(frame) for frame in parts.values()])
-        joined["table"] = pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(list(DEVICE_TABLES)))
-        joined["collective"] = np.concatenate(
-            [collectives(f) if name == "kernels" else np.zeros(len(f), bool) for name, f in parts.items()]
-        )
-        if joined["start"].is_monotonic_increasing:
-            return joined
-        return joined.sort_values("start", kind="stable", ignore_index=True)
+        start = _joined([frame["start"].to_numpy() for frame in parts.values()])
+        order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+        sizes, dtype = [len(frame) for frame in parts.values()], pd.CategoricalDtype(list(DEVICE_TABLES))
+        codes, words = _join_names([names_of(name, frame) for name, frame in parts.items()])
+        table = np.repeat(np.array([DEVICE_TABLES.index(name) for name in parts], np.int8), sizes)
+        size = [f["bytes"].to_numpy() if "bytes" in f else np.zeros(len(f), np.int64) for f in parts.values()]
+        between = [collectives(f) if name == "kernels" else np.zeros(len(f), bool) for name, f in parts.items()]
+        columns: dict[str, Any] = {"start": start[order]}
+        for column in ("end", "device", "context", "stream", "correlation", "process"):
+            columns[column] = _joined([frame[column].to_numpy() for frame in parts.values()])[order]
+        columns["name"] = pd.Categorical.from_codes(codes[order], words, validate=False)
+        columns["bytes"] = _joined(size)[order]
+        columns["table"] = pd.Categorical.from_codes(table[order], dtype=dtype, validate=False)
+        columns["collective"] = _joined(between)[order]
+        return pd.DataFrame(columns, copy=False)
 
     def compute(self) -> pd.DataFrame:
         """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
@@ -217,8 +218,14 @@ def names_of(table: str, frame: pd.DataFrame) -> Names:
     return np.asarray(codes, dtype=np.int64), [RUN if graph == MISSING else f"graph {graph}" for graph in graphs]
 
 
-def _join_names(parts: list[Names]) -> pd.Categorical:
+def _join_names(parts: list[Names]) -> tuple[NDArray[np.int64], pd.Index]:
     offsets = np.cumsum([0, *(len(words) for _, words in parts)])
     codes = np.concatenate([codes + offset for (codes, _), offset in zip(parts, offsets, strict=False)])
     index, categories = pd.factorize(np.array([word for _, words in parts for word in words], dtype=object))
-    return pd.Categorical.from_codes(index[codes], categories=pd.Index(categories, dtype="str"))
+    return np.asarray(index[codes], dtype=np.int64), pd.Index(categories, dtype="str")
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The arrays one behind the other; if all but one are empty, that one."""
+    filled = [part for part in parts if len(part)]
+    return filled[0] if len(filled) == 1 else np.concatenate(parts)

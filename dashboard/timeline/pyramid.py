@@ -23,6 +23,8 @@ FEW: Final = 1 << 15
 _SPARING: Final = 16  # least events per bin of the narrowest level: narrower bins would outweigh them
 _BEYOND: Final = 3  # levels wider than the whole row, for zooming out
 
+_NO_ROWS: Final = np.zeros(0, np.int64)
+
 Positions = NDArray[np.int32]
 
 
@@ -112,20 +114,24 @@ def _cut(level: Level, exact: Ints | Positions, low: int, high: int) -> Detail:
 
 
 def _levels(start: Ints, end: Ints) -> Iterator[Level]:
-    most = len(start) // _SPARING
+    most, longest = len(start) // _SPARING, int((end - start).max())
     for shift in range(int(end.max() - start[0]).bit_length() + _BEYOND, -1, -1):
-        level = _level(start, end, 0, len(start), shift, most)
+        level = _level(start, end, 0, len(start), shift, most, longest)
         if len(level.number) > most or len(level.long) > most:
             return
         yield level
 
 
-def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int) -> Level:
-    """The bins of 2^shift ns of the events `first` to `last`; of more than `most`, only the first ones."""
+def _level(
+    start: Ints, end: Ints, first: int, last: int, shift: int, most: int, longest_ns: int | None = None
+) -> Level:
+    """The bins of 2^shift ns of the events `first` to `last`, none longer than `longest_ns`; of more than `most`, only
+    the first ones."""
     number, busy = np.empty(most + 2, np.int64), np.zeros(most + 2, np.int64)
     count, longest = np.zeros(most + 2, np.int32), np.empty(most + 2, np.int32)
     used = _merge(start, end, first, last, shift, number, busy, count, longest)
-    long = first + np.flatnonzero(end[first:last] - start[first:last] >= 1 << shift)
+    has_long = longest_ns is None or longest_ns >= 1 << shift
+    long = first + np.flatnonzero(end[first:last] - start[first:last] >= 1 << shift) if has_long else _NO_ROWS
     kept = slice(used)
     return Level(
         shift, number[kept].copy(), busy[kept].copy(), count[kept].copy(), longest[kept].copy(), long.astype(np.int32)

@@ -41,7 +41,8 @@ return {
   gaps: (gd.layout.annotations || []).filter(a => a.name === 'gap').map(a => a.text),
   marks: marks,
   painted: document.querySelectorAll('#timeline .barlayer path').length,
-  hovers: gd.data.filter(t => t.name === 'kernel').flatMap(t => t.hovertext),
+  hovers: gd.data.filter(t => t.name === 'kernel').flatMap(
+    t => [t.hovertext].flat().map(text => t.hovertemplate.replace('%{hovertext}', () => text))),
   ink: gd._fullLayout.font.color,
 };
 """

@@ -75,7 +75,8 @@ if (!gd || !gd._fullLayout) return null;
 const {xaxis, yaxis} = gd._fullLayout;
 for (const t of gd._fullData.filter(t => t.name === 'kernel'))
   for (let i = 0; i < t.x.length; i++)
-    if (t.hovertext[i].includes(arguments[0])) return [xaxis.l2p(t.base[i] + t.x[i] / 2), yaxis.l2p(t.y[i])];
+    if (t.hovertemplate.replace("%{hovertext}", () => [t.hovertext].flat().at(i) ?? t.hovertext).includes(arguments[0]))
+      return [xaxis.l2p(t.base[i] + t.x[i] / 2), yaxis.l2p(t.y[i])];
 """
 
 

@@ -1,11 +1,11 @@
-"""Numbers of rows: as those of `pandas.factorize`, and for no rows at all."""
+"""Numbers and groups of rows: as those of pandas, and for no rows at all."""
 
 import numpy as np
 import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.rows import numbered
+from tracer.rows import groups_of, numbered, runs_of
 
 ROWS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1), st.integers(0, 1)), max_size=12)
 
@@ -21,3 +21,15 @@ def test_equal_rows_have_the_same_number(rows: list[tuple[int, int, int]]) -> No
 def test_columns_are_taken_by_position() -> None:
     codes, distinct = numbered(pd.Series([5, 5, 6], index=[9, 8, 7]), pd.Series([1, 1, 1]))
     assert (codes.tolist(), distinct) == ([0, 0, 1], [(5, 1), (6, 1)])
+
+
+@given(ROWS)
+def test_groups_and_runs_are_those_of_equal_rows(rows: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([row[i] for row in rows], np.int64) for i in range(3)]
+    frame = pd.DataFrame(dict(zip("abc", columns, strict=True)))
+    number, count = groups_of(frame, list("abc"))
+    assert count == len(set(rows)) == len(set(number.tolist()))
+    assert len({(row, int(n)) for row, n in zip(rows, number, strict=True)}) == count
+    order, first = runs_of(frame, list("abc"))
+    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert [rows[at] for at in order[first]] == sorted(set(rows))

@@ -25,6 +25,7 @@ from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
@@ -230,7 +231,8 @@ def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
     """How the compute of the steps was traced: whole graphs, graph nodes, or no CUDA graphs at all."""
     if (compute["table"] == "graph_launches").any():
         return "graph"
-    return "node" if of_graph_launches(trace).any() else "none"
+    has_nodes = (trace["kernels"]["graph_node"] != MISSING).any()
+    return "node" if has_nodes or of_graph_launches(trace).any() else "none"
 
 
 def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
@@ -272,10 +274,10 @@ def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None,
     if left is None or by_rate is None:
         remedy = unknown
     elif by_rate.gap_us is not None:
-        remedy = f"without it the gap is {by_rate.gap_us['p50']:.1f} µs (p50)"
+        remedy = f"without it the gap is {by_rate.gap_us['p50']:,.1f} µs (p50)"
     else:
         remedy = (
-            f"without it {left['p50']:.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:.1f} to "
-            f"{by_rate.bounds[1]:.1f} µs are the gap; the rate does not determine how much"
+            f"without it {left['p50']:,.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
+            f"{by_rate.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
         )
     return f"{known_of(level, source)}; {remedy}"

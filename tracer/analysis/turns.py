@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BEGIN_CAPTURE
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
-from tracer.schema import MISSING
+from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -76,17 +76,23 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with the device work that each issued: code (numbers the kernel or graph that it launched first, per
     device) and lane (numbers its stream), MISSING if unknown, and busy (ns, of everything it launched)."""
-    kernels, columns = trace["kernels"], ["process", "correlation", "device", "stream", "start", "end", "graph"]
-    tables = (kernels[columns].assign(name=kernels["name"].cat.codes), trace["graph_launches"][columns])
-    done = pd.concat(tables, ignore_index=True).fillna({"name": MISSING})
-    done.loc[done["graph"] >= 0, "name"] = MISSING
-    done["call"] = match_rows(calls, done)
-    done = done[done["call"] >= 0]
-    first = done.drop_duplicates("call").set_index("call")
+    busy, made = np.zeros(len(calls)), []
+    for name in COMPUTE_TABLES:
+        table = trace[name]
+        call = match_rows(calls, table)
+        rows = np.flatnonzero(call >= 0)
+        length = table["end"].to_numpy() - table["start"].to_numpy()
+        busy += np.bincount(call[rows], length[rows], minlength=len(calls))
+        first_of = np.full(len(calls), -1)
+        first_of[call[rows][::-1]] = rows[::-1]  # of several assignments the last stays
+        part = table.iloc[first_of[first_of >= 0]]
+        number = part["name"].cat.codes.to_numpy(np.int64) if name == "kernels" else MISSING
+        made.append(part[["device", "stream", "graph"]].assign(name=number, call=np.flatnonzero(first_of >= 0)))
+    first = pd.concat(made).drop_duplicates("call").set_index("call")
+    first["name"] = first["name"].where(first["graph"] < 0, MISSING)
     named = (first["graph"] >= 0) | (first["name"] >= 0)
     code = first.groupby(["graph", "name", "device"]).ngroup().where(named, MISSING)
     known = pd.DataFrame({"code": code, "lane": first.groupby(["device", "stream"]).ngroup()})
-    busy = np.bincount(done["call"], done["end"] - done["start"], minlength=len(calls))
     known = known.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
     return pd.concat([calls.reset_index(drop=True), known], axis=1)
 

@@ -20,14 +20,15 @@ IDLE: list[dict[str, Any]] = [
 
 EAGER: list[dict[str, Any]] = [
     words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
-    | {"minWidth": 200, "flex": 3},
-    words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 140, "flex": 2},
-    words("where", "Where", 150),
+    | {"minWidth": 300, "flex": 3, "valueFormatter": {"function": "middleCut(params.value, 44)"}},
+    words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
+    words("where", "Where", 128),
     number("per_step", "A step", ",.2f", 84, "Mean launches per step"),
-    number("hole_us", "Idle before it, µs a step", ",.1f", 150, "While nothing runs on its device, as recorded"),
+    number("hole_us", "Idle before it, µs a step", ",.1f", 172, "While nothing runs on its device, as recorded"),
     number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
     number("gain", "In the graph", "+.1%", 110, "Predicted; no margin, as no such change was measured"),
-    words("why", "Why not predicted", 200) | {"minWidth": 120, "flex": 1},
+    words("why", "Why not predicted", 260)
+    | {"minWidth": 260, "flex": 2, "valueFormatter": {"function": "middleCut(params.value, 36)"}},
 ]
 
 HOST: list[dict[str, Any]] = [

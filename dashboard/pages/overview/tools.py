@@ -70,11 +70,11 @@ def above() -> list[Any]:
     return [
         html.Div(
             [
-                _field("find", f"Search, such as {HINT}"),
+                _field("find", "Search", f"Search, such as {HINT}"),
                 _step("find-back", "‹", "Match before"),
                 _step("find-on", "›", "Next match"),
                 html.Span(id="found", role="status", className="hint"),
-                _field("go", "Go to 17, 1.5 ms, > 100 µs"),
+                _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
                 _step("go-back", "‹", "Gap before", disabled=False),
                 _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
                 html.Span(id="gone", role="status", className="hint"),
@@ -85,7 +85,7 @@ def above() -> list[Any]:
         html.Details(
             [
                 html.Summary("Rows", id="rows-open"),
-                html.Div([_field("only", "Only rows named")], className="bar"),
+                html.Div([_field("only", "Only rows named", "Only rows named")], className="bar"),
                 html.Div(id="row-list"),
             ],
             className="rows",
@@ -306,9 +306,9 @@ def _keys() -> html.Dialog:
     return html.Dialog([html.H2(title), html.Dl(parts), is_on, close], id="keys", className="keys", **named(title))
 
 
-def _field(key: str, label: str) -> html.Label:
-    field = text_field(key, _DELAY, type="search", placeholder=label)
-    return html.Label([html.Span(label, className="unseen"), field])
+def _field(key: str, brief: str, label: str) -> html.Label:
+    field = text_field(key, _DELAY, type="search", placeholder=brief)
+    return html.Label([html.Span(label, className="unseen"), field], title=label)
 
 
 def _step(key: str, text: str, label: str, disabled: bool = True) -> html.Button:

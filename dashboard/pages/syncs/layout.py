@@ -18,7 +18,7 @@ _SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
 COLUMNS: list[dict[str, Any]] = [
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("what", "Wait", 116, "A sync, a blocking copy, or a polling loop"),
-    number("gain", "Tokens/s without it", "", 155, "Predicted; the most expensive sync is first")
+    number("gain", "Tokens/s without it", "", 172, "Predicted; the most expensive sync is first")
     | {"valueFormatter": _GAIN, "initialSort": "desc"},
     words("margin", "Model margin", 148, "Of the prediction") | {"type": "rightAligned", "sortable": False},
     number("gap_us", "Gap, µs", "", 84, "Predicted change of the median gap") | {"valueFormatter": _GAP},

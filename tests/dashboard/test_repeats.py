@@ -1,0 +1,40 @@
+"""What the marks of a trace repeat is sent once."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.figures.repeats import hover, width
+
+TEMPLATE = "<b>%{hovertext}</b><extra></extra>"
+
+
+def shown(of):
+    """The hovers as Plotly fills them in."""
+    texts = [of["hovertext"]] if isinstance(of["hovertext"], str) else of["hovertext"]
+    return [of["hovertemplate"].replace("%{hovertext}", text, 1) for text in texts]
+
+
+@given(st.lists(st.text("ab <>%{}…", max_size=12), min_size=1))
+def test_hovers_read_as_if_each_were_sent_whole(texts):
+    whole = [TEMPLATE.replace("%{hovertext}", text) for text in texts]
+    found = shown(hover(texts, TEMPLATE))
+    assert found == (whole[:1] if len(set(texts)) == 1 else whole)
+
+
+def test_what_all_texts_share_is_sent_once():
+    texts = [f"<b>idle: {n} µs</b><br>until rms_norm_f32" for n in (2, 31, 7)]
+    assert hover(texts, "%{hovertext}") == {
+        "hovertext": ["2", "31", "7"], "hovertemplate": "<b>idle: %{hovertext} µs</b><br>until rms_norm_f32",
+    }  # fmt: skip
+    assert hover(["gemm"] * 3, TEMPLATE) == {"hovertext": "gemm", "hovertemplate": TEMPLATE}
+
+
+def test_a_text_that_a_template_would_fill_in_stays_in_the_texts():
+    texts = ["%{x} 1", "%{x} 2"]
+    assert hover(texts, TEMPLATE) == {"hovertext": texts, "hovertemplate": TEMPLATE}
+
+
+def test_bars_of_one_width_send_it_once():
+    assert width(np.array([18.0, 18.0])) == 18.0
+    assert width(np.array([18.0, 24.0])).tolist() == [18.0, 24.0]
