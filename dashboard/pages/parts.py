@@ -23,6 +23,7 @@ NO_RECORDINGS: Final = (
     "and show them, or recordings of Nsight Systems:\nintertoken dashboard runs"
 )
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
+_POLL_MS, _PAUSED_MS = 700, 600_000
 _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
@@ -31,6 +32,20 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
     """A section with a title and controls or a hint beside it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
+
+
+def poll(key: str) -> dcc.Interval:
+    """What makes a page ask again for answers that are still being computed, while it is not disabled."""
+    return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
+
+
+def asking(key: str) -> list[tuple[Output, int, int]]:
+    """`running` of a callback that `poll` triggers: it is not triggered again before its answer is there.
+
+    Dash drops an answer if its callback was triggered again since, so answers slower than the interval would never be
+    shown.
+    """
+    return [(Output(key, "interval"), _PAUSED_MS, _POLL_MS)]
 
 
 def digest(shown: Any) -> str:

@@ -15,7 +15,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.flame import flame_figure, flame_height, flame_text
 from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.table import known
 from dashboard.predictions import Sites, advice_of, sites_of
 from dashboard.rates import NoRate, rate_of, text_of
@@ -106,6 +106,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         State("progress", "data"),
         prevent_initial_call=True,
+        running=asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)

@@ -7,9 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import chart, choice, csv_file, number, rate_field, section, table_of, words
-
-_POLL_MS = 700
+from dashboard.pages.parts import chart, choice, csv_file, number, poll, rate_field, section, table_of, words
 
 IDLE: list[dict[str, Any]] = [
     number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function, callees excluded"),
@@ -52,7 +50,7 @@ CALLS: list[dict[str, Any]] = [
 def sections() -> list[Any]:
     """The sections of the page."""
     return [
-        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        poll("poll"),
         dcc.Store(id="progress"),
         section(
             "What to change",

@@ -33,6 +33,7 @@ from dashboard.pages.overview import (
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height
 from dashboard.pages.overview.table import rows as rows_of
+from dashboard.pages.parts import asking
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
@@ -86,6 +87,7 @@ def _table(app: Dash, store: RunStore) -> None:
         State("url", "search"),
         State("view", "data"),
         State("arrived", "data"),
+        running=asking("reading"),
     )
     def load(
         _: Any, asks: int | None, before: int | None, search: str | None, data: Any, there: list[str] | None

@@ -13,7 +13,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
 from dashboard.frame import named
-from dashboard.pages.parts import HIDDEN, SHOWN
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
 from dashboard.pages.syncs.table import known
 from dashboard.run import Run
 from dashboard.store import RunStore
@@ -35,7 +35,7 @@ def section(*below: Any) -> html.Section:
     return html.Section(
         [
             dcc.Store(id="compared"),
-            dcc.Interval(id="compare-poll", interval=400, disabled=True),
+            poll("compare-poll"),
             html.Div(
                 [
                     html.H2("Summary", className="unseen"),
@@ -95,6 +95,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         State("compared", "data"),
         prevent_initial_call=True,
+        running=asking("compare-poll"),
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)

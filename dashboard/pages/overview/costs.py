@@ -11,10 +11,11 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 import pandas as pd
-from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
+from dashboard.pages.parts import asking, poll
 from dashboard.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.run import Run
 from dashboard.store import RunStore
@@ -31,15 +32,13 @@ from tracer.errors import IntertokenError, printable
 from tracer.signed import percent
 from tracer.trace import Trace
 
-_POLL_MS: Final = 700
 _MOST_EVENTS: Final = 500_000  # in recordings whose paths are found within seconds
 _WAITED: Final = "Computing slack and gain …"
 
 
 def below() -> list[Any]:
     """The place of the details."""
-    poll = dcc.Interval(id="cost-poll", interval=_POLL_MS, disabled=True)
-    return [poll, html.Div(id="cost", role="status", className="picked")]
+    return [poll("cost-poll"), html.Div(id="cost", role="status", className="picked")]
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -53,6 +52,7 @@ def register(app: Dash, store: RunStore) -> None:
         Input("cost-poll", "n_intervals"),
         State("view", "data"),
         prevent_initial_call=True,
+        running=asking("cost-poll"),
     )
     def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> tuple[list[Any], bool]:
         said, pending = cost_of(store, View.from_data(data))

@@ -10,6 +10,7 @@ from dash import dcc, html
 from dashboard.frame import named
 from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
+from dashboard.pages.parts import poll
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
 from tracer.analysis.holes import PLACES
@@ -38,7 +39,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": Fal
 def sections() -> list[Any]:
     """The page's elements."""
     stores = [*(dcc.Store(id=key) for key in ("listed", "arrived", "drawn")),
-              dcc.Interval(id="reading", interval=1000, disabled=True)]  # fmt: skip
+              poll("reading")]  # fmt: skip
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
     return [*stores, *tools.stores(), *ahead.stores(), *shown]
 

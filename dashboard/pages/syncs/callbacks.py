@@ -13,7 +13,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
 from dashboard.pages.one_run import keep_run
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
@@ -53,6 +53,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         State("progress", "data"),
         prevent_initial_call=True,
+        running=asking("poll"),
     )
     def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)

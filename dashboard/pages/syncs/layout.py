@@ -7,9 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words, wrapped
-
-_POLL_MS = 700
+from dashboard.pages.parts import choice, csv_file, links, number, poll, section, table_of, words, wrapped
 
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}
 _GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_text"}
@@ -52,7 +50,7 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def sections() -> list[Any]:
     """The page's elements."""
     return [
-        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        poll("poll"),
         dcc.Store(id="progress"),
         section(
             "Syncs of a token",

@@ -17,7 +17,7 @@ from dashboard.pages.opening import opened_at_once
 from dashboard.pages.overview.events import Event
 from dashboard.pages.overview.events import after as moved
 from dashboard.pages.overview.layout import MOVES
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_of_lines
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, run_options, table_of_lines
 from dashboard.pages.presses import done
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
@@ -189,6 +189,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         State("progress", "data"),
         prevent_initial_call=True,
+        running=asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         if screen is None:

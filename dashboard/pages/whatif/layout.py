@@ -8,16 +8,14 @@ from dash import dcc, html
 
 from dashboard.frame import named
 from dashboard.pages.overview.layout import MOVES, legend
-from dashboard.pages.parts import chart, choice, rate_field, section, text_field
+from dashboard.pages.parts import chart, choice, poll, rate_field, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
-
-_POLL_MS = 500
 
 
 def sections() -> list[Any]:
     """The page's elements."""
     return [
-        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        poll("poll"),
         dcc.Store(id="progress"),
         section(
             "What if",
