@@ -58,7 +58,7 @@ def test_the_straggler_is_named_and_the_others_wait() -> None:
     assert report.waited_for == {"process": 110, "thread": 111, "device": 1}
     assert report.waiting is not None
     assert report.waiting.table["last"].tolist() == [0, 5, 0]
-    assert any("wait for that on device 1" in note for note in report.notes)
+    assert any("wait for the one on device 1" in note for note in report.notes)
 
 
 def test_compute_communication_others_and_idle_are_the_window() -> None:
@@ -173,4 +173,4 @@ def test_the_commands_say_it(tmp_path: Path) -> None:
         assert [row["waiting_us"] for row in facts["ranks"]] == [2.4, 0]
         shown = CliRunner().invoke(command, [str(path)]).output
         assert "communicates" in shown
-        assert "wait for that on device 1" in " ".join(shown.split())
+        assert "wait for the one on device 1" in " ".join(shown.split())
