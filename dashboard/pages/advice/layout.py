@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import chart, choice, csv_file, number, poll, rate_field, section, table_of, words
+from dashboard.pages.parts import chart, choice, csv_file, number, poll, rate_field, section, table_of, words, wrapped
 
 IDLE: list[dict[str, Any]] = [
     number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function, callees excluded"),
@@ -25,8 +25,7 @@ EAGER: list[dict[str, Any]] = [
     number("hole_us", "Idle before it, µs a step", ",.1f", 172, "While nothing runs on its device, as recorded"),
     number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
     number("gain", "In the graph", "+.1%", 110, "Predicted; no margin, as no such change was measured"),
-    words("why", "Why not predicted", 260)
-    | {"minWidth": 260, "flex": 2, "valueFormatter": {"function": "middleCut(params.value, 36)"}},
+    wrapped("why", "Why not predicted", 260) | {"minWidth": 260, "flex": 2},
 ]
 
 HOST: list[dict[str, Any]] = [

@@ -81,11 +81,11 @@ def fields_of(edit: Edit) -> dict[str, Any]:
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
-    """The rows of the table of eager launches."""
+    """The rows of the table of eager launches. The reason for no prediction omits the kernel, which has a column."""
     return [
         asdict(one)
         | {"gain": None if one.speedup is None else one.speedup - 1}
-        | _plain(asdict(one), ["kernel", "operator", "why"])
+        | _plain(asdict(one) | {"why": one.why.split(" into the graph: ")[-1]}, ["kernel", "operator", "why"])
         for one in eager
     ]
 
