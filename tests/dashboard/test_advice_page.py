@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from dashboard.figures.flame import pieces_of
+from dashboard.pages.advice import callbacks
 from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import fields_of, more_edits
 from dashboard.pages.whatif.edits import edits_for
@@ -149,6 +151,21 @@ def test_the_rate_is_given_on_the_page(browser, tmp_path):
         field.send_keys(Keys.BACKSPACE * 2, "748.7", Keys.ENTER)
         until(browser, lambda: "Largest predicted gain" in said(), "advice")
         assert "748.7" in browser.current_url
+
+
+@pytest.mark.browser
+def test_answers_slower_than_the_poll_are_drawn(browser, tmp_path, monkeypatch):
+    """Dash drops the answer of a callback that was triggered again meanwhile."""
+    shutil.copytree(TRACED, tmp_path / "runs" / "one")
+
+    def slowly(*arguments):
+        time.sleep(2)
+        return in_words(*arguments)
+
+    monkeypatch.setattr(callbacks, "in_words", slowly)
+    with served(tmp_path / "runs") as address:
+        browser.get(address + "advice/?run=one")
+        until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)
 
 
 @pytest.mark.browser
