@@ -7,10 +7,13 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "../../../tracer/recorders/native/calls.h"
 
+enum { RETURN = 0xc3 /* x86-64 */ };
 enum { ROUNDS = 200, CALLS_A_ROUND = 500 };
 
 #define GET(name, params) Result(*name) params = (Result(*) params)dlsym(driver, #name)
@@ -33,17 +36,24 @@ static double now(void) {
         printf("%s %.1f\n", name, least);                                                                             \
     } while (0)
 
-enum { COLD_CALLS = 4000, USED_BYTES = 1 << 21, LINE = 64 };
+enum { COLD_CALLS = 1000, USED_BYTES = 1 << 23, CODE_BYTES = 1 << 22, LINE = 64 };
 
 static int rises(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* Evicts what the last call left in the first- and second-level caches. */
+/* Evicts what the last call left in the first- and second-level caches, and in the buffers of translated addresses. */
 static void use_memory(void) {
     static volatile unsigned char used[USED_BYTES];
+    static char *code;
+    if (!code) {
+        code = mmap(NULL, CODE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(code, RETURN, CODE_BYTES);
+        mprotect(code, CODE_BYTES, PROT_READ | PROT_EXEC);
+    }
     for (size_t at = 0; at < USED_BYTES; at += LINE) used[at]++;
+    for (size_t at = 0; at < CODE_BYTES; at += 33 * LINE) ((void (*)(void))(code + at))();
 }
 
 #define MEASURE_COLD(name, call)                                                                                      \

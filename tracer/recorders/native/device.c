@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hot.h"
 #include "interpose.h"
 #include "stamps.h"
 
@@ -58,14 +59,14 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
  * ends, whatever that costs, and none inside. */
 #define BUDGET 0.3
 
-static Driver driver;
-static int has_driver;
-static _Atomic int is_found;
+HOT_DATA static Driver driver;
+HOT_DATA static int has_driver;
+HOT_DATA static _Atomic int is_found;
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
-Device devices[CONTEXTS];
+HOT_DATA Device devices[CONTEXTS];
 static _Atomic uint8_t tried[CONTEXTS]; /* whether loading the kernel was tried */
-static _Atomic unsigned devices_known, generation = 1;
+HOT_DATA static _Atomic unsigned devices_known, generation = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Context context;
@@ -73,7 +74,7 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     uint8_t device;
 } mine;
 
-static void find_driver(void) {
+COLD static void find_driver(void) {
     const char *wish = getenv("INTERTOKEN_LIGHT_STAMPS"); /* all (default), graphs or none */
     int graphs = !wish || strcmp(wish, "none") != 0;
     int runs = graphs && (!wish || strcmp(wish, "graphs") != 0);
@@ -92,7 +93,7 @@ static void find_driver(void) {
     atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 
-const Driver *device_driver(void) {
+HOT const Driver *device_driver(void) {
     if (!atomic_load_explicit(&is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
     return &driver;
 }
@@ -105,7 +106,7 @@ void device_fork(void) {
     atomic_fetch_add(&generation, 1u);
 }
 
-static uint8_t new_device(Context context) {
+COLD static uint8_t new_device(Context context) {
     pthread_mutex_lock(&lock);
     unsigned at = 0, count = atomic_load(&devices_known);
     while (at < count && devices[at].context != context) at++;
@@ -127,7 +128,7 @@ static uint8_t new_device(Context context) {
     return (uint8_t)at;
 }
 
-uint8_t device_context(void) {
+HOT uint8_t device_context(void) {
     Context context = NULL;
     device_driver();
     if (!has_driver || driver.cuCtxGetCurrent(&context) || !context) return NO_CONTEXT;
@@ -140,7 +141,7 @@ uint8_t device_context(void) {
     return mine.device;
 }
 
-unsigned device_count(void) { return atomic_load_explicit(&devices_known, memory_order_acquire); }
+HOT unsigned device_count(void) { return atomic_load_explicit(&devices_known, memory_order_acquire); }
 
 uint8_t device_of(Context context) {
     if (!context) return device_context();

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "device.h"
+#include "hot.h"
 #include "interpose.h"
 #include "stamps.h"
 
@@ -243,7 +244,7 @@ Result cuGraphExecDestroy(Exec x) {
     return result;
 }
 
-static Result launch(enum Call call, Exec exec, Stream stream, int own) {
+HOT static Result launch(enum Call call, Exec exec, Stream stream, int own) {
     Result (*real)(Exec, Stream) = (Result(*)(Exec, Stream))real_call(call);
     if (!real) return ERROR_NOT_SUPPORTED;
     if (!ring_there()) return real(exec, stream);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cupti.h"
+#include "hot.h"
 
 typedef struct {
     const char *name, *symbol;
@@ -18,7 +19,7 @@ static const Entry entries[] = {
 #undef CALL
 };
 
-_Atomic(void *) real_calls[CALL_COUNT];
+HOT_DATA _Atomic(void *) real_calls[CALL_COUNT];
 
 typedef void *(*Dlsym)(void *, const char *);
 typedef void *(*Dlvsym)(void *, const char *, const char *);

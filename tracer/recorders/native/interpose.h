@@ -10,7 +10,7 @@
 /* The function that a call reaches without us: the driver's, or that of another interposing library loaded after ours;
  * NULL without a driver. */
 extern _Atomic(void *) real_calls[CALL_COUNT];
-void *interpose_find(enum Call call);
+void *interpose_find(enum Call call) __attribute__((cold));
 
 static inline void *real_call(enum Call call) {
     void *found = atomic_load_explicit(&real_calls[call], memory_order_acquire);

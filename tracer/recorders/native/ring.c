@@ -18,6 +18,7 @@
 #include "cupti.h"
 #include "device.h"
 #include "files.h"
+#include "hot.h"
 #include "interpose.h"
 #include "sites.h"
 #include "stamps.h"
@@ -29,7 +30,7 @@ enum { APART_NS = 50000000 };
 enum { COMM = 17 /* including the newline */ };
 #define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
-Ring ring;
+HOT_DATA Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char program[64]; /* saved early: a title that the program sets later overwrites argv */
 static int is_programs;  /* whether the program controls the window */
@@ -50,10 +51,9 @@ static const char names[] =
 _Static_assert(sizeof names <= NAMES_BYTES, "the names fit their place");
 _Static_assert(HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) <= RECORDS_AT, "what precedes the records does, too");
 
-uint32_t ring_thread(void) {
-    if (!thread) thread = (uint32_t)syscall(SYS_gettid);
-    return thread;
-}
+COLD static uint32_t number_thread(void) { return thread = (uint32_t)syscall(SYS_gettid); }
+
+HOT uint32_t ring_thread(void) { return thread ? thread : number_thread(); }
 
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
@@ -101,7 +101,7 @@ static int counter_is_even(void) {
 /* The first pair is kept, so that the pairs span the whole time; the others are overwritten in turn. */
 static Pair *pair_of(uint32_t number) { return &ring.pairs[number < 1 ? 0 : 1 + (number - 1) % (PAIRS - 1)]; }
 
-static void write_pair(Pair *pair) {
+COLD static void write_pair(Pair *pair) {
     uint64_t before = 0, after = UINT64_MAX;
     int64_t monotonic = 0;
     for (int tries = 0; tries < 4; tries++) { /* take the closest: the thread may be preempted in between */
@@ -229,9 +229,16 @@ void ring_switch(int on) {
     if (is_programs && (turn & 1) == (uint32_t)on) atomic_compare_exchange_strong(&ring.header->turns, &turn, turn + 1);
 }
 
-void ring_write(Record *from) {
+/* The pairs lie as far apart as at least `ticks_apart`. */
+COLD static void write_next_pair(int64_t now) {
+    int64_t next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
+    if (now > next && atomic_compare_exchange_strong(&ring.next_pair, &next, now + ring.ticks_apart))
+        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u)));
+}
+
+HOT void ring_write(Record *from) {
     enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
-    from->thread = ring_thread() | (from->call < CALL_COUNT ? sites_here() : 0);
+    from->thread = ring_thread() | (sites_wanted && from->call < CALL_COUNT ? sites_here() : 0);
     Header *header = ring.header;
     uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
     Record *to = &ring.records[number & ring.mask];
@@ -241,7 +248,6 @@ void ring_write(Record *from) {
     for (size_t i = 1; i < WORDS; i++)
         __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
     atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
-    int64_t end = (int64_t)from->end, next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
-    if (end > next && atomic_compare_exchange_strong(&ring.next_pair, &next, end + ring.ticks_apart))
-        write_pair(pair_of(atomic_fetch_add(&header->pairs_written, 1u)));
+    int64_t end = (int64_t)from->end;
+    if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed)) write_next_pair(end);
 }

@@ -129,7 +129,7 @@ _Static_assert(sizeof(Ring) == 64, "a cache line");
 extern Ring ring;
 
 /* Create the ring of this process at its first CUDA call; returns whether there is one. */
-int ring_ready(void);
+int ring_ready(void) __attribute__((cold));
 
 /* Announce a program that could be recorded, with a line in the file `programs`. */
 void ring_announce(void);

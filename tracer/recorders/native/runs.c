@@ -17,6 +17,7 @@
  */
 #include <pthread.h>
 
+#include "hot.h"
 #include "interpose.h"
 #include "samples.h"
 #include "stamps.h"
@@ -42,11 +43,10 @@ typedef struct {
     Run runs[RUNS];
 } Runs;
 
-static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
-static _Atomic uint32_t given;
-static _Atomic uint32_t waits = 1; /* number of waits plus one */
-
-static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
+HOT_DATA static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
+HOT_DATA static _Atomic uint32_t given;
+HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
+HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
 
@@ -91,13 +91,13 @@ static int reaches(uint64_t key, Stream *on) {
 
 static uint32_t number_of(const Run *run) { return atomic_load_explicit(&run->number, memory_order_relaxed); }
 
-int stamps_runs_now(Stream stream) {
+HOT int stamps_runs_now(Stream stream) {
     int status = CAPTURE_NONE;
     const Driver *driver = device_driver();
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
-static int launch(KernelNode kernel, Stream stream) {
+COLD static int launch(KernelNode kernel, Stream stream) {
     Result (*real)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
                    void **) = real_call(CALL_cuLaunchKernel);
     if (real && real(kernel.function, 1, 1, 1, 1, 1, 1, 0, stream, kernel.parameters, NULL) == SUCCESS) return 1;
@@ -111,7 +111,7 @@ static int put(const Device *device, Stream stream, uint32_t number, unsigned ki
 }
 
 /* Open all gates of a context. */
-static void open_gates(uint8_t context) {
+HOT static void open_gates(uint8_t context) {
     Device *device = &devices[context];
     uint64_t gates = atomic_load_explicit(&device->gates, memory_order_relaxed);
     if (gates == atomic_load_explicit(&device->open_gates, memory_order_relaxed) || !device->opened) return;
@@ -121,7 +121,7 @@ static void open_gates(uint8_t context) {
 
 /* A part of a run is launched: open its gate. If it is already open, the stamps are late; one stamp too many marks
  * this. */
-static void end_part(uint8_t context, Run *run, Stream on) {
+COLD static void end_part(uint8_t context, Run *run, Stream on) {
     _Atomic uint64_t *opened = devices[context].opened;
     if (!run->gate) return;
     int is_late = atomic_load(&opened[0]) >= run->gate || atomic_load(&opened[1]) >= run->gate;
@@ -131,7 +131,7 @@ static void end_part(uint8_t context, Run *run, Stream on) {
 }
 
 /* Close an open run, with a tail if `has_tail` and it has stamps. */
-static void end_run(uint8_t context, Run *run, int has_tail) {
+HOT static void end_run(uint8_t context, Run *run, int has_tail) {
     Stream on;
     int entered = -1, is_put = 0, writes = run->has_stamps || run->gate;
     if (writes && has_tail && run->turn == ring_turn() && reaches(run->key, &on)) entered = device_enter(context);
@@ -154,7 +154,7 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
 }
 
 /* End the open runs of a context, or only that of one stream. */
-static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
+HOT static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
     Runs *all = &contexts[context];
     if (!atomic_load(&all->open) || !lock(all)) return;
     for (Run *run = all->runs; run < all->runs + all->used; run++)
@@ -163,7 +163,7 @@ static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
 }
 
 /* The same for a stream, whose context may differ from the thread's unless it is a default stream. */
-static void end_stream(uint8_t context, Stream on, int has_tail) {
+HOT static void end_stream(uint8_t context, Stream on, int has_tail) {
     uint64_t key = key_of(on);
     int is_default = (uintptr_t)on <= OWN;
     for (unsigned at = 0, count = device_count(); at < count; at++)
@@ -171,7 +171,7 @@ static void end_stream(uint8_t context, Stream on, int has_tail) {
 }
 
 /* The slot of a stream; if it has none, that of another stream, whose run is closed first if all are open. */
-static Run *place_of(uint8_t context, uint64_t key) {
+HOT static Run *place_of(uint8_t context, uint64_t key) {
     Runs *all = &contexts[context];
     Run *run = all->runs;
     for (; run < all->runs + all->used; run++)
@@ -184,7 +184,7 @@ static Run *place_of(uint8_t context, uint64_t key) {
     return run;
 }
 
-static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
+HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
     uint64_t since = ring_now();
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     uint32_t number = atomic_fetch_add(&given, 1u) % NUMBERS + 1;
@@ -225,7 +225,7 @@ static int put_behind(uint8_t context, Stream on) {
     return is_put;
 }
 
-static int begin_part(uint8_t context, Stream on, uint64_t now) {
+COLD static int begin_part(uint8_t context, Stream on, uint64_t now) {
     Device *device = &devices[context];
     Run *run = last.run;
     Arguments a;
@@ -242,7 +242,7 @@ static int begin_part(uint8_t context, Stream on, uint64_t now) {
 }
 
 /* The number to record for a launch into this thread's last run. */
-static uint32_t next_of(uint8_t context, Stream on) {
+HOT static uint32_t next_of(uint8_t context, Stream on) {
     uint64_t now = device_driver()->apart > 0 && !last.run->gate ? ring_now() : 0;
     int begins = now && samples_choose(&parts, now) && begin_part(context, on, now);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
@@ -251,10 +251,7 @@ static uint32_t next_of(uint8_t context, Stream on) {
     return last.number | (begins ? BEFORE : 0) | (is_inside ? BEHIND : 0);
 }
 
-uint32_t stamps_run(uint8_t context, Stream on) {
-    uint64_t key = key_of(on);
-    int is_last = last.number && last.key == key && last.context == context && last.turn == ring_turn();
-    if (is_last && is_open(last.number)) return next_of(context, on);
+HOT __attribute__((noinline)) static uint32_t new_run(uint8_t context, Stream on, uint64_t key) {
     Device *device = device_driver()->stamps_runs ? device_with_stamps(context) : NULL;
     if (!device) return 0;
     Runs *all = &contexts[context];
@@ -268,7 +265,13 @@ uint32_t stamps_run(uint8_t context, Stream on) {
     return last.number ? next_of(context, on) : 0;
 }
 
-uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) {
+HOT uint32_t stamps_run(uint8_t context, Stream on) {
+    uint64_t key = key_of(on);
+    int is_last = last.number && last.key == key && last.context == context && last.turn == ring_turn();
+    return is_last && is_open(last.number) ? next_of(context, on) : new_run(context, on, key);
+}
+
+HOT uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) {
     if (!number) return 0;
     if (!is_open(number & NUMBERS)) return ring_count(COUNT_launches_between, 1), 0;
     if (!(number & BEHIND)) return number;
@@ -281,7 +284,7 @@ uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) 
     return number;
 }
 
-uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
+HOT uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
     if (!last.number || last.key != key_of(on) || last.context != context || !is_open(last.number)) return 0;
     if (!atomic_load_explicit(&last.run->gate, memory_order_relaxed) || result != SUCCESS) return 0;
     if (!enter_run(context, on)) return 0;
@@ -290,17 +293,17 @@ uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
     return is_put ? last.number | BEHIND : 0;
 }
 
-void stamps_graph(uint8_t context, Stream on) {
+HOT void stamps_graph(uint8_t context, Stream on) {
     if (context == NO_CONTEXT || !lock(&contexts[context])) return;
     Run *run = place_of(context, key_of(on));
     if (!number_of(run)) run->turn = ring_turn(), run->waits = atomic_load(&waits);
     unlock(&contexts[context]);
 }
 
-void stamps_end(uint8_t context, Stream on) { end_stream(context, on, 1); }
+HOT void stamps_end(uint8_t context, Stream on) { end_stream(context, on, 1); }
 void stamps_leave(uint8_t context, Stream on) { end_stream(context, on, 0); }
 
-void stamps_end_all(uint8_t context) {
+HOT void stamps_end_all(uint8_t context) {
     if (context != NO_CONTEXT) end_runs(context, NULL, 1);
 }
 
@@ -316,7 +319,7 @@ void stamps_forget(uint8_t context, Stream on) {
 }
 
 /* A wait ends the part that this thread is launching: all of it is launched, and later stamps would be late. */
-static void end_own_part(void) {
+HOT static void end_own_part(void) {
     Stream on;
     if (!last.number || !is_open(last.number) || !atomic_load(&last.run->gate) || !reaches(last.key, &on)) return;
     int entered = device_enter(last.context);
@@ -325,7 +328,7 @@ static void end_own_part(void) {
     device_leave(entered);
 }
 
-void stamps_wait(void) {
+HOT void stamps_wait(void) {
     end_own_part();
     atomic_fetch_add(&waits, 1u);
     for (unsigned at = 0, count = device_count(); at < count; at++) open_gates((uint8_t)at);

@@ -1,13 +1,14 @@
 #include "samples.h"
 
 #include "device.h"
+#include "hot.h"
 #include "ring.h"
 
 enum { BURST_NS = 500000 /* of stamps, after a time without launches */ };
 
 /* Once there is time, a random number of candidates is skipped: otherwise those after a pause of the host would be
  * chosen most often. */
-int samples_choose(Samples *of, uint64_t now) {
+HOT int samples_choose(Samples *of, uint64_t now) {
     uint32_t passed = atomic_load_explicit(&of->passed, memory_order_relaxed);
     uint32_t skip = atomic_load_explicit(&of->skip, memory_order_relaxed);
     int has_time = now >= atomic_load_explicit(&of->next, memory_order_relaxed);
@@ -24,7 +25,7 @@ int samples_choose(Samples *of, uint64_t now) {
 }
 
 /* What was left of the share before, when nothing was launched, is added up to BURST_NS. */
-void samples_spend(Samples *of, uint64_t since) {
+COLD void samples_spend(Samples *of, uint64_t since) {
     uint64_t now = ring_now(), next = atomic_load_explicit(&of->next, memory_order_relaxed), later;
     uint64_t apart = (uint64_t)((double)(now - since) * device_driver()->apart);
     double burst = BURST_NS / 1e3 * ring.ticks_per_us * device_driver()->apart;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "hot.h"
 
 #define WANTED "INTERTOKEN_LIGHT_SITES"
 enum { MOST = (1 << (32 - SITE_SHIFT)) - 1, SLOTS = 4096, DEPTH = 32, PATH_BYTES = 512 };
@@ -23,7 +24,7 @@ static struct {
     uint32_t site;
 } table[SLOTS];
 
-static int wanted;
+HOT_DATA int sites_wanted;
 static uint32_t used;
 static void *own;                 /* base address of this library */
 static char program[PATH_BYTES];  /* the file of the program */
@@ -32,8 +33,8 @@ static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
 void sites_start(void) {
     Dl_info found;
     void *first[1];
-    wanted = getenv(WANTED) != NULL;
-    if (!wanted) return;
+    sites_wanted = getenv(WANTED) != NULL;
+    if (!sites_wanted) return;
     backtrace(first, 1); /* loads the unwinder */
     own = dladdr((void *)sites_start, &found) ? found.dli_fbase : NULL;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
@@ -87,7 +88,6 @@ static uint32_t add(uint64_t key, void *const *stack, int depth) {
 
 uint32_t sites_here(void) {
     void *stack[DEPTH];
-    if (!wanted) return 0;
     int depth = backtrace(stack, DEPTH);
     uint64_t key = UINT64_C(1469598103934665603);
     for (int i = 0; i < depth; i++) key = (key ^ (uintptr_t)stack[i]) * UINT64_C(0x9e3779b97f4a7c15), key ^= key >> 29;

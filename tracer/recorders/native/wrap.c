@@ -1,5 +1,6 @@
 /* The wrappers of all calls except those in graphs.c and contexts.c. */
 #include "device.h"
+#include "hot.h"
 #include "interpose.h"
 #include "stamps.h"
 
@@ -23,61 +24,67 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
     return bytes;
 }
 
-/* The actions before and after a call; `s` is the stream, as defined in `stamps.h`. */
-#define BEFORE_PLAIN(s)
-#define BEFORE_LAUNCH(s) record.number = stamps_run(record.context, s);
-#define BEFORE_END(s) stamps_end(record.context, s);
-#define BEFORE_END_ALL(s) stamps_end_all(record.context), stamps_wait();
-#define BEFORE_END_OTHER(s) record.context = device_of(c), stamps_end_all(record.context), stamps_wait();
-#define BEFORE_WAIT(s) stamps_wait();
-#define BEFORE_END_WAIT(s) stamps_end(record.context, s), stamps_wait();
-#define BEFORE_ASK(s)
-#define BEFORE_FORGET(s) stamps_forget(record.context, s);
-#define BEFORE_BESIDE(s)
+/* What is done before and after a call, on the stream `on` as defined in `stamps.h`. */
+enum How {
+    PLAIN = 0, LAUNCH = 1, END = 2, END_ALL = 4, END_OTHER = 8, WAIT = 16, FORGET = 32, ASK = 64, BESIDE = 128,
+    END_WAIT = END | WAIT,
+};
 
-#define AFTER_PLAIN(s)
-#define AFTER_LAUNCH(s) record.number = stamps_ran(record.context, s, record.number, result);
-#define AFTER_BESIDE(s) record.number = stamps_beside(record.context, s, result);
-#define AFTER_END(s)
-#define AFTER_END_ALL(s)
-#define AFTER_END_OTHER(s)
-#define AFTER_WAIT(s)
-#define AFTER_END_WAIT(s)
-/* A tail before the query would change its result; after work that has already ended a tail is useless. */
-#define AFTER_ASK(s)                                                                                                  \
-    if (record.result == SUCCESS) stamps_leave(record.context, s);                                                    \
-    else stamps_end(record.context, s);                                                                               \
+HOT static void end_before(uint8_t context, unsigned how, Stream on) {
+    if (how & END) stamps_end(context, on);
+    if (how & (END_ALL | END_OTHER)) stamps_end_all(context);
+    if (how & (END_ALL | END_OTHER | WAIT)) stamps_wait();
+    if (how & FORGET) stamps_forget(context, on);
+}
+
+HOT __attribute__((noinline)) static void enter(Record *record, enum Call call, unsigned how, Stream on, Context other) {
+    *record = (Record){.call = (uint16_t)call, .stream = (uintptr_t)on};
+    record->context = how & END_OTHER ? device_of(other) : device_context();
+    if (how & LAUNCH) record->number = stamps_run(record->context, on);
+    else if (how & ~(unsigned)(ASK | BESIDE)) end_before(record->context, how, on);
+    ring_expect();
+    record->begin = ring_now();
+}
+
+/* A tail before a query would change its result; after work that has already ended a tail is useless. */
+static void asked(const Record *record, Stream on) {
+    if (record->result == SUCCESS) stamps_leave(record->context, on);
+    else stamps_end(record->context, on);
     stamps_wait();
-#define AFTER_FORGET(s)
+}
 
-#define DEFINE(id, own, params, args, on, about, size, kind, before, after)                                           \
+HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, Stream on, Result result) {
+    record->end = ring_now();
+    record->result = (uint16_t)result;
+    if (how & LAUNCH) record->number = stamps_ran(record->context, on, record->number, result);
+    if (how & BESIDE) record->number = stamps_beside(record->context, on, result);
+    if (how & ASK) asked(record, on);
+    ring_write(record);
+}
+
+#define DEFINE(id, own, params, args, on, about, size, kind, how, other)                                              \
     Result id params {                                                                                                \
         Result(*real) params = (Result(*) params)real_call(CALL_##id);                                                \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!recording()) return real args;                                                                           \
+        Record record;                                                                                                \
         Stream stream_ = stamps_stream(on, own);                                                                      \
-        Record record = {.call = CALL_##id, .context = device_context(), .stream = (uintptr_t)stream_};               \
-        before(stream_)                                                                                               \
-        ring_expect();                                                                                                \
-        record.begin = ring_now();                                                                                    \
+        enter(&record, CALL_##id, how, stream_, other);                                                               \
         Result result = real args;                                                                                    \
-        record.end = ring_now();                                                                                      \
-        record.result = (uint16_t)result;                                                                             \
-        after(stream_)                                                                                                \
         record.object = (uintptr_t)(about);                                                                           \
         record.bytes = (uint64_t)(size);                                                                              \
         record.copy_kind = (uint8_t)(kind);                                                                           \
-        ring_write(&record);                                                                                          \
+        leave(&record, how, stream_, result);                                                                         \
         return result;                                                                                                \
     }
 
-#define WRAP(how, ...) DEFINE(__VA_ARGS__, BEFORE_##how, AFTER_##how)
+#define WRAP(how, ...) DEFINE(__VA_ARGS__, how, NULL)
 #define WRAP_OWN(...)
 #define WRAP_PLAIN(...) WRAP(PLAIN, __VA_ARGS__)
 #define WRAP_LAUNCH(...) WRAP(LAUNCH, __VA_ARGS__)
 #define WRAP_END(...) WRAP(END, __VA_ARGS__)
 #define WRAP_END_ALL(...) WRAP(END_ALL, __VA_ARGS__)
-#define WRAP_END_OTHER(...) WRAP(END_OTHER, __VA_ARGS__)
+#define WRAP_END_OTHER(...) DEFINE(__VA_ARGS__, END_OTHER, c)
 #define WRAP_WAIT(...) WRAP(WAIT, __VA_ARGS__)
 #define WRAP_END_WAIT(...) WRAP(END_WAIT, __VA_ARGS__)
 #define WRAP_ASK(...) WRAP(ASK, __VA_ARGS__)
