@@ -79,7 +79,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
             **axis,
             "range": [0, max(len(lanes), 1)],
             "tickvals": [len(lanes) - 0.5 - lane for lane in range(len(lanes))],
-            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width))],
+            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width) - 2)],
             "ticklabelstandoff": 8,
         },
         "annotations": words,
