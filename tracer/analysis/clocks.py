@@ -103,9 +103,7 @@ def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
 # --- 1. device against host ---
 
 
-def _apart(
-    trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame
-) -> Iterator[Doubt]:
+def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps that launched work whose clock differs from the host's."""
     every_low, every_high = offsets(trace, activities, call, calls)
     error = _stated_error(trace)
@@ -339,9 +337,7 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 # --- 3. lost records ---
 
 
-def _lost(
-    trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame
-) -> Iterator[Doubt]:
+def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
     If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out.
