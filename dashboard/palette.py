@@ -51,9 +51,9 @@ HOLES: Final = {"before_graph": "|", "between_kernels": ".", "after_graph": "-"}
 pattern."""
 
 HOLE_SWATCHES: Final = {
-    "before_graph": "repeating-linear-gradient(90deg, #6B7480 0 1px, #F0E44280 1px 4px)",
-    "between_kernels": "radial-gradient(circle, #6B7480 1px, #F0E44280 1.2px) 0 0 / 4px 4px",
-    "after_graph": "repeating-linear-gradient(0deg, #6B7480 0 1px, #F0E44280 1px 4px)",
+    "before_graph": "repeating-linear-gradient(90deg, currentColor 0 1.5px, #F0E44266 1.5px 4.5px)",
+    "between_kernels": "radial-gradient(circle, currentColor 1.2px, #F0E44266 1.4px) 0 0 / 4.3px 4.3px",
+    "after_graph": "repeating-linear-gradient(0deg, currentColor 0 1.5px, #F0E44266 1.5px 4.5px)",
 }
 """The patterns in the legend, as CSS."""
 
@@ -84,11 +84,12 @@ class Theme:
     track: str
     surface: str
     gap_opacity: float
+    pattern: str
 
 
 THEMES: Final = {
-    "light": Theme("light", "#1B2430", "#5A6675", "#D5DBE3", "#F3F5F8", "#FFFFFF", 0.40),
-    "dark": Theme("dark", "#E6EAF0", "#9DA9B8", "#36404D", "#1D242E", "#161B22", 0.22),
+    "light": Theme("light", "#1B2430", "#5A6675", "#D5DBE3", "#F3F5F8", "#FFFFFF", 0.40, "#5A6675"),
+    "dark": Theme("dark", "#E6EAF0", "#9DA9B8", "#36404D", "#1D242E", "#161B22", 0.34, "#BAC4CF"),
 }
 
 FONT: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'

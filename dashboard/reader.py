@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dashboard import reading  # noqa: F401  # loaded before the first recording comes
+from dashboard.serving.allocation import keep_memory, trim
 from tracer import progress
 from tracer.errors import TraceError, printable
 
@@ -36,6 +37,7 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
         prepare: called once before.
     """
     tempfile.tempdir = scratch
+    keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     held = int(_STATM.read_text().split()[5]) * resource.getpagesize()  # allocators reserve a gigabyte at once
     for kind, most in ((resource.RLIMIT_DATA, held + memory), (resource.RLIMIT_CORE, 0)):
@@ -73,6 +75,7 @@ def done(memory: int, share: Any, work: Callable[..., None], path: Path, *argume
         return printable(f"{path}: cannot be shown: {type(problem).__name__}: {problem}")
     finally:
         pa.default_memory_pool().release_unused()
+        trim()
     return ""
 
 

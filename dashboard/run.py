@@ -182,7 +182,7 @@ class Run:
             FormatError: the run directory has none, or a damaged one.
         """
         if self.graph_file is None:
-            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` have one")
+            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs made by intertoken run have one")
         return read_graph(self.graph_file)
 
     @_Recorded

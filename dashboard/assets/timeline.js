@@ -13,9 +13,17 @@
   const pointer = { x: 0, shift: false };
   document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
 
+  // What elements say, as seen, without the buttons that act on it; of hidden ones all their text.
+  const textOf = (ids) => {
+    document.body.classList.add("copying");
+    const said = ids.split(" ").map((id) => document.getElementById(id).innerText.trim().replace(/\n+/g, "\n"));
+    document.body.classList.remove("copying");
+    return said.filter(Boolean).join("\n");
+  };
+
   document.addEventListener("click", ({ target }) => {
     const copies = target.closest("[data-copies]"), notes = target.closest("[data-notes]");
-    if (copies) window.dash_clientside.intertoken.copy(document.getElementById(copies.dataset.copies).textContent, copies.id, copies.textContent);
+    if (copies) window.dash_clientside.intertoken.copy(textOf(copies.dataset.copies), copies.id, copies.textContent);
     if (notes) ask({ what: "bookmark", note: document.getElementById(notes.dataset.notes).value });
     const button = target.closest("[data-ask]");
     if (!button) return;

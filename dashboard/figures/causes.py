@@ -26,6 +26,9 @@ CAUSE_COLOURS: Final = {
 
 _LEAST = 0.01  # of the idle time: a place with less has no bar
 _BAND = 58  # px per run
+_LINE = 17  # px of a note on a line of its own
+_NARROW = 600  # px; then notes are on their own lines
+_CHARACTER = 7.2  # px
 _INSIDE = 0.055  # share of the axis below which a segment has no label
 
 
@@ -107,20 +110,21 @@ def causes_text(causes: Sequence[Causes]) -> str:
     return "; ".join(f"{each.name}: {duration(each.total_us * 1e3)} ({each.note})" for each in causes)
 
 
-def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
-    """One bar per run, its name above it and its total after it, on a common axis."""
-    look = THEMES[theme]
+def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> go.Figure:
+    """One bar per run, its name above it and its total after it, on a common axis, for a page this wide (px)."""
+    look, band, narrow = THEMES[theme], _band(width), width < _NARROW
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
-    figure = go.Figure([_bar(cause, runs, longest) for cause in CAUSE_COLOURS])
+    figure = go.Figure([_bar(cause, runs, longest, band) for cause in CAUSE_COLOURS])
     times, texts = ticks(0, round(longest * 1.02e3), most=8)
     annotations: list[dict[str, object]] = []
     for i, run in enumerate(runs):
-        note = f'  <span style="color:{look.muted}">{markup(run.note)}</span>' if run.note else ""
-        common = {"showarrow": False, "xanchor": "left", "yanchor": "middle"}
+        gap = "<br>" if narrow else "  "
+        note = f'{gap}<span style="color:{look.muted}">{markup(run.note)}</span>' if run.note else ""
+        common = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
         annotations += [
-            {**common, "name": "run", "x": 0, "y": i * _BAND + 14, "font": {"size": 12.5},
-             "text": f"{markup(run.name, 60)}{note}"},
-            {**common, "name": "total", "x": run.total_us * 1e-6, "y": i * _BAND + 36, "font": {"size": 14},
+            {**common, "name": "run", "x": 0, "y": (i + 1) * band - 44 - (_LINE / 2 if narrow else 0),
+             "font": {"size": 12.5}, "text": f"{markup(run.name, min(60, int(width / _CHARACTER)))}{note}"},
+            {**common, "name": "total", "x": run.total_us * 1e-6, "y": (i + 1) * band - 22, "font": {"size": 14},
              "text": f"<b>{duration(run.total_us * 1e3)}</b>", "xshift": 8},
         ]  # fmt: skip
     figure.update_layout(
@@ -135,24 +139,28 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
         xaxis={"range": [0, longest * 1.02e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
                "fixedrange": True, "gridcolor": look.line, "zeroline": False,
                "tickfont": {"color": look.muted, "size": 11}},
-        yaxis={"range": [max(len(runs), 1) * _BAND, 0], "visible": False, "fixedrange": True},
+        yaxis={"range": [max(len(runs), 1) * band, 0], "visible": False, "fixedrange": True},
         annotations=annotations,
     )  # fmt: skip
     return figure
 
 
-def causes_height(runs: Sequence[Causes]) -> int:
+def causes_height(runs: Sequence[Causes], width: int = _NARROW) -> int:
     """Height of the figure, px."""
-    return max(len(runs), 1) * _BAND + 26
+    return max(len(runs), 1) * _band(width) + 26
 
 
-def _bar(cause: str, runs: Sequence[Causes], longest: float) -> go.Bar:
+def _band(width: int) -> int:
+    return _BAND + (_LINE if width < _NARROW else 0)
+
+
+def _bar(cause: str, runs: Sequence[Causes], longest: float, band: int) -> go.Bar:
     values = [run.causes_us.get(cause, 0.0) for run in runs]
     return go.Bar(
         name=cause,
         orientation="h",
         x=[value * 1e-6 for value in values],
-        y=[i * _BAND + 36 for i in range(len(runs))],
+        y=[(i + 1) * band - 22 for i in range(len(runs))],
         width=22,
         marker={"color": CAUSE_COLOURS[cause], "line": {"width": 0}},
         text=[duration(value * 1e3) if value > _INSIDE * longest else "" for value in values],

@@ -21,6 +21,7 @@ _PANEL = 150  # px
 _FOOT = 46
 _MOST_BARS = 1200  # of all panels; keeps a figure under 300 KB
 _BINS = 60
+_WIDE, _CHARACTER = 1360, 7.6  # px
 _BEYOND = 1.5  # times the 90th percentile: the end of an axis of typical gaps
 
 
@@ -63,13 +64,13 @@ def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
     return found
 
 
-def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> go.Figure:
+def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str, width: int = _WIDE) -> go.Figure:
     """Stacked bars over the steps, one panel below the other, on the same axes; ▲ for gaps beyond them.
 
     A bar's `customdata` is the number of its panel and the step of its longest gap.
     """
     limit = limit_of(panels, scale)
-    figure = _stacked(panels, theme)
+    figure = _stacked(panels, theme, width)
     for number, panel in enumerate(panels, 1):
         bars = binned(panel.table, max(_MOST_BARS // len(panels), 1))
         at = ((bars["first"] + bars["last"]) / 2).tolist()
@@ -97,10 +98,10 @@ def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> go.Figur
     return figure
 
 
-def distribution_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> go.Figure:
+def distribution_figure(panels: Sequence[GapPanel], scale: str, theme: str, width: int = _WIDE) -> go.Figure:
     """A histogram per panel, all on the same axis, with median and 90th percentile."""
     limit, look = limit_of(panels, scale), THEMES[theme]
-    figure = _stacked(panels, theme)
+    figure = _stacked(panels, theme, width)
     for number, panel in enumerate(panels, 1):
         gaps = panel.table["gap"].to_numpy() / 1e3
         counts, edges = np.histogram(gaps, _BINS, (0, limit))
@@ -137,8 +138,8 @@ def distribution_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> g
 _CLEAR: Final = "rgba(0,0,0,0)"
 
 
-def _stacked(panels: Sequence[GapPanel], theme: str) -> go.Figure:
-    """Empty panels below each other, each with its name above."""
+def _stacked(panels: Sequence[GapPanel], theme: str, width: int) -> go.Figure:
+    """Empty panels below each other, each with its name above, and as much of its note as has room."""
     look, rows = THEMES[theme], max(len(panels), 1)
     spacing = 36 / (rows * _PANEL) if rows > 1 else 0
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=spacing)
@@ -147,7 +148,8 @@ def _stacked(panels: Sequence[GapPanel], theme: str) -> go.Figure:
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis, nticks=5)
     for number, panel in enumerate(panels, 1):
-        note = f'  <span style="color:{look.muted}">{markup(panel.note)}</span>' if panel.note else ""
+        room = max(int(width / _CHARACTER) - len(panel.name), 0)
+        note = f'  <span style="color:{look.muted}">{markup(panel.note, room)}</span>' if panel.note and room else ""
         suffix = str(number) if number > 1 else ""
         figure.add_annotation(text=f"<b>{markup(panel.name)}</b>{note}", name="panel", showarrow=False, align="left",
                               xref="paper", x=0, xanchor="left", xshift=-54, yshift=2,

@@ -79,7 +79,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
             **axis,
             "range": [0, max(len(lanes), 1)],
             "tickvals": [len(lanes) - 0.5 - lane for lane in range(len(lanes))],
-            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width))],
+            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width) - 2)],
             "ticklabelstandoff": 8,
         },
         "annotations": words,
@@ -137,10 +137,13 @@ def _marked(what: str, spans: pd.DataFrame, base: int, look: Theme) -> dict[str,
 
 
 def _names(what: str, spans: pd.DataFrame, base: int, per_pixel: float, look: Theme) -> Iterator[dict[str, Any]]:
-    """The name of each span that is wide enough to show it."""
-    long = spans["high"] - spans["low"] > (len(what) + 2) * _CHARACTER * per_pixel
-    for low, high in spans.loc[long, ["low", "high"]].to_numpy():
+    """The name of each span that is wide enough to show it, or its part before a colon."""
+    for low, high in spans[["low", "high"]].to_numpy():
+        room = (high - low) / (_CHARACTER * per_pixel) - 2
+        text = what if len(what) < room else what.partition(":")[0]
+        if len(text) >= room:
+            continue
         yield {
-            "name": "phase", "x": (low + high) / 2e9, "y": base + 0.5, "text": what, "showarrow": False,
+            "name": "phase", "x": (low + high) / 2e9, "y": base + 0.5, "text": text, "showarrow": False,
             "font": {"size": 10, "color": look.ink}, "bgcolor": f"{look.surface}B0", "borderpad": 0,
         }  # fmt: skip

@@ -48,7 +48,7 @@ def marker(place: str, look: Theme) -> dict[str, Any]:
         return {"color": _CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
     red, green, blue = (int(COLOURS["gap"][at : at + 2], 16) for at in (1, 3, 5))
     ground = f"rgba({red},{green},{blue},{look.gap_opacity})"
-    pattern = {"shape": HOLES[place], "bgcolor": ground, "fgcolor": look.muted, "size": 6, "solidity": 0.18}
+    pattern = {"shape": HOLES[place], "bgcolor": ground, "fgcolor": look.pattern, "size": 6, "solidity": 0.2}
     return {"color": ground, "line": {"width": 0}, "pattern": pattern}
 
 
@@ -76,6 +76,7 @@ def labels(
                     "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
                     "text": f"{name} {duration(ns)}" if room >= 2.2 * LABELLED else duration(ns), "showarrow": False,
                     "font": {"size": 11.5, "color": look.ink}, "hovertext": text, "name": name,
+                    "bgcolor": f"{look.surface}B0" if name == "idle" else _CLEAR, "borderpad": 0,
                 }  # fmt: skip
 
 

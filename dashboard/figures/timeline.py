@@ -13,14 +13,16 @@ import plotly.graph_objects as go
 
 from dashboard.figures import overlay, repeats, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
-from dashboard.text import markup
+from dashboard.text import markup, plain
 from dashboard.timeline.layout import RULER, Panel
 from dashboard.timeline.marks import joined
 from dashboard.units import ticks
 from tracer.schema import MISSING
 
 MARGIN = {"r": 22, "t": 52, "b": 8}
-_NARROW, _PER_LETTER = 700, 6.5  # px
+BETWEEN = "  ·  "
+"""Between the parts of a note."""
+_NARROW, _PER_LETTER, _PER_LETTER_OF_HEADING = 700, 6.5, 7.4  # px
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BIN = (
     "<b>%{{customdata[1]}} events</b> in {}, busy %{{customdata[2]}}%<br>"
@@ -286,7 +288,9 @@ def _layout(
         },
         "shapes": [*_tracks(drawings, look)],
         "annotations": [
-            a for d in drawings for a in (*_heading(d, look), *shades.labels(d.gaps, d.holes, limits, look, width))
+            a
+            for d in drawings
+            for a in (*_heading(d, look, width), *shades.labels(d.gaps, d.holes, limits, look, width))
         ],
     }  # fmt: skip
 
@@ -311,12 +315,21 @@ def _tracks(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, object]]
     ]
 
 
-def _heading(drawing: Drawing, look: Theme) -> list[dict[str, object]]:
-    note = f'  <span style="color:{look.muted}">{markup(drawing.note)}</span>' if drawing.note else ""
+def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object]]:
+    """The run's name, and as much of the note as has room; on a narrow page both begin over the names of the rows."""
+    shift = left_of(width) if width < _NARROW else 0
+    title = plain(drawing.title, min(60, int(width / _PER_LETTER_OF_HEADING)))
+    room, parts = (
+        (width - left_of(width) + shift) / _PER_LETTER_OF_HEADING - len(title),
+        list(filter(None, drawing.note.split(BETWEEN))),
+    )
+    while parts and len(BETWEEN.join(parts)) > room:
+        parts.pop()
+    note = f'  <span style="color:{look.muted}">{markup(BETWEEN.join(parts))}</span>' if parts else ""
     return [
         {
             "xref": "paper", "x": 0, "y": drawing.panel.top + 18, "xanchor": "left", "yanchor": "middle",
-            "text": f"<b>{markup(drawing.title, 60)}</b>{note}", "showarrow": False, "font": {"size": 13},
+            "xshift": -shift, "text": f"<b>{markup(title)}</b>{note}", "showarrow": False, "font": {"size": 13},
             "bgcolor": look.surface, "borderpad": 1, "name": "heading",
         }
     ]  # fmt: skip

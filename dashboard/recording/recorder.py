@@ -183,9 +183,7 @@ class Recorder:
                 timeout=_PATIENCE, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"`intertoken run` printed nothing for {_PATIENCE:.0f} s; choose smaller numbers"
-            ) from None
+            raise UsageError(f"intertoken run printed nothing for {_PATIENCE:.0f} s; choose smaller numbers") from None
         except OSError as problem:
             raise UsageError(f"{self._command[0]}: cannot be started: {problem.strerror}") from None
         if done.returncode:

@@ -1,4 +1,4 @@
-"""How the C library returns freed memory."""
+"""How the C library returns freed memory (mallopt(3)); other C libraries than glibc are left as they are."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ctypes
 from typing import Final
 
 _ARENA_MAX: Final = -8
+_MMAP_MAX: Final = -4
 _MMAP_THRESHOLD: Final = -3
 _TRIM_THRESHOLD: Final = -1
 _ARENAS: Final = 2
 _LARGE: Final = 256 * 1024  # bytes
+_NEVER: Final = 2**31 - 1  # bytes; a C int holds no more
 
 
 def give_memory_back() -> None:
@@ -18,9 +20,29 @@ def give_memory_back() -> None:
     glibc gives each thread an arena of its own, up to eight per core, and memory freed in one arena serves no other.
     With a server's threads the heap then grows for hours though the memory in use does not. Two arenas for all threads,
     and a mapping of its own for each large block, with a fixed threshold, which glibc would otherwise raise when one is
-    freed (mallopt(3)). Other C libraries are left as they are.
+    freed.
     """
+    _set((_ARENA_MAX, _ARENAS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE))
+
+
+def keep_memory() -> None:
+    """Make the C library reuse the memory of large arrays, until `trim`; call it before threads are started.
+
+    By default each is a mapping of its own, whose pages the system zeroes anew: half of the processor time of reading
+    ten million events.
+    """
+    _set((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
+
+
+def trim() -> None:
+    """Return what is free now to the system."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _set(*options: tuple[int, int]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for option, value in ((_ARENA_MAX, _ARENAS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE)):
+        for option, value in options:
             mallopt(option, value)

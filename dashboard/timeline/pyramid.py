@@ -7,6 +7,7 @@ row, so that a view of many events reads only the bins it shows; a view of few i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -21,6 +22,7 @@ from tracer.intervals import Ints
 FEW: Final = 1 << 15
 """Number of events that are merged about as fast as a level is read."""
 _SPARING: Final = 16  # least events per bin of the narrowest level: narrower bins would outweigh them
+_AT_ONCE: Final = 2  # levels that are made at the same time
 _BEYOND: Final = 3  # levels wider than the whole row, for zooming out
 
 _NO_ROWS: Final = np.zeros(0, np.int64)
@@ -115,11 +117,14 @@ def _cut(level: Level, exact: Ints | Positions, low: int, high: int) -> Detail:
 
 def _levels(start: Ints, end: Ints) -> Iterator[Level]:
     most, longest = len(start) // _SPARING, int((end - start).max())
-    for shift in range(int(end.max() - start[0]).bit_length() + _BEYOND, -1, -1):
-        level = _level(start, end, 0, len(start), shift, most, longest)
-        if len(level.number) > most or len(level.long) > most:
-            return
-        yield level
+    shifts = range(int(end.max() - start[0]).bit_length() + _BEYOND, -1, -1)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # compiled loops run outside of the interpreter's lock
+        for first in range(0, len(shifts), _AT_ONCE):
+            made = [(start, end, 0, len(start), shift, most, longest) for shift in shifts[first : first + _AT_ONCE]]
+            for level in pool.map(lambda arguments: _level(*arguments), made):
+                if len(level.number) > most or len(level.long) > most:
+                    return
+                yield level
 
 
 def _level(

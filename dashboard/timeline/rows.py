@@ -26,7 +26,6 @@ from tracer.rows import groups_of
 from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
-COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes", "shape"]
 Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")
 _DEVICE_KINDS: Final = {
@@ -39,6 +38,7 @@ _MOST_LEVELS: Final = 6
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names, left out inside bars
 _HOST_SPLIT: Final = re.compile(r"split \d+: host")  # as the executor calls what it computes on the host
 _ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
+_LANE: Final = ["device", "process", "stream"]
 _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
 
@@ -200,38 +200,46 @@ def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     what = np.full(len(calls), KINDS.index("api"), np.int8)
     for letter, kind in _API_KINDS.items():
         what[letters == letter] = KINDS.index(kind)
-    touched = pd.concat([trace[t][["process", "correlation", "stream"]] for t in _ON_STREAM])
-    at = match_rows(touched, calls)
-    streams = touched["stream"].to_numpy()
-    stream = np.where(at >= 0, streams[at], MISSING) if len(streams) else np.full(len(calls), MISSING)
+    stream, open_ = np.full(len(calls), MISSING), np.arange(len(calls))
+    for name in _ON_STREAM:
+        at = match_rows(trace[name], calls.iloc[open_])
+        found = at >= 0
+        stream[open_[found]] = trace[name]["stream"].to_numpy()[at[found]]
+        open_ = open_[~found]
     return _events(calls, what, calls["name"], calls["name"], stream)
 
 
 def _device_rows(trace: Trace) -> Iterator[Row]:
-    parts = []
+    parts: dict[tuple[int, ...], list[pd.DataFrame]] = {}
     for name, kind in _DEVICE_KINDS.items():
         table = trace[name]
         short, full = _device_names(name, table)
         what = _kernel_kinds(table) if name == "kernels" else kind
         shape = shapes_of(table) if name == "kernels" else None
-        part = _events(table, what, short, full, table["stream"].to_numpy(), shape)
-        parts.append(part.assign(process=table["process"].to_numpy(), device=table["device"].to_numpy()))
-    joined = pd.concat([p.drop(columns=["name", "full", "shape"]) for p in parts], ignore_index=True)
-    for column in ("name", "full", "shape"):
-        joined[column] = union_categoricals([p[column] for p in parts])
-    if not joined["start"].is_monotonic_increasing:
-        joined = joined.sort_values("start", kind="stable", ignore_index=True)
-    of, count = groups_of(joined, ["device", "process", "stream"])
-    groups = {}
-    for index in (np.flatnonzero(of == number) for number in range(count)):
-        groups[tuple(int(joined[name].iloc[index[0]]) for name in ("device", "process", "stream"))] = index
-    many_devices = len({device for device, _, _ in groups}) > 1
-    many_processes = len({process for _, process, _ in groups}) > 1
-    for (device, process, stream), index in sorted(groups.items()):
+        events = _events(table, what, short, full, table["stream"].to_numpy(), shape)
+        of, count = groups_of(table, _LANE)
+        for rows in (slice(None) if count == 1 else np.flatnonzero(of == number) for number in range(count)):
+            lane = tuple(int(table[column].iloc[rows].iloc[0]) for column in _LANE)
+            parts.setdefault(lane, []).append(events.iloc[rows])
+    many_devices, many_processes = (len({lane[at] for lane in parts}) > 1 for at in (0, 1))
+    for (device, process, stream), of_lane in sorted(parts.items()):
         label = f"GPU {device} · stream {stream}" if many_devices else f"stream {stream}"
         label += f" · {process}" if many_processes else ""
-        events = joined[COLUMNS].iloc[index].reset_index(drop=True)
-        yield Row(label, "stream", events, process=int(process), device=int(device), stream=int(stream))
+        yield Row(label, "stream", _by_start(of_lane), process=process, device=device, stream=stream)
+
+
+def _by_start(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """The events of several tables, each sorted by start, as one."""
+    if len(parts) == 1:
+        return parts[0].reset_index(drop=True)
+    order = np.argsort(np.concatenate([part["start"].to_numpy() for part in parts]), kind="stable")
+    columns: dict[str, Any] = {}
+    for column in map(str, parts[0]):
+        if isinstance(parts[0][column].dtype, pd.CategoricalDtype):
+            columns[column] = union_categoricals([part[column] for part in parts]).take(order)
+        else:
+            columns[column] = np.concatenate([part[column].to_numpy() for part in parts])[order]
+    return pd.DataFrame(columns, copy=False)
 
 
 def _kernel_kinds(kernels: pd.DataFrame) -> NDArray[np.int8]:
@@ -262,17 +270,16 @@ def _events(
     stream: Ints | int = MISSING,
     shape: pd.Categorical | None = None,
 ) -> pd.DataFrame:
-    none = np.zeros(len(frame), np.int8)
-    return pd.DataFrame(
-        {
-            "start": frame["start"].to_numpy(),
-            "end": np.maximum(frame["end"].to_numpy(), frame["start"].to_numpy()),
-            "what": np.int8(KINDS.index(what)) if isinstance(what, str) else what,
-            "name": name.array,
-            "full": full.array,
-            "stream": stream,
-            "correlation": frame["correlation"].to_numpy() if "correlation" in frame else MISSING,
-            "bytes": frame["bytes"].to_numpy() if "bytes" in frame else MISSING,
-            "shape": pd.Categorical.from_codes(none, pd.Index([""])) if shape is None else shape,
-        }
-    ).astype({"what": "int8", "stream": "int64", "correlation": "int64", "bytes": "int64"})
+    length = len(frame)
+    columns = {
+        "start": frame["start"].to_numpy(),
+        "end": np.maximum(frame["end"].to_numpy(), frame["start"].to_numpy()),
+        "what": np.full(length, KINDS.index(what), np.int8) if isinstance(what, str) else what,
+        "name": name.array,
+        "full": full.array,
+        "stream": np.full(length, stream) if isinstance(stream, int) else stream,
+        "correlation": frame["correlation"].to_numpy() if "correlation" in frame else np.full(length, MISSING),
+        "bytes": frame["bytes"].to_numpy() if "bytes" in frame else np.full(length, MISSING),
+        "shape": pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([""])) if shape is None else shape,
+    }
+    return pd.DataFrame(columns, copy=False)

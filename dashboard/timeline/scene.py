@@ -14,7 +14,16 @@ import plotly.graph_objects as go
 
 from dashboard.figures import overlay
 from dashboard.figures.shades import LABELLED
-from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, left_of, timeline_figure, timeline_plot
+from dashboard.figures.timeline import (
+    BETWEEN,
+    MARGIN,
+    Drawing,
+    Plot,
+    height_of,
+    left_of,
+    timeline_figure,
+    timeline_plot,
+)
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline import align, holes
@@ -205,7 +214,7 @@ def _note(run: Run, token: int) -> str:
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
     parts += ["traced: times are inflated"] if run.inflated else []
     parts += ["kernels of the node pass, in proportion"] if run.node_kernels_note else []
-    return "  ·  ".join(p for p in parts if p)
+    return BETWEEN.join(p for p in parts if p)
 
 
 def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:

@@ -22,12 +22,16 @@ def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
     Args:
         kernels: as in `schema.TABLES`.
     """
-    code = np.zeros(len(kernels), np.int64)
-    for column in _COLUMNS:
-        values = kernels[column].to_numpy()
-        if len(values) and (values != values[0]).any():
-            mine, different = pd.factorize(values)
-            code, _ = pd.factorize(code * len(different) + mine)
+    number = np.zeros(len(kernels), np.int64)
+    most = 1  # numbers are smaller
+    for values in (kernels[column].to_numpy() for column in _COLUMNS) if len(kernels) else ():
+        low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
+        if most * span >= 1 << 62:
+            number, values = (pd.factorize(each)[0] for each in (number, values))
+            low, most, span = 0, int(number.max()) + 1, int(values.max()) + 1
+        if span > 1:
+            number, most = number * span + np.subtract(values, low, dtype=np.int64), most * span
+    code, _ = pd.factorize(number)
     first = np.flatnonzero(~pd.Series(code).duplicated())  # codes count up as they appear
     words, of_code = pd.factorize(
         np.array([_words(kernel) for kernel in kernels.iloc[first].to_dict("records")], object)

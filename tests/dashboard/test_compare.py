@@ -50,7 +50,9 @@ def test_the_page_says_what_the_command_says(ladder):
     facts = compared(*OURS)
     assert [fact["name"] for fact in facts] == [one.other.name for one in ladder]
     for one, fact, words in zip(ladder, facts, words_of(ladder), strict=True):
-        assert text(words).startswith(fact["sentence"])
+        short, *rest = words.children
+        assert (short.title + "".join(map(text, rest))).startswith(fact["sentence"])
+        assert text(short).count("…") >= 2, "names that fit on a line"
         assert one.found.speedup.low == fact["speedup"]["low"]
         assert one.found.gap_us.high == fact["difference"]["gap_us"]["high"]
     published = against_base(runs_at(PUBLISHED))
@@ -65,7 +67,7 @@ def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
         assert len(targets) >= 4
         assert set(targets) <= cells
     said = {text(row.children[0]): [text(cell) for cell in row.children[1:]] for row in rows}
-    assert said["Tracing overhead of the recording, ×"] == ["1.00", "1.00", "", "1.00", ""]
+    assert not {"Tracing overhead of the recording, ×", "of which other process/thread, µs"} & set(said), "all the same"
     assert said["Gap p50, µs"] == ["73.4", "51.7", "−21.7 [−25.6, −16.6]", "2.1", "−71.3 [−72.9, −69.2]"]
     assert said["Tokens/s"][-1] == "+8.1 % [+7.7, +8.5]"
 

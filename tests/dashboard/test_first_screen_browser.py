@@ -127,6 +127,7 @@ def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
         tops = [part.rect["y"] for part in parts]
         assert tops == sorted(tops)
         assert len(tops) == 3
+        assert tops[-1] < 900, "the top of the timeline is on the first screen"
 
 
 def test_a_link_to_what_is_not_there_says_which(page, address):

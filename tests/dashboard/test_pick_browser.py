@@ -133,6 +133,14 @@ def test_the_chosen_event_says_what_its_hover_says_and_what_is_behind_it(page, a
     lines = [line.text for line in page.browser.find_elements(By.CSS_SELECTOR, "#picked > p")]
     assert "<br>".join(lines[1:3]) in hover
     says(page, "cost", "slack 0 ns")  # of the kernel
+    copied = page.browser.execute_async_script("""
+        const [done] = arguments;
+        navigator.clipboard.writeText = async (text) => done(text);
+        document.getElementById('copy-event').click();""")
+    assert copied.splitlines()[:3] == lines[:3]
+    assert "slack 0 ns" in copied
+    assert "Deselect" not in copied
+    page.linked("event=")
     page.open(f"{address}?run=a&token=5&find=synchronize&range=-{PERIOD}..0")
     page.press("n")
     says(page, "cost", "of the syncs")

@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
@@ -92,29 +92,29 @@ def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
     """The doubts about the steps of a trace; empty if there are none."""
     activities = trace.activities()
     calls = host_calls(trace)
-    at = activity_steps(trace, steps, activities)
+    call = launch_rows(trace, activities)
     return [
-        *_apart(trace, activities, at, calls),
+        *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
-        *_lost(trace, steps, activities, calls),
+        *_lost(trace, steps, activities, call, calls),
     ]
 
 
 # --- 1. device against host ---
 
 
-def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
+def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps that launched work whose clock differs from the host's."""
-    bounds = offsets(trace, activities, calls)
+    every_low, every_high = offsets(trace, activities, call, calls)
     error = _stated_error(trace)
     places, count = groups_of(activities, ["process", "device"])
-    for rows in (np.flatnonzero(places == place) for place in range(count)):
-        device = int(activities["device"].iloc[rows[0]])
-        rows = rows[bounds["high"].to_numpy()[rows] < _NONE]
-        order = rows[np.argsort(bounds["issued"].to_numpy()[rows], kind="stable")]
-        low, high = bounds["low"].to_numpy()[order] - error, bounds["high"].to_numpy()[order] + error
-        if not len(order) or _agrees(low, high):
+    for place in range(count):
+        rows = np.flatnonzero((places == place) & (every_high < _NONE))
+        if not len(rows) or _agrees(every_low[rows] - error, every_high[rows] + error):
             continue
+        device = int(activities["device"].iloc[rows[0]])
+        order = rows[np.argsort(trace["api"]["start"].to_numpy()[call[rows]], kind="stable")]
+        low, high = every_low[order] - error, every_high[order] + error
         ways = [_windows(low, high), [(len(low) - b, len(low) - a) for a, b in _windows(low[::-1], high[::-1])]]
         spoilt = np.zeros(len(order), bool)
         for a, b in (window for way in ways for window in way):
@@ -122,7 +122,8 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
         offsets_in_words = [_offset(low[a:b], high[a:b]) for a, b in ways[0] if not _agrees(low[a:b], high[a:b])]
         offsets_in_words.sort(key=lambda words: "behind" not in words)
         more = f", and {len(offsets_in_words) - 2} other offsets" if len(offsets_in_words) > 2 else ""
-        of_steps = np.unique(at[order[spoilt]])
+        chosen = order[spoilt]
+        of_steps = np.unique(activity_steps(trace, steps, activities.iloc[chosen], call[chosen]))
         why = f"the clock of device {device} differs from the host's: {', '.join(offsets_in_words[:2])}{more}"
         if spoilt.any():
             yield Doubt(why, of_steps[of_steps >= 0])
@@ -137,21 +138,21 @@ def _stated_error(trace: Trace) -> int:
     return error if isinstance(error, int) and 0 < error < _NONE // 4 else 0
 
 
-def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> tuple[Ints, Ints]:
     """How far the device's clock can be ahead of the host's, according to each activity.
 
     Args:
         trace: the recording.
         activities: `trace.activities()`.
+        call: their `launch_rows`.
         calls: `host_calls(trace)`.
 
     Returns:
-        One row per activity: issued (start of its call, ns), low and high (ns; `-_NONE` and `_NONE` without a bound).
+        The least and the most of each activity, ns; `-_NONE` and `_NONE` without a bound.
     """
     api = trace["api"]
-    call = match_rows(api, activities)
-    issued = np.append(api["start"].to_numpy(), MISSING)[call]
-    high = np.where(call >= 0, activities["start"].to_numpy() - issued, _NONE)
+    high = activities["start"].to_numpy() - np.append(api["start"].to_numpy(), MISSING)[call]
+    high[call < 0] = _NONE
     low = np.full(len(activities), -_NONE)
     waits = calls[among(calls["letter"].to_numpy(), (SYNC, BLOCKING_COPY))]
     failed = api.loc[(api["return_value"] > 0).to_numpy(), ["process", "correlation"]]
@@ -160,7 +161,7 @@ def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.D
     known = awaited >= 0
     ended = activities["end"].to_numpy()[awaited[known]] - waits["end"].to_numpy()[known]
     np.maximum.at(low, awaited[known], ended)
-    return pd.DataFrame({"issued": issued, "low": low, "high": high})
+    return low, high
 
 
 def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
@@ -189,11 +190,15 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
 def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
     """The positions of the work that ends last of what each call put on each stream."""
     known = np.flatnonzero(call >= 0)
-    lane, end = groups_of(activities, _LANE)[0][known], activities["end"].to_numpy()[known]
-    order = np.lexsort((end, lane, call[known]))
-    lane, of = lane[order], call[known][order]
-    is_last = np.append((lane[1:] != lane[:-1]) | (of[1:] != of[:-1]), True)[: len(order)]
-    return np.asarray(known[order[is_last]], dtype=np.int64)
+    lane, lanes = groups_of(activities, _LANE)
+    of, end = call[known] * lanes + lane[known], activities["end"].to_numpy()[known]
+    order = np.argsort(of, kind="stable")  # fast, since most are in order
+    known, of, end = known[order], of[order], end[order]
+    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))[: len(of)]
+    if not len(first):
+        return known
+    latest = np.repeat(np.maximum.reduceat(end, first), np.diff(first, append=len(of)))
+    return known[np.maximum.reduceat(np.where(end == latest, np.arange(len(of)), 0), first)]
 
 
 def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
@@ -332,7 +337,7 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 # --- 3. lost records ---
 
 
-def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFrame) -> Iterator[Doubt]:
+def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
     If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out.
@@ -344,7 +349,6 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
     yield from _loss(steps, at, "launches without recorded work")
-    call = match_rows(trace["api"], activities)
     alone = np.flatnonzero(call < 0)
     if not len(alone):
         return

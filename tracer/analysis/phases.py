@@ -106,13 +106,17 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
     fetch, out = calls["kind"] == "DtoH", copies["kind"] == "DtoH"
     inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
 
+    at = kernels["at"].to_numpy()
+
     def per_step(of: Ints, values: pd.Series | Bools) -> pd.Series:
-        return pd.Series(np.bincount(of[of >= 0], values[of >= 0], minlength=len(steps)))
+        inside = of >= 0
+        return pd.Series(np.bincount(of[inside], values[inside], minlength=len(steps)))
 
     def having(names: re.Pattern[str]) -> pd.Series:
-        return per_step(kernels["at"].to_numpy(), rows_named(kernels["name"], names.search))
+        chosen = at[rows_named(kernels["name"], names.search)]
+        return pd.Series(np.bincount(chosen[chosen >= 0], minlength=len(steps)).astype(float))
 
-    busy = per_step(kernels["at"].to_numpy(), kernels["end"] - kernels["start"])
+    busy = per_step(at, kernels["end"] - kernels["start"])
     return pd.DataFrame({
         "busy": busy + per_step(of_graph, graphs["end"] - graphs["start"]),
         "replays": per_step(step, (calls["letter"] == GRAPH_LAUNCH).to_numpy()),
@@ -177,9 +181,12 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
 
 def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
     """Which steps have enough kernels that are `LONGER` times as wide as in the usual ones."""
-    blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs()
-    launched = pd.DataFrame({"step": kernels["at"], "name": kernels["name"].cat.codes, "blocks": blocks})
-    means = launched[kernels["at"] >= 0].groupby(["step", "name"], as_index=False)["blocks"].mean()
+    blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs().to_numpy()
+    at, names = kernels["at"].to_numpy(), len(kernels["name"].cat.categories)
+    codes, both = pd.factorize(at * names + kernels["name"].cat.codes.to_numpy())
+    means = pd.DataFrame({"step": both // names, "name": both % names})
+    means["blocks"] = np.bincount(codes, blocks) / np.bincount(codes)
+    means = means[means["step"] >= 0]
     reference = means[usual.to_numpy()[means["step"]]].groupby("name")["blocks"].median()
     shared = means[means["name"].isin(reference.index)]
     ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()

@@ -23,13 +23,16 @@ def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
     return match_rows(trace["api"], activities)
 
 
-def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDArray[np.int64]:
+def activity_steps(
+    trace: Trace, steps: Steps, activities: pd.DataFrame, rows: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
     """For each device activity, the position in `steps.table` of the step that launched it, or -1.
 
     An activity belongs to the step that contains its call, however late it executed. Its own start decides only if the
-    trace lacks the call.
+    trace lacks the call. `rows` are their `launch_rows`, if available.
     """
-    api, rows = trace["api"], launch_rows(trace, activities)
+    api = trace["api"]
+    rows = launch_rows(trace, activities) if rows is None else rows
     of_call = steps.of(*(api[column].to_numpy() for column in ("start", "process", "thread")))
     at = np.append(of_call, -1)[rows]
     alone = np.flatnonzero(rows < 0)

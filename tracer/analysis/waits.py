@@ -119,32 +119,33 @@ def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFr
     Returns:
         Per wait the table, the row and the end (ns) of a device's work; "", -1 and -`MOST_NS` if that had ended before.
     """
-    sizes = [len(trace[name]) for name in DEVICE_TABLES]
-    first = np.cumsum([0, *sizes])  # of each table, one behind the other
-    end_of = np.concatenate([trace[name]["end"].to_numpy() for name in DEVICE_TABLES])
-    found = np.full(len(waits), -1, dtype=np.int64)
+    first = np.cumsum([0, *(len(trace[name]) for name in DEVICE_TABLES)])  # of each table, one behind the other
+    found, ended = np.full(len(waits), -1, dtype=np.int64), np.full(len(waits), -MOST_NS)
     start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
     until = asked.table["until"].to_numpy()
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
     for key, index in keys.groupby(["process", *_PLACE, "by_event"]).groups.items():
         process, *place, by_event = cast("tuple[int, ...]", key)
-        here = [_at(trace[name], process, place) for name in DEVICE_TABLES]
-        rows, at = np.concatenate([low + there for low, there in zip(first, here, strict=False)]), np.asarray(index)
-        ends = end_of[rows]
-        order = slice(None) if (ends[1:] >= ends[:-1]).all() else np.argsort(ends, kind="stable")
-        rows, ends = rows[order], ends[order]
-        last = np.searchsorted(ends, end[at], side="right") - 1
-        if by_event:  # a stream completes its work in the order in which it was enqueued
-            begun = [_issued(trace, trace[n].iloc[there]) for n, there in zip(DEVICE_TABLES, here, strict=True)]
-            issued = np.maximum.accumulate(np.concatenate(begun)[order])
-            last = np.minimum(last, np.searchsorted(issued, until[at], side="left") - 1)
-        waited = (last >= 0) & (ends[last] > start[at]) if len(rows) else last >= 0
-        found[at[waited]] = rows[last[waited]]
+        here, at = {name: _at(trace[name], process, place) for name in DEVICE_TABLES}, np.asarray(index)
+        for names in (DEVICE_TABLES,) if by_event else zip(DEVICE_TABLES):
+            rows = np.concatenate([first[DEVICE_TABLES.index(name)] + here[name] for name in names])
+            ends = np.concatenate([trace[name]["end"].to_numpy()[here[name]] for name in names])
+            if not len(rows):
+                continue
+            order = slice(None) if (ends[1:] >= ends[:-1]).all() else np.argsort(ends, kind="stable")
+            rows, ends = rows[order], ends[order]
+            last = np.searchsorted(ends, end[at], side="right") - 1
+            if by_event:  # a stream completes its work in the order in which it was enqueued
+                begun = np.concatenate([_issued(trace, trace[name].iloc[here[name]]) for name in names])
+                issued = np.maximum.accumulate(begun[order])
+                last = np.minimum(last, np.searchsorted(issued, until[at], side="left") - 1)
+            waited = (last >= 0) & (ends[last] > start[at]) & (ends[last] >= ended[at])
+            found[at[waited]], ended[at[waited]] = rows[last[waited]], ends[last[waited]]
     table = np.searchsorted(first, found, side="right") - 1
     return pd.DataFrame({
         "table": np.array([*DEVICE_TABLES, ""], dtype=object)[table],
         "row": np.where(found >= 0, found - first[table], -1),
-        "end": np.append(end_of, -MOST_NS)[found],
+        "end": ended,
     })  # fmt: skip
 
 

@@ -18,7 +18,7 @@ IDLE: list[dict[str, Any]] = [
 
 EAGER: list[dict[str, Any]] = [
     words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
-    | {"minWidth": 300, "flex": 3, "valueFormatter": {"function": "middleCut(params.value, 44)"}},
+    | {"minWidth": 300, "flex": 3, "valueFormatter": {"function": "params.data.short"}},
     words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
     words("where", "Where", 128),
     number("per_step", "A step", ",.2f", 84, "Mean launches per step"),

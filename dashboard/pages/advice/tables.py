@@ -16,7 +16,7 @@ from dashboard.pages.whatif.view import ALL
 from dashboard.predictions import Candidate
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.text import plain
+from dashboard.text import apart, plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
@@ -27,6 +27,7 @@ from tracer.analysis.whatif.streams import Concurrent
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
+_LONGEST: Final = 44  # characters of a kernel's name
 _MOST_ROWS: Final = 200
 
 
@@ -81,12 +82,15 @@ def fields_of(edit: Edit) -> dict[str, Any]:
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
-    """The rows of the table of eager launches. The reason for no prediction omits the kernel, which has a column."""
+    """The rows of the table of eager launches, with short names that stay different. The reason for no prediction omits
+    the kernel, which has a column."""
+    eager = list(eager)
     return [
         asdict(one)
         | {"gain": None if one.speedup is None else one.speedup - 1}
         | _plain(asdict(one) | {"why": one.why.split(" into the graph: ")[-1]}, ["kernel", "operator", "why"])
-        for one in eager
+        | {"short": short}
+        for one, short in zip(eager, apart([one.kernel for one in eager], _LONGEST), strict=True)
     ]
 
 

@@ -95,7 +95,7 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         if screen is None:
             raise PreventUpdate
-        view, theme = GapView.from_data(data), str(screen["scheme"])
+        view, theme, width = GapView.from_data(data), str(screen["scheme"]), int(screen["width"])
         chosen = store.chosen(view.shared.runs or (), view.shared.rates)
         runs = [run for run in chosen if run.gaps is not None]
         panels, places = panels_of(runs), places_of(runs)
@@ -108,9 +108,9 @@ def _render(app: Dash, store: RunStore) -> None:
             [table_of_lines([figures_of(run) for run in runs])] if runs else [],
             _warnings(runs),
             *(SHOWN if shown else HIDDEN for shown in (places, *[runs] * (len(_SECTIONS) - 1))),
-            causes_figure(places, theme), {"height": f"{causes_height(places)}px"},
-            steps_figure(panels, view.scale, theme), style,
-            distribution_figure(panels, view.scale, theme), style,
+            causes_figure(places, theme, width), {"height": f"{causes_height(places, width)}px"},
+            steps_figure(panels, view.scale, theme, width), style,
+            distribution_figure(panels, view.scale, theme, width), style,
             f"Causes of the idle time. {causes_text(places)}",
             f"Causes of the gap over the run. {_medians(runs)}", f"Distribution of the gap. {_medians(runs)}",
             with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),

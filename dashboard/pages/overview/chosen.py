@@ -42,6 +42,7 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
     times = f"start {start - anchor} ns, end {end - anchor} ns after time 0, duration {end - start} ns"
     lines = lines_of(row, np.array([spot.event]), anchor, run.waits)[0]
     clock = f"Start on the recording's own clock: {start} ns"
+    copies: dict[str, Any] = {"data-copies": "picked cost"}
     return [
         html.P([html.B(plain(str(event["full"]), 160)), f" · {row_name(run, spot)} · {plain(run.name, 80)}"]),
         *(html.P(line) for line in lines),
@@ -49,16 +50,25 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
             [
                 html.Code(times, id="exact", title=clock),
                 dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
-                ask("Measure from its start", {"what": "measure", "from": "start"}, "Then click another event", "link"),
-                " ",
-                ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
-                " ",
-                ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
+                html.Span(
+                    [
+                        ask("Measure from its start", {"what": "measure", "from": "start"},
+                            "Then click another event", "link"),
+                        " ",
+                        ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
+                        " ",
+                        html.Button("Copy as text", id="copy-event", className="link",
+                                    title="All that is said about the event", **copies),
+                        " ",
+                        ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
+                    ],
+                    className="acts",
+                ),
             ]
         ),
         *_linked(run, spot),
         *_node(run, view, token_of(runs, view), event, row.role == "stream"),
-    ]
+    ]  # fmt: skip
 
 
 def row_name(run: Run, spot: Spot) -> str:

@@ -5,7 +5,8 @@ The comparison takes seconds, so it is computed in the background, and the page 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
@@ -28,6 +29,9 @@ _ROOM: Final = 2  # lines
 _BESIDE: Final = 2
 """Up to this many runs, the matrix fits next to the sentences."""
 _HEAD: Final = 26  # characters of a column's name
+_SHORT: Final = 16  # of a run's name in one of several sentences, which then fit on a line
+_NOTHING: Final = ({"0"}, {"1.00"})
+"""What all runs have in a line that is left out of the matrix of several: no time, no tracing overhead."""
 
 
 def section(*below: Any) -> html.Section:
@@ -156,20 +160,31 @@ def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
 
 def words_of(found: Sequence[Against]) -> list[Any]:
     """A paragraph for each run, whose figures link to the table, with a button that makes the run the base."""
+    names = [_name(run) for run in ([found[0].base] if found else []) + [one.other for one in found]]
+    short = dict(zip(names, apart(names, _SHORT if len(names) > _BESIDE else LONGEST_NAME), strict=True))
     return [
-        html.P([*_sentence(number, one), " ", _button(number, one)], className="answer")
+        html.P([*_sentence(number, one, short), " ", _button(number, one)], className="answer")
         for number, one in enumerate(found)
     ]
 
 
-def _sentence(number: int, against: Against) -> list[Any]:
+def _sentence(number: int, against: Against, short: Mapping[str, str]) -> list[Any]:
+    base, other = _name(against.base), _name(against.other)
     if against.found is None:
-        return [f"{_name(against.other)}: {plain(against.problem)}."]
+        return [f"{short[other]}: {plain(against.problem)}."]
     return [
         html.A(phrase.text, href=f"#{_cell_id(number, phrase.figure)}", className="figure") if phrase.figure
-        else phrase.text
+        else _with_names(phrase.text, {name: short[name] for name in (base, other)})
         for phrase in phrases(against.found)
     ]  # fmt: skip
+
+
+def _with_names(text: str, short: Mapping[str, str]) -> Any:
+    """The text with short names, whose tooltip has them whole."""
+    if all(name == brief or name not in text for name, brief in short.items()):
+        return text
+    names = "|".join(map(re.escape, sorted(short, key=len, reverse=True)))
+    return html.Span(re.sub(names, lambda found: short[found[0]], text), title=text)
 
 
 def _button(number: int, against: Against) -> html.Button:
@@ -200,6 +215,8 @@ def table_of(found: Sequence[Against]) -> html.Table | None:
         html.Th(text, scope="col", title=_name(run), colSpan=2 if at else 1)
         for at, (text, run) in enumerate(zip(short, runs, strict=True))
     ]
+    if len(runs) > _BESIDE:
+        lines = [line for line in lines if {line.base, *(cell.text for cell in line.cells)} not in _NOTHING]
     rows = [_row(line, [number for number, _ in compared]) for line in lines]
     return html.Table(
         [html.Thead(html.Tr([html.Th("per token", scope="col"), *heads])), html.Tbody(rows)], className="figures matrix"

@@ -16,6 +16,7 @@ from dashboard.view import View
 from tracer.headline import headline
 
 _LONGEST: Final = 26  # characters of a name on a chip
+_SHORT: Final = 20  # of more than two, of which two then fit next to each other
 _MEANING: Final = {
     "class": "Strategy of most of its input copies",
     "idle": "Idle time of a device in the median step; ▲: traced, so inflated",
@@ -75,7 +76,8 @@ def register(app: Dash, store: RunStore) -> None:
 
 def chips(shown: Sequence[Run | str]) -> list[html.Li]:
     """A chip for each run, and for each key whose recording is not read yet."""
-    short = apart([one if isinstance(one, str) else one.name for one in shown], _LONGEST)
+    names = [one if isinstance(one, str) else one.name for one in shown]
+    short = apart(names, _LONGEST if len(names) <= 2 else _SHORT)
     return [
         html.Li([html.B(name), " is loading …"]) if isinstance(one, str)
         else _chip(one, name, is_base=not at and len(shown) > 1)

@@ -20,7 +20,7 @@ from tracer.live import Live
 _MOST_SECONDS: Final = 86_400.0
 _DELAY: Final = 400  # ms after the last key
 _LOOKING: Final = "Looking for processes …"
-_NOTHING: Final = "No process runs under the light recorder. Start one with `intertoken record -o TRACE -- COMMAND`."
+_NOTHING: Final = "No process runs under the light recorder. Start one: intertoken record -o TRACE -- COMMAND"
 
 
 def running_section(running: Running) -> html.Section:

@@ -11,7 +11,7 @@ from tracer.analysis.whatif.prediction import Prediction
 
 _WITHOUT_RATE = (
     "Without the rate the prediction includes tracing overhead: both timelines are slowed by it, and the "
-    "gain is unknown. Enter the engine's own rate above (untraced steps/s), or put it into run.json as `measured`."
+    "gain is unknown. Enter the engine's own rate above (untraced steps/s), or put it into run.json (measured)."
 )
 
 
