@@ -25,6 +25,7 @@ from tracer.analysis.distortion import STRETCH, stretch_ns
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
+from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
 from tracer.collectives import shown_name
 from tracer.text import plain
@@ -52,12 +53,14 @@ class IdleReport:
             the compute after the hole) part (the largest part of its largest cause, of `causes.PARTS`).
         parts: what the device waits for in all of them, ns: a row per place, columns as in `causes.PARTS`; they add up
             to the idle time there.
+        threads: the threads for which the host waits in them, see `waited_for.waited_table`.
     """
 
     steps: pd.DataFrame
     holes: pd.DataFrame
     table: pd.DataFrame
     parts: pd.DataFrame
+    threads: pd.DataFrame
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -207,9 +210,12 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     every = all_compute(trace, steps) if every is None else every
     holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
     per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
-    parts = _parts(trace, steps, every, pieces)
+    waited: dict[Thread, NDArray[np.int64]] = {}
+    parts = _parts(trace, steps, every, pieces, waited)
+    threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
-    return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
+    by_next = _by_next(pieces, parts, max(len(per_step), 1))
+    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads)
 
 
 def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
@@ -238,13 +244,15 @@ def _pieces(holes: Holes) -> pd.DataFrame:
     return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
 
 
-def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-    """What the device waits for in each piece, as in `parts_of`."""
+def _parts(
+    trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
+) -> dict[str, NDArray[np.int64]]:
+    """What the device, and the host, wait for in each piece, as in `parts_of`."""
     if not len(pieces):
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
     windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, steps, of_steps(every), windows)
+    return parts_of(trace, steps, of_steps(every), windows, waited)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:

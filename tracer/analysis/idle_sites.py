@@ -28,7 +28,7 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
         Columns site, source (as in `call_sites`), idle_us (mean per step; the rows add up to the idle time), share,
         calls_us (the part inside CUDA calls), the largest first; no rows if nothing idles.
     """
-    pieces = _pieces(steps, idle)
+    pieces = pieces_of(steps, idle)
     parts = [
         _of_host(trace, process, thread, of_device)
         for process, thread, rows in by_thread(pieces)
@@ -45,7 +45,7 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
     return table[[*_KEYS, "idle_us", "share", "calls_us"]]
 
 
-def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
+def pieces_of(steps: Steps, idle: IdleReport) -> pd.DataFrame:
     """The idle pieces, with the process and thread of their step."""
     hosts = steps.table.set_index("step")[["process", "thread"]]
     return idle.table[["step", "device", "start", "end"]].join(hosts, on="step")
@@ -53,7 +53,7 @@ def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
 
 def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
     """The idle time as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
-    pieces = _pieces(steps, idle)
+    pieces = pieces_of(steps, idle)
     parts = []
     for process, thread, rows in by_thread(pieces):
         for _, of_device in pieces.iloc[rows].groupby("device", sort=False):

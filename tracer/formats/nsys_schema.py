@@ -1,7 +1,8 @@
 """The parts of Nsight Systems' schema that `tracer.schema` does not cover: packed ids, auxiliary tables, enum labels.
 
-Source: SQLite exports of schema 3.20.3 and 3.25.0, and for the table of call chains the SQLite Export Schema Reference
-in the documentation of Nsight Systems.
+Source: SQLite exports of schema 3.20.3 and 3.25.0; for the tables of samples a public one of schema 3.16.1 (nsys
+2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. That
+describes no table of Python samples (`nsys profile --python-sampling=true`), and exports are not known to have one.
 """
 
 from __future__ import annotations
@@ -87,6 +88,17 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
 
 COLUMNS: Final = _columns()
 """nsys table -> column -> the Arrow type we read it as. All other data in an export is only carried."""
+
+SAMPLES: Final = frozenset({TABLES["samples"].nsys, TABLES["sample_chains"].nsys})
+"""Tables that are often larger than all others together, read only with the option `SAMPLED`; see `read_first`."""
+
+SAMPLED: Final = "samples"
+
+
+def read_first(samples: bool) -> frozenset[str]:
+    """The tables that analyses need, with or without samples."""
+    return frozenset(COLUMNS) - (frozenset() if samples else SAMPLES)
+
 
 REQUIRED: Final = {
     t.nsys: tuple(c for c in ("start", "end", "eventType") if c in COLUMNS[t.nsys]) for t in TABLES.values()
