@@ -124,7 +124,7 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
     starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
     names_of = {text: spelled(str(text).replace(";", ",")) or _UNNAMED for text in here["text"].unique()}
     codes, texts = pd.factorize(here["text"].astype(object).map(names_of))
-    paths, names = _paths(codes, [str(text) for text in texts], *_nesting(starts, ends))
+    paths, names = _paths(codes, [str(text) for text in texts], *nesting(starts, ends))
     at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
     return pd.Categorical.from_codes(at, pd.Index(names))
 
@@ -170,7 +170,7 @@ def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.ob
 
 
 @compiled
-def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The position of the range around each range (-1 for none), and its nesting depth; ranges are sorted by start,
     outer ones first.
     """
