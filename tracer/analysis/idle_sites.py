@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.between_calls import with_chains
 from tracer.analysis.call_sites import call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.idle import IdleReport
@@ -77,12 +78,14 @@ def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> p
 
 
 def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of the idle pieces of one device, cut where a range of the thread begins or ends."""
+    """Begin and end of the idle pieces of one device, cut where a range of the thread, or a call with a chain, begins
+    or ends."""
     nvtx = host_ranges(trace)
     ranges = nvtx[_on(nvtx, process, thread)]
     pieces = pieces.sort_values("start", kind="stable")
     begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
-    edges = np.concatenate([ranges[name].to_numpy() for name in ("start", "end")])
+    calls = with_chains(trace, process, thread)
+    edges = np.concatenate([frame[name].to_numpy() for frame in (ranges, calls) for name in ("start", "end")])
     cuts = np.unique(np.concatenate([begin, finish, edges[(edges > begin[0]) & (edges < finish.max())]]))
     low, high = cuts[:-1], cuts[1:]
     at = np.searchsorted(begin, low, side="right") - 1
