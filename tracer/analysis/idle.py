@@ -192,9 +192,7 @@ class IdleReport:
 
     def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
-        index = pd.MultiIndex.from_frame(self.steps[PERIOD])
-        at = index.get_indexer(pd.MultiIndex.from_frame(gaps[PERIOD]))
-        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[at], dtype=np.int64)
+        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[_positions(self.steps, gaps)], dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
@@ -297,13 +295,27 @@ def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: i
 
 
 def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
-    index = pd.MultiIndex.from_frame(periods[PERIOD])
-    sums = holes.groupby(PERIOD)[["idle", "communication", "others"]].sum().reindex(index, fill_value=0)
-    places = holes.pivot_table(index=PERIOD, columns="place", values="idle", aggfunc="sum", fill_value=0, observed=True)
-    places = places.reindex(index, fill_value=0).reindex(columns=list(PLACES), fill_value=0)
-    period = (periods["until"] - periods["begin"]).to_numpy()
-    found = pd.concat([sums, places], axis=1).assign(
-        period=period, **{name: periods[name].to_numpy() for name in GRAPHS}
-    )
+    """See `IdleReport.steps`."""
+    at = _positions(periods, holes)
+    idle, place = holes["idle"].to_numpy(), holes["place"].to_numpy()
+
+    def total(ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums = np.zeros(len(periods), np.int64)
+        np.add.at(sums, at, ns)
+        return sums
+
+    found = {name: periods[name].to_numpy() for name in (*PERIOD, *GRAPHS)}
+    found |= {name: total(holes[name].to_numpy()) for name in ("idle", "communication", "others")}
+    found |= {name: total(np.where(place == name, idle, 0)) for name in PLACES}
+    found["period"] = (periods["until"] - periods["begin"]).to_numpy()
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
-    return found.reset_index()[_STEPS].astype("int64")
+    return pd.DataFrame(found)[_STEPS].astype("int64")
+
+
+def _positions(periods: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
+    """For each row, the position of its device and step in `periods`; -1 for none."""
+    ours, theirs = (frame[PERIOD].to_numpy() for frame in (periods, rows))
+    if np.array_equal(ours, theirs):
+        return np.arange(len(ours))
+    index = pd.MultiIndex.from_frame(periods[PERIOD])
+    return np.asarray(index.get_indexer(pd.MultiIndex.from_frame(rows[PERIOD])), dtype=np.int64)

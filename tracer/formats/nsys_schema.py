@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -150,7 +150,7 @@ def _unpack(packed: Ids, shift: int) -> Ids:
     return ids
 
 
-_WRITTEN: Final = json.loads(files("tracer.formats").joinpath("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
+_WRITTEN: Final = json.loads(Path(__file__).with_name("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
 SCHEMA_WRITTEN: Final[str] = _WRITTEN["schema"]
 """The schema we write, plus the kernels' graphId from 3.25. A parquetdir omits the columns that we do not know."""
 

@@ -20,7 +20,8 @@ EAGER: list[dict[str, Any]] = [
     words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
     | {"minWidth": 240, "flex": 3, "valueFormatter": {"function": "middleCut(params.value, 44)"}},
     words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
-    words("site", "Call site", 320, "The function that launches it") | {"minWidth": 220, "flex": 3},
+    words("site", "Call site", 320, "The function that launches it")
+    | {"minWidth": 260, "flex": 4, "valueFormatter": {"function": "siteCut(params.value)"}},
     words("where", "Where", 128),
     number("per_step", "A step", ",.2f", 84, "Mean launches per step"),
     number("hole_us", "Idle before it, µs a step", ",.1f", 172, "While nothing runs on its device, as recorded"),
