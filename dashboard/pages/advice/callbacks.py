@@ -27,6 +27,11 @@ from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
 from tracer.analysis.advice import Advised
 from tracer.analysis.whatif.base import TRACED
 
+_NOTHING: Final = Sites(None, None, [])
+_NO_SITES: Final = (
+    "where in the code is unknown, as the recording has no functions: intertoken record --call-sites, nsys profile "
+    "--cudabacktrace=all and torch.profiler's with_stack=True record them"
+)
 _WITHOUT_RATE: Final = (
     "No advice: without the engine's own rate predictions would include tracing overhead. Enter untraced steps/s above."
 )
@@ -137,7 +142,7 @@ def _render(app: Dash, store: RunStore) -> None:
             idle,
             table_height(idle),
             SHOWN if idle else HIDDEN,
-            *host_of(sites if isinstance(sites, Sites) else NO_SITES, str((screen or {}).get("scheme", "light"))),
+            *host_of(sites if isinstance(sites, Sites) else _NOTHING, str((screen or {}).get("scheme", "light"))),
             calls,
             table_height(calls) if calls else HIDDEN,
             SHOWN if calls or of_sites else HIDDEN,
@@ -174,10 +179,8 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
         return None, f"{left[0].capitalize()}.", left[1:]
     best = cells(facts["advice"][0])
     summary = f"Largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
-    return advice_table(run, advised.kept, facts, theme), summary, [*notes_of(facts), *left]
-
-
-NO_SITES: Final = Sites(None, None, [])
+    where = [] if any(one["sites"] for one in facts["advice"]) else [_NO_SITES]
+    return advice_table(run, advised.kept, facts, theme), summary, [*where, *notes_of(facts), *left]
 
 
 def host_of(sites: Sites, theme: str) -> tuple[Any, ...]:
