@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 
 MAGIC: Final = b"ITLIGHT1"
-VERSION: Final = 4
+VERSION: Final = 5
 RECORD: Final = np.dtype([
     ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
     ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
@@ -34,13 +34,14 @@ BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right b
 _GRAPHS: Final = 0x7FFF
 _NUMBERS: Final = 0xFFFFFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
-_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIIII128s")
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIII128s")
 _HEADER_BYTES: Final = 4096
-_TURNS_AT: Final = 132
 _RANGES: Final = "nvtx_"  # prefix of the names of NVTX records
 _TEXTS_AT: Final = 1 << 16  # offset of the texts in their part of the file
 _DOMAINS, _DOMAIN_NAME = 64, 64
-_LINE: Final = 64  # each counter that threads write starts a new cache line
+_LIVE: Final = struct.Struct("<QII")  # records written, turns, pairs written
+_LIVE_AT: Final = -(-_HEADER.size // 64) * 64  # in a cache line of their own
+_COUNTERS_AT: Final = _LIVE_AT + 64
 _FACTS: Final = struct.Struct("<QiI16s48s")
 _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
@@ -158,11 +159,11 @@ def facts_of(path: Path) -> Facts:
         OSError: the ring cannot be read.
     """
     with path.open("rb") as file:
-        head = file.read(_HEADER.size)
-    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        head = file.read(_COUNTERS_AT)
+    if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC:
         return Facts(0, 0, 0)
-    fields = _HEADER.unpack(head)
-    return Facts(fields[3], fields[16], fields[20])
+    fields = _HEADER.unpack_from(head)
+    return Facts(fields[3], fields[16], _LIVE.unpack_from(head, _LIVE_AT)[1])
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
@@ -172,9 +173,9 @@ def switch_recording(path: Path, *, on: bool) -> None:
         OSError: the ring cannot be written.
     """
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
-        (turn,) = struct.unpack_from("<I", header, _TURNS_AT)
+        _, turn, _ = _LIVE.unpack_from(header, _LIVE_AT)
         if header[: len(MAGIC)] == MAGIC and (turn % 2 == 0) != on:
-            struct.pack_into("<I", header, _TURNS_AT, (turn + 1) % 2**32)
+            struct.pack_into("<I", header, _LIVE_AT + 8, (turn + 1) % 2**32)
 
 
 def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
@@ -183,7 +184,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     if size > _MOST_BYTES or len(head) < _HEADER.size or head[:8] != MAGIC:
         raise FormatError(f"{path}: not a ring of the light recorder, or one that is not initialised")
     (_, version, header_bytes, process, record_bytes, capacity, places, chain, names_at, pairs_at, records_at,
-     stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, _, program,
+     stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, program,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
         raise FormatError(f"{path}: the ring has version {version}; this intertoken reads version {VERSION}")
@@ -193,11 +194,9 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     if not capacity or contexts_used > _CONTEXTS or stamps_at > size:
         raise FormatError(f"{path}: the header states {stamps_at} bytes, but the file has {size}")
     calls, counter_names = _names(os.pread(file.fileno(), pairs_at - names_at, names_at))
-    at = -(-_HEADER.size // _LINE) * _LINE
-    written = struct.unpack_from("<Q", head, at)[0]
-    at += 2 * _LINE
-    counts = struct.unpack_from(f"<{len(counter_names)}Q", head, at)
-    at += len(counter_names) * 8
+    written, _, _ = _LIVE.unpack_from(head, _LIVE_AT)
+    counts = struct.unpack_from(f"<{len(counter_names)}Q", head, _COUNTERS_AT)
+    at = _COUNTERS_AT + len(counter_names) * 8
     facts = [_FACTS.unpack_from(head, at + i * _FACTS.size) for i in range(contexts_used)]
     stamps, chains = [], []
     for number, (_, _, has_stamps, _, _) in enumerate(facts):

@@ -33,7 +33,7 @@ static double now(void) {
         printf("%s %.1f\n", name, least);                                                                             \
     } while (0)
 
-enum { COLD_CALLS = 4000, USED_BYTES = 1 << 20, LINE = 64 };
+enum { COLD_CALLS = 4000, USED_BYTES = 1 << 21, LINE = 64 };
 
 static int rises(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -90,10 +90,15 @@ int main(void) {
     MEASURE_COLD("launch_cold", LAUNCH_ON(one));
     MEASURE("launch_on_two_streams", LAUNCH_ON(i % 2 ? one : other));
     MEASURE("event_query", cuEventQuery((Event)&exec));
+    MEASURE_COLD("event_query_cold", cuEventQuery((Event)&exec));
+    MEASURE_COLD("copy_cold", cuMemcpyHtoDAsync_v2(0, bytes, 16, one));
     MEASURE("event_record", cuEventRecord((Event)&exec, one));
     cuStreamSynchronize(one), cuStreamSynchronize(other);
     MEASURE("synchronize", cuStreamSynchronize(one));
     MEASURE("launch_and_synchronize", (LAUNCH_ON(one), cuStreamSynchronize(one)));
+    MEASURE_COLD("synchronize_cold", cuStreamSynchronize(one));
+    MEASURE_COLD("event_record_cold", cuEventRecord((Event)&exec, one));
+    MEASURE_COLD("graph_launch_cold", cuGraphLaunch(exec, one));
     MEASURE("graph_launch", cuGraphLaunch(exec, one));
     return 0;
 }

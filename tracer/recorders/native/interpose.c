@@ -29,7 +29,6 @@ typedef Result (*GetProcAddressV2)(const char *, void **, int, uint64_t, int *);
 __attribute__((visibility("hidden"))) Dlsym intertoken_dlsym;
 __attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
 static int wanted;
-int interpose_is_on;
 
 /* For code that may run before a sanitizer's runtime is initialised, which itself looks up symbols. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
@@ -64,7 +63,7 @@ __attribute__((constructor)) static void start(void) {
     find_linker();
     wanted = getenv("INTERTOKEN_LIGHT") != NULL;
     if (wanted) ring_announce();
-    interpose_is_on = wanted && !cupti_find();
+    ring.wraps = wanted && !cupti_find();
 }
 
 int interpose_wanted(void) { return wanted; }
@@ -132,7 +131,7 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
         intertoken_dlsym(RTLD_NEXT, name); /* sets dlerror */
         return NOTHING;
     }
-    if (!interpose_is_on || !real) return NULL;
+    if (!ring.wraps || !real) return NULL;
     return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
 }
 
@@ -189,7 +188,7 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
 
 /* Uses the first version of the interface, which all drivers since 11.3 have. */
 static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
-    if (!interpose_is_on || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
+    if (!ring.wraps || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");

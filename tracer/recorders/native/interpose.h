@@ -26,10 +26,7 @@ void *interpose_next(const char *name);
 /* Whether a recorder is running. */
 int interpose_wanted(void);
 
-/* Whether it wants the driver's calls wrapped; otherwise CUPTI records them. */
-extern int interpose_is_on;
-
-static inline int ring_there(void) { return interpose_is_on && (ring.header != NULL || ring_ready()); }
+static inline int ring_there(void) { return ring.wraps && (ring.header != NULL || ring_ready()); }
 
 static inline int recording(void) { return ring_there() && !(ring_turn() & 1); }
 

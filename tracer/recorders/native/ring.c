@@ -25,7 +25,7 @@
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
 #define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* start paused, until the recorder or ("program") the program resumes */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
-enum { APART_NS = 50000000, AHEAD = 8 /* records to prefetch for the next writers */ };
+enum { APART_NS = 50000000 };
 enum { COMM = 17 /* including the newline */ };
 #define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
@@ -190,6 +190,7 @@ static void begin(void) {
     ring.ticks_per_us = 1e3 * (double)ring.ticks_apart / APART_NS;
     write_pair(pair_of(1));
     header->pairs_written = 2;
+    ring.next_pair = (int64_t)ring_now() + ring.ticks_apart;
     ring.header = header;
 }
 
@@ -234,15 +235,13 @@ void ring_write(Record *from) {
     Header *header = ring.header;
     uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
     Record *to = &ring.records[number & ring.mask];
-    __builtin_prefetch(&ring.records[(number + AHEAD) & ring.mask], 1);
     atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     /* Word by word: a thread that slept for a whole round of the ring may write here at the same time. */
     for (size_t i = 1; i < WORDS; i++)
         __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
     atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
-    uint32_t pairs = atomic_load_explicit(&header->pairs_written, memory_order_relaxed);
-    int64_t since = (int64_t)(from->end - atomic_load_explicit(&pair_of(pairs - 1)->tick, memory_order_relaxed));
-    if (since > ring.ticks_apart && atomic_compare_exchange_strong(&header->pairs_written, &pairs, pairs + 1))
-        write_pair(pair_of(pairs));
+    int64_t end = (int64_t)from->end, next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
+    if (end > next && atomic_compare_exchange_strong(&ring.next_pair, &next, end + ring.ticks_apart))
+        write_pair(pair_of(atomic_fetch_add(&header->pairs_written, 1u)));
 }

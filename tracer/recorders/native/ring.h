@@ -18,7 +18,7 @@
 
 #define RING_MAGIC "ITLIGHT1"
 enum {
-    RING_VERSION = 4,
+    RING_VERSION = 5,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
     PAIRS = 1024,
@@ -60,10 +60,10 @@ typedef struct {
 } Pair;
 
 #define COUNTERS(X)                                                                                                   \
+    X(runs) X(runs_without_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
-    X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(runs) X(stamps_failed) X(entries_left)          \
-    X(stamping_ns) X(contexts_left) X(runs_left) X(launches_between) X(graphs_left_captured) X(graphs_left_context)   \
-    X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) X(runs_without_stamps) X(run_stamps_ns)
+    X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
+    X(stamping_ns) X(entries_left) X(contexts_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
 
 /* The recorded NVTX calls, numbered after the others. */
 #define RANGE_CALLS(X) X(mark) X(push) X(pop) X(start) X(end)
@@ -99,10 +99,11 @@ typedef struct {
     int64_t start_monotonic, start_realtime;
     uint64_t pid_namespace;                 /* the namespace of `pid` */
     uint32_t parent, contexts_used, pairs;
-    _Atomic uint32_t turns;                 /* odd: recording is paused; the reader may switch it */
     char program[128];
+    /* What each call uses is in one cache line. */
     _Atomic uint64_t written __attribute__((aligned(64)));
-    _Atomic uint32_t pairs_written __attribute__((aligned(64)));
+    _Atomic uint32_t turns;                 /* odd: recording is paused; the reader may switch it */
+    _Atomic uint32_t pairs_written;
     _Atomic uint64_t counters[COUNTER_COUNT] __attribute__((aligned(64)));
     ContextFacts contexts[CONTEXTS];
 } Header;
@@ -110,15 +111,20 @@ typedef struct {
 _Static_assert(sizeof(Record) == 64, "a record is a cache line");
 _Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
 
+/* One cache line, because a program's own work evicts it between two calls. */
 typedef struct {
     _Atomic(Header *) header; /* NULL: nothing is recorded in this process */
     Record *records;
     Pair *pairs;
     uint64_t mask;
-    int64_t ticks_apart;  /* minimum between two pairs */
+    _Atomic int64_t next_pair; /* the tick from which another pair is due */
+    int64_t ticks_apart;       /* minimum between two pairs */
     double ticks_per_us;
-    int counts_cycles;    /* whether ticks are the processor's counter; otherwise nanoseconds */
-} Ring;
+    int wraps;                 /* whether the driver's calls are wrapped; otherwise CUPTI records them */
+    int counts_cycles;         /* whether ticks are the processor's counter; otherwise nanoseconds */
+} __attribute__((aligned(64))) Ring;
+
+_Static_assert(sizeof(Ring) == 64, "a cache line");
 
 extern Ring ring;
 
@@ -169,6 +175,12 @@ static inline uint32_t ring_turn(void) { return atomic_load_explicit(&ring.heade
 
 /* Resume or pause recording, if the recorder leaves this to the program. */
 void ring_switch(int on);
+
+/* Before the driver's call: the next record's line is loaded meanwhile. */
+static inline void ring_expect(void) {
+    uint64_t number = atomic_load_explicit(&ring.header->written, memory_order_relaxed);
+    __builtin_prefetch(&ring.records[number & ring.mask], 1);
+}
 
 /* Write a record; fills in its sequence and thread. */
 void ring_write(Record *record);

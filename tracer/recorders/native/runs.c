@@ -38,7 +38,7 @@ enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STR
 typedef struct {
     pthread_mutex_t lock;
     _Atomic uint32_t open; /* number of open runs, including those whose tail is being launched */
-    uint32_t next;
+    uint32_t next, used; /* the slot to be given next if all are open, and how many ever had a run */
     Run runs[RUNS];
 } Runs;
 
@@ -114,7 +114,9 @@ static int put(const Device *device, Stream stream, uint32_t number, unsigned ki
 static void open_gates(uint8_t context) {
     Device *device = &devices[context];
     uint64_t gates = atomic_load_explicit(&device->gates, memory_order_relaxed);
-    if (gates && device->opened) atomic_store_explicit(device->opened, gates, memory_order_release);
+    if (gates == atomic_load_explicit(&device->open_gates, memory_order_relaxed) || !device->opened) return;
+    atomic_store_explicit(device->opened, gates, memory_order_release);
+    atomic_store_explicit(&device->open_gates, gates, memory_order_relaxed);
 }
 
 /* A part of a run is launched: open its gate. If it is already open, the stamps are late; one stamp too many marks
@@ -155,7 +157,7 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
 static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
     Runs *all = &contexts[context];
     if (!atomic_load(&all->open) || !lock(all)) return;
-    for (Run *run = all->runs; run < all->runs + RUNS; run++)
+    for (Run *run = all->runs; run < all->runs + all->used; run++)
         if (number_of(run) && (!key || run->key == *key)) end_run(context, run, has_tail);
     unlock(all);
 }
@@ -172,10 +174,11 @@ static void end_stream(uint8_t context, Stream on, int has_tail) {
 static Run *place_of(uint8_t context, uint64_t key) {
     Runs *all = &contexts[context];
     Run *run = all->runs;
-    for (; run < all->runs + RUNS; run++)
+    for (; run < all->runs + all->used; run++)
         if (run->key == key && (number_of(run) || run->waits)) return run;
-    for (run = all->runs; run < all->runs + RUNS && number_of(run);) run++;
+    for (run = all->runs; run < all->runs + all->used && number_of(run);) run++;
     if (run == all->runs + RUNS) end_run(context, run = &all->runs[all->next++ % RUNS], 1);
+    else if (run == all->runs + all->used) all->used++;
     run->key = key;
     run->waits = 0;
     return run;
@@ -306,7 +309,7 @@ void stamps_forget(uint8_t context, Stream on) {
     stamps_end(context, on);
     for (unsigned at = 0, count = device_count(); at < count; at++) {
         if (!lock(&contexts[at])) return;
-        for (Run *run = contexts[at].runs; run < contexts[at].runs + RUNS; run++)
+        for (Run *run = contexts[at].runs; run < contexts[at].runs + contexts[at].used; run++)
             if (run->key == key) run->waits = 0;
         unlock(&contexts[at]);
     }

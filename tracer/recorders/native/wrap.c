@@ -58,6 +58,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
         Stream stream_ = stamps_stream(on, own);                                                                      \
         Record record = {.call = CALL_##id, .context = device_context(), .stream = (uintptr_t)stream_};               \
         before(stream_)                                                                                               \
+        ring_expect();                                                                                                \
         record.begin = ring_now();                                                                                    \
         Result result = real args;                                                                                    \
         record.end = ring_now();                                                                                      \
