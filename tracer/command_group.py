@@ -18,8 +18,8 @@ from tracer.extensions import COMMANDS, extensions
 from tracer.text import spelled
 
 _GARBAGE: Final = 50_000
-"""New objects from one garbage collection to the next. Python's 700 (2,000 since 3.12) cost a command 3 % of its time;
-arrays and tables are freed without it."""
+"""New objects from one garbage collection to the next. Python's default cost a command 3 % of its CPU time; arrays and
+tables are freed without a collection."""
 
 
 class Intertoken(click.Group):
