@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
@@ -20,7 +20,9 @@ from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
 from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site
+from tracer.analysis.sampled import Sampled, sampled_functions
 from tracer.analysis.step_stacks import HostStep, host_steps
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import Steps, find_steps
@@ -139,29 +141,38 @@ class Sites:
         idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.
         calls: in launches, copies and waits, see `by_site`; None if the recording shows no calls.
         notes: the parts without a call site.
-        hosts: the host in the median step and in a slow one, see `host_steps`.
+        hosts: the host in the median step and in a slow one, see `host_steps`, and in samples, if there are any.
+        threads: the threads for which the host waits meanwhile, as in `IdleReport.threads`.
+        sampled: what samples show of the time in which the device idles.
     """
 
     idle: pd.DataFrame | None
     calls: pd.DataFrame | None
     notes: list[str]
     hosts: list[HostStep] = field(default_factory=list)
+    threads: list[dict[str, Any]] = field(default_factory=list)
+    sampled: Sampled | None = None
 
 
 def sites_of(store: RunStore, run: Run) -> Future[Sites]:
     """The call sites of a run, which is read again if its Python functions were left out."""
 
     def work() -> Sites:
-        steps = _recorded(run)[1]
-        trace = store.with_functions(run) or _recorded(run)[0]
-        idle = calls = None
+        without, steps = _recorded(run)
+        trace = store.with_functions(run) or without
+        idle = calls = sampled = None
         notes: list[str] = []
+        threads: list[dict[str, Any]] = []
         if run.gaps is not None:
             idle = idle_by_site(trace, steps, run.gaps.idle)
+            sampled = sampled_functions(trace, steps, run.gaps.idle)
+            gaps = run.gaps if trace is without else gap_report(trace, steps)  # functions show who holds the GIL
+            threads = [{str(key): value for key, value in row.items()} for row in gaps.idle.threads.to_dict("records")]
             notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
         if run.syncs is not None:
             calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)
-        return Sites(idle, calls, notes, host_steps(trace, steps))
+        hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
+        return Sites(idle, calls, notes, hosts, threads, sampled)
 
     return store.background.ask(_ADVICE, (run.recorded, "sites"), work, lambda _: _FIGURES)
 

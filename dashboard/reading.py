@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dashboard.run import Recording, Run
 from dashboard.timeline.align import Tokens
+from dashboard.timeline.functions import shown_functions, without_functions
 from dashboard.timeline.holes import HoleRow
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # they import this module, in processes of their own
     from dashboard.readers import Readers
 
 Found = TypeVar("Found")
+PYTHON: Final = "python_functions"
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
 _KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleReport, Tokens, Row, HoleRow, Level)
@@ -82,14 +84,14 @@ def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> 
     Raises:
         TraceError: it cannot be read any more.
     """
-    if "python_functions" not in formats.format_of(path).options:
+    if not formats.functions_of(path):
         return None
     caches = [one for one in (cache, readers.cache if readers is not None else None) if one is not None]
     kept = _first(kept_trace(path, one, FUNCTIONS) for one in caches)
     if kept is not None:
         return kept
     if readers is None:
-        trace = formats.read(path, whole=False, python_functions=True)
+        trace = formats.read(path, whole=False, **formats.functions_of(path))
         if cache is not None:
             cache.save(path, trace, FUNCTIONS)
         return trace
@@ -103,7 +105,7 @@ def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
     Raises:
         TraceError: it cannot be read or stored.
     """
-    _keep(caches, path, formats.read(path, whole=False, python_functions=True), FUNCTIONS)
+    _keep(caches, path, formats.read(path, whole=False, **formats.functions_of(path)), FUNCTIONS)
 
 
 def write_copy(path: Path, target: Path) -> None:
@@ -158,31 +160,38 @@ def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
 
 
 def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
-    name, recording = name_of(path), Recording(path, read=lambda path: _trace(path, caches))
+    name = name_of(path)
     try:
-        trace = recording.trace
+        trace, functions = _trace(path, caches)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
+    recording = Recording(path, trace)
     try:
         steps = choose_steps(trace, None, ALL_STEPS)
     except TraceError:
-        return [_run(name, name, recording, None, None)]
+        return [_run(name, name, recording, None, None, functions)]
     parts = _parts(trace, steps)
     if not parts:
-        return [_run(name, name, recording, None, steps)]
-    return [_run(f"{name}~{text}", f"{name} · {text}", recording, text, None) for text in parts]
+        return [_run(name, name, recording, None, steps, functions)]
+    return [_run(f"{name}~{text}", f"{name} · {text}", recording, text, None, functions) for text in parts]
 
 
-def _trace(path: Path, caches: Sequence[Cache]) -> Trace:
-    """From the cache of the commands, or else from the file."""
-    kept = _first(kept_trace(path, cache) for cache in caches)
-    return formats.read(path, whole=False) if kept is None else kept
+def _trace(path: Path, caches: Sequence[Cache]) -> tuple[Trace, pd.DataFrame]:
+    """The trace without its Python functions, and these: from the cache of the commands, or else from the file."""
+    has_functions = PYTHON in formats.functions_of(path)
+    part = FUNCTIONS if has_functions else TRACE
+    kept = _first(kept_trace(path, cache, part) for cache in caches)
+    trace = formats.read(path, whole=False, **{PYTHON: has_functions}) if kept is None else kept
+    return trace, without_functions(trace)
 
 
-def _run(key: str, name: str, recording: Recording, within: str | None, steps: Steps | None) -> Run:
+def _run(
+    key: str, name: str, recording: Recording, within: str | None, steps: Steps | None, functions: pd.DataFrame
+) -> Run:
     found = analyse(recording.trace, name, within, steps=steps)
+    shown = None if found.steps is None else shown_functions(functions, found.steps.table)
     graph = _graph_file(recording.path)
-    run = Run(key, name, found.summary, recording, found.steps, graph, recording.path, within)
+    run = Run(key, name, found.summary, recording, found.steps, graph, recording.path, within, shown)
     run.__dict__.update(gaps=found.gaps, syncs=found.syncs, spans=found.spans)
     return run
 

@@ -95,6 +95,7 @@ class Run:
         graph_file: the graph that was run, None if the run directory has none.
         path: the path of the recording, readable or not; None before it was examined.
         within: the NVTX range of the run, None for the whole recording.
+        functions: the Python functions that the timeline shows, see `timeline.functions`; None for none.
         predicted: whether it is the prediction of a what-if.
         given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
         rate_problem: why that rate is ignored.
@@ -109,6 +110,7 @@ class Run:
     graph_file: Path | None = None
     path: Path | None = None
     within: str | None = None
+    functions: pd.DataFrame | None = field(default=None, repr=False)
     predicted: bool = False
     given_rate: float | None = None
     rate_problem: str = ""
@@ -319,7 +321,7 @@ class Run:
         if self.trace is None or self.steps is None:
             return []
         table = self.steps.table
-        return rows_of(self.shown or self.trace, int(table["start"].min()), int(table["end"].max()))
+        return rows_of(self.shown or self.trace, int(table["start"].min()), int(table["end"].max()), self.functions)
 
 
 def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:

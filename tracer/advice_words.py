@@ -70,6 +70,7 @@ def eager_cells(one: dict[str, Any]) -> dict[str, str]:
         "per_step": number(one["per_step"]),
         "hole": number(one["hole_us"]),
         "gain": "–" if one["speedup"] is None else percent(one["speedup"] - 1),
+        "site": one["site"] or "–",
     }
 
 

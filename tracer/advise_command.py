@@ -27,7 +27,7 @@ _EAGER_TITLE = (
 )
 _EAGER = {
     "kernel": "kernel", "operator": "operator", "where": "where", "per_step": "a step", "hole": "idle µs",
-    "gain": "gain",
+    "gain": "gain", "site": "call site",
 }  # fmt: skip
 
 
@@ -92,7 +92,13 @@ def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo(f"\n{_EAGER_TITLE}:")
-        report.show_table(_eager_rows(facts), _EAGER)
+        report.show_table(_eager_rows(facts), _eager_columns(facts))
+
+
+def _eager_columns(facts: dict[str, Any]) -> dict[str, str]:
+    """The columns of that table; call sites only if any is known."""
+    known = any(one["site"] for one in facts["eager_launches"])
+    return {name: head for name, head in _EAGER.items() if known or name != "site"}
 
 
 def _eager_rows(facts: dict[str, Any]) -> list[dict[str, str]]:
@@ -113,8 +119,8 @@ def _show_markdown(facts: dict[str, Any]) -> None:
 def _show_markdown_eager(facts: dict[str, Any]) -> None:
     if facts["eager_launches"]:
         click.echo(f"\n{_EAGER_TITLE.capitalize()}:\n")
-        rows = [row | {name: _code(row[name]) for name in ("kernel", "operator")} for row in _eager_rows(facts)]
-        _show_markdown_table(rows, _EAGER)
+        rows = [row | {name: _code(row[name]) for name in ("kernel", "operator", "site")} for row in _eager_rows(facts)]
+        _show_markdown_table(rows, _eager_columns(facts))
 
 
 def _code(name: str) -> str:

@@ -26,7 +26,7 @@ from tracer.tables import Save, table_option
 @click.option(
     "--call-sites", "with_sites", is_flag=True,
     help="Also show where in the program the host is while the device idles: the Python function (torch.profiler's "
-    "with_stack=True), else the enclosing range or operator.",
+    "with_stack=True), else the enclosing range or operator; and the functions in nsys's samples of the CPU.",
 )  # fmt: skip
 @click.option(
     "--stacks", metavar="FILE", type=click.Path(path_type=Path),
@@ -66,9 +66,10 @@ def gaps(
     from tracer.analysis.distortion import UNUSED_RATE
     from tracer.analysis.gaps import gap_report, measured_rate
     from tracer.analysis.idle_sites import idle_by_site, idle_stacks
+    from tracer.analysis.sampled import sampled_functions
     from tracer.analysis.step_stacks import host_steps
     from tracer.analysis.summary import figures
-    from tracer.gaps_report import idle_facts, show_gaps
+    from tracer.gaps_report import idle_facts, sampled_facts, show_gaps
     from tracer.run_passes import node_kernels
     from tracer.stack_files import SUFFIXES, write_stacks
 
@@ -108,12 +109,15 @@ def gaps(
     if stacks is not None:
         lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, report.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
+    sampled = sampled_functions(trace, steps, report.idle) if with_functions else None
     if host_stacks is not None:
-        write = partial(write_stacks, host_steps(trace, steps), suffix=host_stacks.suffix.lower())
+        hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
+        write = partial(write_stacks, hosts, suffix=host_stacks.suffix.lower())
         write_output(host_stacks, write, replace=False)
     if with_sites:
         sites = idle_by_site(trace, steps, report.idle)
         facts["idle_sites"] = sites.to_dict("records")
+        facts |= sampled_facts(sampled)
         trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
     facts |= rank_facts(trace, steps, report.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []

@@ -11,7 +11,9 @@ from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.holes import PLACES
+from tracer.analysis.sampled import Sampled
 from tracer.analysis.summary import Summary
+from tracer.analysis.waited_for import named
 from tracer.collectives import shown_name
 from tracer.ranks_report import show_ranks
 from tracer.report import (
@@ -31,6 +33,7 @@ from tracer.text import spelled
 _MOST_HOLES: Final = 20
 """Kinds of holes in JSON; the text shows those with at least `_LEAST` of the idle time."""
 _LEAST: Final = 0.05
+_WORTH: Final = 0.002  # of the idle time: threads that are waited for less are shown in JSON alone
 
 
 _MOST_SITES: Final = 25
@@ -46,8 +49,17 @@ def idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
         "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
         "idle_parts_us": report.idle.parts_us,
         "untraced_idle_us": report.untraced_idle_us,
+        "idle_threads": report.idle.threads.to_dict("records"),
         "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
+
+
+def sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
+    """What samples show of the idle time, in the JSON of `intertoken gaps --call-sites`; nothing without samples."""
+    if sampled is None:
+        return {}
+    figures = {"samples": sampled.samples, "idle_us": sampled.idle_us, "unresolved_share": sampled.unresolved}
+    return {"sampled": figures | {"functions": sampled.functions.to_dict("records"), "note": sampled.note}}
 
 
 def show_gaps(facts: dict[str, Any]) -> None:
@@ -98,8 +110,23 @@ def show_gaps(facts: dict[str, Any]) -> None:
             console.print(
                 Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json shows all)", "dim")
             )
+    if "sampled" in facts:
+        _show_sampled(console, facts["sampled"])
     if "bubbles" in facts:
         _show_bubbles(console, facts["bubbles"])
+
+
+def _show_sampled(console: Console, facts: dict[str, Any]) -> None:
+    headings = {
+        "function": "function, in samples", "self_us": "µs a step", "of": "of samples", "total_us": "callees included",
+    }  # fmt: skip
+    rows = [
+        row | {"of": f"{row['self_share']:.1%} [{row['self_low']:.1%}, {row['self_high']:.1%}]"}
+        for row in facts["functions"][:_MOST_SITES]
+    ]
+    console.print()
+    console.print(table_of(rows, headings))
+    console.print(Text(facts["note"], "dim"))
 
 
 def _show_idle(console: Console, facts: dict[str, Any]) -> None:
@@ -121,6 +148,9 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
         for part, us in sorted(parts.items(), key=lambda each: -each[1]):
             if us >= _LEAST * whole:
                 console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
+    threads = [{**row, "who": named(row)} for row in facts["idle_threads"] if row["idle_us"] >= _WORTH * whole]
+    if threads:
+        console.print(table_of(threads, {"who": "the host waits for", "idle_us": "µs a step", "how": "which"}))
     holes = [
         {
             **hole, "place": PLACES[hole["place"]], "next": spelled(shown_name(hole["next"]))[:70],

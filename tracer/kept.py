@@ -14,7 +14,7 @@ LEAST: Final = 4 << 20
 
 
 FUNCTIONS: Final = f"{TRACE} with Python functions"
-"""The part of a cache that holds a trace with the Python functions that its format leaves out by default."""
+"""The part of a cache that holds a trace with the functions that its format leaves out by default."""
 
 
 def read(path: Path, *, python_functions: bool = False) -> Trace:
@@ -23,16 +23,16 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
 
     Args:
         path: the recording.
-        python_functions: whether to keep the Python functions that its format leaves out by default.
+        python_functions: whether to keep the functions that its format leaves out by default.
 
     Raises:
         FormatError: see `formats.read`.
         UsageError: the environment variable for the cache has an invalid value.
     """
     directory = directory_of_user()
-    asked = python_functions and "python_functions" in formats.format_of(path).options
+    asked = formats.functions_of(path) if python_functions else {}
     if directory is None or _size(path) < LEAST:
-        return formats.read(path, whole=False, python_functions=asked)
+        return formats.read(path, whole=False, **asked)
     cache, part = Cache(directory), FUNCTIONS if asked else TRACE
     kept = kept_trace(path, cache, part)
     if kept is not None:
@@ -41,7 +41,7 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
         entry = cache.entry(path, part)
     except OSError:  # reading it says why
         entry = None
-    trace = formats.read(path, whole=False, python_functions=asked)
+    trace = formats.read(path, whole=False, **asked)
     if entry is not None:
         cache.save(path, trace, part, entry)
     return trace

@@ -200,6 +200,18 @@ TABLES: Final[dict[str, Table]] = {
             Column("symbol", NAME, "symbol", "the function; FILE(LINE): FUNCTION of Python"),
             Column("module", NAME, "module", "the file that contains it; empty for Python"),
         ), "the functions on the stack of calls, each stack once"),
+        Table("samples", "COMPOSITE_EVENTS", (
+            Column("chain", nsys="id", doc="in sample_chains"),
+            Column("time", nsys="start", doc="ns"),
+            *_ON_THREAD,
+        ), "samples of threads that run on a CPU"),
+        Table("sample_chains", "SAMPLING_CALLCHAINS", (
+            Column("chain", nsys="id", doc="as in samples"),
+            Column("depth", nsys="stackDepth", doc="0 for the innermost function"),
+            Column("symbol", NAME, "symbol", "the function"),
+            Column("module", NAME, "module", "the file that contains it"),
+            Column("unresolved", nsys="unresolved", doc="1 if the function has no symbol, 0 or MISSING if it has"),
+        ), "the functions on the stack of samples"),
         Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),
         Table("processes", "PROCESSES", (
             Column("process", nsys="pid"), Column("name", TEXT, "name"),

@@ -38,7 +38,7 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
         profiles.append(
             {
                 "type": "sampled",
-                "name": _title(step),
+                "name": step.title,
                 "unit": "nanoseconds",
                 "startValue": 0,
                 "endValue": step.length_ns,
@@ -58,7 +58,7 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
 
 def collapsed(steps: Sequence[HostStep]) -> str:
     """The steps as collapsed stacks, in ns."""
-    sums = ((_title(step), step.samples.groupby("stack", sort=False)["ns"].sum()) for step in steps)
+    sums = ((step.title, step.samples.groupby("stack", sort=False)["ns"].sum()) for step in steps)
     return "".join(f"{title};{stack} {ns}\n" for title, found in sums for stack, ns in found.items())
 
 
@@ -66,7 +66,3 @@ def _frame(name: str) -> dict[str, Any]:
     """A function as a frame of speedscope, with its file and line if known."""
     match = _PYTHON.match(name)
     return {"name": name} | ({"file": match["file"], "line": int(match["line"])} if match else {})
-
-
-def _title(step: HostStep) -> str:
-    return f"{step.name} ({step.step})"

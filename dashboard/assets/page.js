@@ -26,6 +26,10 @@ window.dashAgGridFunctions.middleCut = function (name, most) {
   const head = Math.floor(((most - 1) * 2) / 3);
   return `${name.slice(0, head)}…${name.slice(name.length - (most - 1 - head))}`;
 };
+// A call site without directories, FILE(LINE): FUNCTION; the tooltip has all of it.
+window.dashAgGridFunctions.siteCut = function (site) {
+  return typeof site === "string" ? site.replace(/^[^(]*\/(?=[^/]*\(\d+\): )/, "") : site;
+};
 // The rows selected by the reader; not sent when the table itself changes its selection as rows arrive.
 window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);

@@ -25,13 +25,15 @@ _BETWEEN: Final = ";"
 
 def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     """The pieces of the figure, outer ones first: path (names with `;` between them), parent, ns and share of the
-    step. Outer functions that take nearly all of both steps are left out, except for the innermost of them."""
-    longest, shared = max((step.length_ns for step in steps), default=0), _shared(steps)
+    step. Outer functions that take nearly all of the steps, or of the samples, are left out, except for the innermost
+    of them."""
+    longest = max((step.length_ns for step in steps), default=0)
+    shared = {sampled: _shared([step for step in steps if (step.step is None) == sampled]) for sampled in (True, False)}
     parts = []
     for step in steps:
-        root = f"{step.name} ({step.step})"
+        root = step.title
         sums = step.samples.groupby("stack", sort=False)["ns"].sum()
-        inner = [_below(stack.split(_BETWEEN), shared) for stack in sums.index]
+        inner = [_below(stack.split(_BETWEEN), shared[step.step is None]) for stack in sums.index]
         paths = [list(accumulate([root, *names], _joined)) for names in inner]
         every = pd.Series(paths, index=sums.to_numpy()).explode()
         total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
@@ -112,7 +114,7 @@ def flame_height(steps: Sequence[HostStep]) -> int:
 
 def flame_text(steps: Sequence[HostStep]) -> str:
     """A description of the figure."""
-    return "; ".join(f"{step.name} {step.step}: {duration(step.length_ns)}" for step in steps)
+    return "; ".join(f"{step.title}: {duration(step.length_ns)}" for step in steps)
 
 
 def _colour(name: str) -> str:

@@ -163,6 +163,6 @@ def number(field: str, header: str, form: str, width: int, hint: str = "") -> di
 
 def rate_field() -> html.Label:
     """The field of the engine's own rate, shared with the table of runs and kept between pages."""
-    field = text_field("rate", True, type="text", placeholder="from run.json", maxlength=40)
+    field = text_field("rate", True, type="text", placeholder="from run.json, if it has one", maxlength=40)
     hint = "Steps per second of the engine without a profiler, as in the table of runs"
     return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)

@@ -70,7 +70,7 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
             units[above] = replace(unit, rows=(*unit.rows, index), aside=unit.aside + row.aside)
             continue
         if row.role == "nvtx":
-            ranges.setdefault((row.process, row.thread), len(units))
+            ranges[row.process, row.thread] = len(units)
         units.append(Unit(row.label, (index,), int(row.aside)))
     return [Group(name, tuple(units)) for name, units in found.items()]
 

@@ -1,9 +1,10 @@
-"""The rows of a timeline: NVTX levels and API calls of each host thread, and the streams of each device."""
+"""The rows of a timeline: NVTX levels, API calls and Python functions of host threads, and the streams of devices."""
 
 from __future__ import annotations
 
 import heapq
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from pandas.api.types import union_categoricals
 
 from dashboard.palette import KINDS
 from dashboard.text import markup, plain
+from dashboard.timeline.functions import levels_of, short_names
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
 from dashboard.timeline.shapes import shapes_of
@@ -36,6 +38,7 @@ _DEVICE_KINDS: Final = {
 }
 _MOST_LEVELS: Final = 6
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names, left out inside bars
+_OF_KINETO: Final = re.compile(r"^thread \d+ \((.*)\)$")  # as PyTorch's profiler calls a thread
 _HOST_SPLIT: Final = re.compile(r"split \d+: host")  # as the executor calls what it computes on the host
 _ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
 _LANE: Final = ["device", "process", "stream"]
@@ -119,9 +122,18 @@ class Row:
         return name, full
 
 
-def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> list[Row]:
-    """The rows with an event in [low, high], host threads first, then device streams; the others, aside, last."""
-    rows = [*_host_rows(trace), *_device_rows(trace)]
+def rows_of(
+    trace: Trace, low: int | None = None, high: int | None = None, functions: pd.DataFrame | None = None
+) -> list[Row]:
+    """The rows with an event in [low, high], host threads first, then device streams; the others, aside, last.
+
+    Args:
+        trace: the recording, without Python functions.
+        low, high: the range of the steps, ns.
+        functions: its `functions.shown_functions`.
+    """
+    functions = trace["nvtx"].iloc[:0] if functions is None else functions
+    rows = [*_host_rows(trace, functions), *_device_rows(trace)]
     if low is None or high is None:
         return rows
     meets = [bool(((row.end >= low) & (row.start <= high)).any()) for row in rows]
@@ -129,17 +141,16 @@ def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> li
     return [*(row for row, does in zip(rows, meets, strict=True) if does), *aside]
 
 
-def _host_rows(trace: Trace) -> Iterator[Row]:
+def _host_rows(trace: Trace, functions: pd.DataFrame) -> Iterator[Row]:
     nvtx, api = trace["nvtx"], trace["api"]
-    both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
+    both = pd.concat([t[["process", "thread"]] for t in (nvtx, api, functions)]).drop_duplicates()
     found = [(int(p), int(t)) for p, t in both.itertuples(index=False)]
     threads = sorted(found, key=lambda thread: (thread[1] == MISSING, thread))
-    names = {
-        (int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
-    }
     known = [(process, thread) for process, thread in threads if thread != MISSING]
+    names = _thread_names(trace["threads"], known)
+    processes = len({process for process, _ in known} - {MISSING})
     for process, thread in threads:
-        label = _thread_label(process, thread, names, len(known), len({p for p, _ in known}))
+        label = _thread_label(process, thread, names, len(known), processes)
         ranges = _of(nvtx, process, thread)
         on_host = (ranges["domain"] == HOST_COMPUTE).to_numpy()
         for level, events in enumerate(_levels(ranges[~on_host])):
@@ -150,6 +161,17 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
         calls = _api_events(trace, _of(api, process, thread))
         if len(calls):
             yield Row(f"API calls{label}", "api", calls, process, thread)
+        for level, part in enumerate(levels_of(_of(functions, process, thread))):
+            events = _events(part, "nvtx", short_names(part["text"]), part["text"])
+            yield Row("" if level else f"Python{label}", "nvtx", events, process, thread)
+
+
+def _thread_names(table: pd.DataFrame, threads: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """The names of these threads, without those that several have: their numbers say more."""
+    given = {(int(p), int(t)): str(n) for p, t, n in table[["process", "thread", "name"]].itertuples(index=False)}
+    named = {thread: _OF_KINETO.sub(r"\1", given[thread]) for thread in threads if thread in given}
+    count = Counter((process, name) for (process, _), name in named.items())
+    return {thread: name for thread, name in named.items() if count[thread[0], name] == 1}
 
 
 def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int) -> str:

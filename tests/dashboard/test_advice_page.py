@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from dashboard.figures.flame import pieces_of
 from dashboard.pages.advice import callbacks
 from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
-from dashboard.pages.advice.tables import fields_of, more_edits
+from dashboard.pages.advice.tables import fields_of, more_edits, waited_lines
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.predictions import Sites, advice_of, sites_of
@@ -21,9 +21,13 @@ from dashboard.store import RunStore
 from dashboard.view import with_fields
 from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES
+from tests.tracer.nsys_exports import GLOBAL_TID, export
+from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tests.tracer.test_truths import SHARED
 from tracer import formats
+from tracer.analysis.sampled import SAMPLED
 from tracer.analysis.step_stacks import HostStep
+from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 from tracer.analysis.whatif.edits import Strategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.cli import main
@@ -56,6 +60,7 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
     assert [row[6] for row in shown] == [one["effort"] for one in facts["advice"]]
     assert any("ggml-backend.cpp (ggml 0.25.3)" in row[7] for row in shown)
     assert any(note.startswith("the device computes for ") for note in notes)
+    assert notes[0].startswith("where in the code is unknown")
     addresses = [row.children[0].children.href for row in table.children[1].children]
     assert all(address.startswith("../whatif/?run=llama1b-sccc-graph&") for address in addresses)
     assert [a.rpartition("&")[2] for a in addresses] == [
@@ -184,7 +189,8 @@ def test_from_advice_to_its_what_if(browser, tmp_path):
 def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():
     store = RunStore([SAMPLES / "vllm-b8-torch"])
     (run,) = store.runs()
-    hosts = sites_of(store, run).result(120).hosts
+    sites = sites_of(store, run).result(120)
+    hosts = sites.hosts
     pieces = pieces_of(hosts)
     roots = pieces[pieces["parent"] == ""]
     assert [path.partition(" (")[0] for path in roots["path"]] == ["median step", "slow step"]
@@ -193,12 +199,42 @@ def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():
     sums = inner.groupby("parent")["ns"].sum()
     assert (sums <= pieces.set_index("path")["ns"].reindex(sums.index)).all()
     for theme in ("light", "dark"):
-        figure, size, said, rows, *_ = host_of(hosts, theme)
+        figure, size, said, note, rows, *_ = host_of(sites, theme)
+        assert not note
         assert len(figure.data[0].ids) == len(pieces)
         assert said.startswith("median step")
         assert int(size["height"].removesuffix("px")) > 60
         assert {row["step"] for row in rows} == {"median step", "slow step"}
-    assert host_of([], "light")[3] == []
+        assert sum(float(row["share"].rstrip("%")) for row in rows if row["step"] == "median step") > 95
+    assert host_of(Sites(None, None, []), "light")[4] == []
+
+
+def test_samples_of_an_export_are_on_the_page_with_their_intervals(tmp_path):
+    """60 of 100 samples are in `sample_token`; the reader leaves samples out, and here they are read again."""
+    strings = [*recording([])["StringIds"], {"id": 300, "value": "token 0"}]
+    rows = recording(idle_places()) | {"StringIds": strings, "NVTX_EVENTS": [
+        {"start": 9_950 + 1000 * step, "end": 10_940 + 1000 * step, "eventType": 59, "text": f"token {step}",
+         "globalTid": GLOBAL_TID, "domainId": 0} for step in range(STEPS)]}  # fmt: skip
+    store = RunStore([export(tmp_path / "in.sqlite", rows)])
+    (run,) = store.runs()
+    assert not len(run.trace["samples"])
+    sites = sites_of(store, run).result(120)
+    _, _, said, note, rows, *_ = host_of(sites, "light")
+    assert said.endswith("device idle, sampled 100 times: 700 ns")
+    assert note.startswith("100 samples")
+    first = next(row for row in rows if row["step"] == SAMPLED)
+    assert (first["function"], first["share"]) == ("sample_token (libllama.so)", "60.0% [50.2%, 69.1%]")
+
+
+def test_the_threads_that_the_host_waits_for_are_told():
+    threads = [
+        {"process": 1, "thread": 7, "name": "output", "runs": "a.py(3): send", "how": HOW[GIL], "idle_us": 114.8},
+        {"process": 1, "thread": -1, "name": "", "runs": "", "how": HOW[UNKNOWN], "idle_us": 4.5},
+        {"process": 1, "thread": 8, "name": "", "runs": "", "how": HOW[RANGE], "idle_us": 0.01},
+    ]
+    assert waited_lines(threads) == [
+        f"114.8 µs a step for thread 7 (output, a.py(3): send): {HOW[GIL]}", f"4.5 µs a step: {HOW[UNKNOWN]}",
+    ]  # fmt: skip
 
 
 def test_outer_functions_in_which_all_lies_are_left_out_of_the_flame_graph():

@@ -88,7 +88,7 @@ def many(count: int) -> IdleReport:
         "place": pd.Categorical(["between_kernels"] * count, list(PLACES)), "next": pd.Categorical(["k"] * count),
         "part": pd.Categorical(["host_code"] * count, PART_COLUMNS),
     })  # fmt: skip
-    return IdleReport(pd.DataFrame(), pd.DataFrame(), table, pd.DataFrame())
+    return IdleReport(pd.DataFrame(), pd.DataFrame(), table, pd.DataFrame(), pd.DataFrame())
 
 
 def test_holes_too_narrow_to_be_seen_are_merged_and_none_is_lost():

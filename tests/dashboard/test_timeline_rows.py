@@ -7,6 +7,7 @@ import pytest
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token
 from dashboard.timeline.arrange import arranged, groups_of
+from dashboard.timeline.functions import LEVELS, shown_functions, without_functions
 from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
 from dashboard.timeline.rows import Row, rows_of
@@ -17,7 +18,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.schema import HOST_COMPUTE
+from tracer.schema import HOST_COMPUTE, PYTHON_FUNCTION
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,60 @@ def test_nested_ranges_take_levels_and_threads_are_named_where_there_are_two():
     assert [(r.label, r.events["name"].tolist()) for r in rows] == [
         ("NVTX · 1", ["a", "d"]), ("", ["b", "c"]), ("API calls · worker", ["cudaFree"]),
     ]  # fmt: skip
+
+
+def functions(rows: list[tuple[str, int, int, int]]) -> Trace:
+    """A trace of Python functions: text, start, end, thread."""
+    text, start, end, thread = (list(column) for column in zip(*rows, strict=True))
+    return Trace.from_columns(nvtx={
+        "start": start, "end": end, "text": text, "thread": thread, "process": [1] * len(rows),
+        "domain": [PYTHON_FUNCTION] * len(rows), "kind": ["push/pop"] * len(rows)})  # fmt: skip
+
+
+def test_python_functions_of_the_program_are_rows_under_the_calls_of_their_thread():
+    trace = functions([
+        ("engine.py(1): loop", 0, 1000, 1), ("engine.py(9): step", 10, 90, 1), ("torch/_ops.py(3): call", 15, 60, 1),
+        ("model.py(5): forward", 20, 50, 1), ("model.py(2): wrapper", 19, 50, 1),
+        ("<built-in method cat>", 22, 30, 1), ("model.py(8): norm", 31, 40, 1),
+        ("engine.py(9): step", 110, 190, 1), ("out.py(2): send", 30, 35, 2),
+    ])  # fmt: skip
+    steps = pd.DataFrame({"start": [0, 100], "end": [100, 200]})
+    shown = shown_functions(without_functions(trace), steps)
+    assert not len(trace["nvtx"])
+    trace.tables["api"] = Trace.from_columns(
+        api={"start": [25], "end": [26], "name": ["cudaFree"], "thread": [1], "process": [1]},
+    )["api"]  # fmt: skip
+    trace.tables["nvtx"] = Trace.from_columns(
+        nvtx={"start": [5], "end": [95], "text": ["token"], "thread": [1], "process": [1]}
+    )["nvtx"]
+    rows = rows_of(trace, functions=shown)
+    assert [(row.label, row.events["name"].tolist()) for row in rows] == [
+        ("NVTX · 1", ["token"]), ("API calls · 1", ["cudaFree"]), ("Python · 1", ["step", "step"]), ("", ["forward"]),
+        ("", ["norm"]), ("Python · 2", ["send"]),
+    ]  # fmt: skip
+    assert rows[3].events["full"].tolist() == ["model.py(5): forward"]
+    units = [(unit.name, unit.rows) for unit in groups_of(rows)[0].units]
+    assert units[2:] == [("Python · 1", (2, 3, 4)), ("Python · 2", (5,))]
+
+
+def test_functions_are_shown_to_a_depth():
+    trace = functions([(f"m.py({n}): f{n}", 20 * n, 1000 - 40 * n, 1) for n in range(16)])
+    rows = rows_of(
+        Trace({}), functions=shown_functions(without_functions(trace), pd.DataFrame({"start": [0], "end": [999]}))
+    )
+    assert [row.events["name"].tolist() for row in rows] == [[f"f{n}"] for n in range(LEVELS)]
+
+
+def test_threads_of_the_same_name_are_told_by_their_numbers():
+    trace = Trace.from_columns(
+        api={"start": [0, 1, 2], "end": [1, 2, 3], "name": ["cudaFree"] * 3, "thread": [4, 5, 6], "process": [1] * 3},
+        threads={
+            "process": [1] * 3,
+            "thread": [4, 5, 6],
+            "name": ["thread 4 (Core)", "thread 5 (Core)", "thread 6 (out)"],
+        },
+    )
+    assert [row.label for row in rows_of(trace)] == ["API calls · 4", "API calls · 5", "API calls · out"]
 
 
 def test_ranges_on_no_thread_are_called_so_and_leave_the_others_names_alone():

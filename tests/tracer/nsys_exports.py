@@ -63,6 +63,10 @@ RECORDING: Rows = {
         _api(900, 14, 14, event_class=1), _api(1000, 15, 15),
     ],
     "CUDA_CALLCHAINS": [{"id": 3, "symbol": 30, "module": 21, "stackDepth": 0}],
+    "COMPOSITE_EVENTS": [{"id": 8, "start": 950, "cpu": 3, "threadState": 1, "globalTid": GLOBAL_TID, "cpuCycles": 77}],
+    "SAMPLING_CALLCHAINS": [
+        {"id": 8, "symbol": 30, "module": 21, "unresolved": 0, "originalIP": 4096, "stackDepth": 0},
+    ],
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
         {**_ON_STREAM, **_NO_EVENT, "start": start, "end": start + 9, "correlationId": correlation,
          "syncType": 2}

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.tracer.nsys_exports import RECORDING, export
 from tracer import formats
-from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites
+from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, stacks
 from tracer.cli import main
 from tracer.schema import MISSING
 from tracer.scrub import scrub
@@ -29,9 +29,9 @@ CHAINS = {
 }  # fmt: skip
 
 
-def handmade(chain_of: dict[int, int]) -> Trace:
+def handmade(chain_of: dict[int, int], chains: dict[int, list[tuple[str, str]]] = CHAINS) -> Trace:
     """A call for each correlation, with its chain."""
-    rows = [(chain, depth, *f) for chain, functions in CHAINS.items() for depth, f in enumerate(functions)]
+    rows = [(chain, depth, *f) for chain, functions in chains.items() for depth, f in enumerate(functions)]
     chain, depth, symbol, module = (list(column) for column in zip(*reversed(rows), strict=True))
     starts = [10 * correlation for correlation in chain_of]
     return Trace.from_columns(
@@ -56,9 +56,30 @@ def test_the_site_is_the_innermost_function_that_is_neither_of_cuda_nor_of_a_fra
     ]
 
 
-def test_moments_that_are_no_calls_have_no_chain() -> None:
-    points = pd.DataFrame({"start": np.array([10]), "process": 1, "thread": 1})
-    assert call_sites(handmade({1: 5}), points)["source"].tolist() == [""]
+def test_between_calls_the_host_is_in_the_functions_that_both_have_on_their_stacks() -> None:
+    """Calls at 10, 20, ... for 5 ns each; before the first and behind the last one nothing is known."""
+    scheduler = ("ggml_backend_sched_compute_splits", "/opt/ggml/libggml-base.so")
+    copies = [("cudaMemcpyAsync", GGML), ("ggml_backend_cuda_cpy_tensor_async", GGML), scheduler, CHAINS[5][-1]]
+    python = [("/x/torch/_ops.py(7): __call__", ""), ("/home/ada/decode.py(31): step", "")]
+    later = [("/x/torch/_ops.py(9): __call__", ""), ("/home/ada/decode.py(40): step", "")]
+    trace = handmade({1: 5, 2: 5, 3: 8, 4: 9, 5: 10}, CHAINS | {8: copies, 9: python, 10: later})
+    times = [5, 12, 16, 27, 37, 46, 58]
+    found = call_sites(trace, pd.DataFrame({"start": np.array(times), "process": 1, "thread": 1}))
+    inside = "ggml_backend_cuda_synchronize (libggml-cuda.so)"
+    assert found.to_numpy().tolist() == [
+        ["", "", ""],
+        [inside, "", NATIVE],
+        [inside, "", NATIVE],
+        ["ggml_backend_sched_compute_splits (libggml-base.so)", "", NATIVE],
+        ["", "", ""],
+        ["/home/ada/decode.py(31): step", "/x/torch/_ops.py(7): __call__", PYTHON],
+        ["", "", ""],
+    ]
+    outer = "main (llama-bench);ggml_backend_sched_compute_splits (libggml-base.so)"
+    assert stacks(trace, 1, 1, np.array(times)).tolist() == [
+        "", f"{outer};{inside}", f"{outer};{inside}", outer, "",
+        "/home/ada/decode.py(31): step;/x/torch/_ops.py(7): __call__", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("suffix", ["", ".sqlite"])

@@ -15,8 +15,9 @@ from tracer.analysis.calls import is_allocation, is_setup
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.waited_for import GIL, HOW, RANGE, RELEASED, UNKNOWN
 from tracer.errors import EmptyTraceError
-from tracer.schema import PYTHON_FUNCTION
+from tracer.schema import MISSING, PYTHON_FUNCTION
 
 OTHER = THREAD + 1
 
@@ -185,6 +186,50 @@ def test_a_thread_waits_inside_the_functions_that_wait() -> None:
     python(script, "output.py(4): encode", 1210, 1280, OTHER)
     python(script, "output.py(4): encode", 1282, 1290, OTHER)
     assert parts(script) == {"host_wait": 100, "launch_call": 50, "host_code": 850}
+
+
+def waited_for(script: Script) -> list[tuple[int, str, str, float]]:
+    """The threads that the host waits for: number, outermost function, how that is known, ns in the only idle piece."""
+    trace = script.trace
+    table = gap_report(trace, find_steps(trace)).idle.threads
+    ns = (table["idle_us"] * 1e3).round()
+    return list(zip(table["thread"], table["runs"], table["how"], ns, strict=True))
+
+
+def test_the_thread_that_holds_the_gil_is_named() -> None:
+    script = idle()
+    python(script, "engine.py(7): step", 0, 2100)
+    python(script, "threading.py(1012): run", 900, 2500, OTHER)
+    python(script, "output.py(3): send", 900, 2500, OTHER)
+    python(script, "output.py(4): encode", 1300, 1330, OTHER)
+    third = OTHER + 1
+    python(script, "metrics.py(1): collect", 1500, 1510, third)
+    assert waited_for(script) == [
+        (OTHER, "output.py(3): send", HOW[GIL], 330), (third, "metrics.py(1): collect", HOW[GIL], 10),
+    ]  # fmt: skip
+
+
+def test_who_releases_a_lock_is_known_if_no_other_thread_does() -> None:
+    """A wait of 100 ns that one thread ends; one of 50 during which two threads release locks; one for a message."""
+    script = idle()
+    python(script, "engine.py(7): step", 0, 2100)
+    for start, end in ((1200, 1300), (1400, 1450)):
+        python(script, LOCK, start, end)
+    python(script, "<built-in method recv of Socket object at 0x7f>", 1500, 1507)
+    release = "<built-in method release of _thread.lock object at 0x8f>"
+    for start, thread in ((1290, OTHER), (1440, OTHER), (1445, OTHER + 1), (1506, OTHER)):
+        python(script, release, start, start + 1, thread)
+    found = waited_for(script)
+    assert (OTHER, "", HOW[RELEASED], 100) in found
+    assert (MISSING, "", HOW[UNKNOWN], 57) in found
+    assert parts(script)["host_wait"] == 157
+
+
+def test_a_thread_inside_a_range_is_named_with_a_doubt() -> None:
+    script = idle()
+    script.range("collate", 1200, 1500, thread=OTHER)
+    assert waited_for(script) == [(OTHER, "", HOW[RANGE], 300)]
+    assert "perhaps" in HOW[RANGE]
 
 
 def test_host_compute_is_seen_by_the_ranges_of_splits() -> None:

@@ -114,7 +114,8 @@ def test_a_graph_launch_has_an_arrow_to_each_node() -> None:
 def test_what_viewers_have_no_place_for_is_told(copy: str, tmp_path: Path) -> None:
     trace = formats.read(export(tmp_path / "a.sqlite"))
     columns = sum(len(frame.columns) - len(TABLES[name].columns) for name, frame in trace.tables.items())
-    told = f"left out: {len(trace.carried)} tables and {columns} columns that only nsys's own formats can hold"
+    counts = f"{len(trace.carried)} tables and {columns} columns and 1 samples"
+    told = f"left out: {counts} that only nsys's own formats can hold"
     assert told in formats.write(trace, tmp_path / copy)
     bare = formats.read(tmp_path / "a.sqlite", whole=False)
     assert not [note for note in formats.write(bare, tmp_path / f"bare{copy}") if "left out" in note]

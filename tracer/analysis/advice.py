@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracer.analysis.call_sites import call_sites
+from tracer.analysis.call_sites import RANGES, call_sites
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.settings import effort_of, engine_of, settings_of, unused_settings
 from tracer.analysis.syncs import sync_report
@@ -97,6 +97,7 @@ class EagerLaunch:
     Attributes:
         kernel: its short name.
         operator: the innermost range around its launch; "" for none.
+        site: the function that launches it most often, see `call_sites`; "" if no functions are recorded.
         where: before the step's first graph, or behind it.
         per_step: the number of launches per step.
         hole_us, kernel_us, launch_us: means per step, as recorded: the time before the kernel during which nothing runs
@@ -114,6 +115,7 @@ class EagerLaunch:
     launch_us: float
     speedup: float | None
     why: str
+    site: str
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def advise(
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
     known = {setting for advice in kept for setting in advice.settings}
     unused = tuple(setting for setting in unused if setting not in known)
-    eager = tuple(_eager(base, steps))
+    eager = tuple(_eager(base, steps, functions or trace))
     bound = _bound(base.before)
     return Advised(tuple(kept), unsure, refused, withheld, base.before, base.state, bound, engine, unused, eager)
 
@@ -222,9 +224,13 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     yield _Candidate((ReadLater(),), _SAMPLED, "--read-later")
 
 
-def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
-    launches = by_kernel(eager_launches(base.causality, steps), len(steps)).drop(columns="is_wait_between")
-    for row in launches.head(_MOST_EAGER).to_dict("records"):
+def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[EagerLaunch]:
+    launches = eager_launches(base.causality, steps)
+    sites = call_sites(trace, base.causality.segments.calls.iloc[launches["call"]])
+    named = launches[KEYS].assign(site=sites["site"].where(sites["source"] != RANGES, "").to_numpy())
+    most = named.value_counts().reset_index().drop_duplicates(KEYS).set_index(KEYS)["site"]
+    table = by_kernel(launches, len(steps)).drop(columns="is_wait_between")
+    for row in table.head(_MOST_EAGER).to_dict("records"):
         speedup, why = None, "the untraced rate is not known"
         if base.state != TRACED:
             try:
@@ -232,7 +238,8 @@ def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
                 speedup, why = predict_from(base, (edit,), timeline=False).of_steps.estimate, ""
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
-        yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why)
+        site = str(most[tuple(row[key] for key in KEYS)])
+        yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why, site=site)
 
 
 def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]:

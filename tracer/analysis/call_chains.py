@@ -14,8 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import match_rows, rows_named
+from tracer.analysis.between_calls import chains_at
+from tracer.analysis.calls import by_thread, match_rows, rows_named
 from tracer.schema import MISSING
+from tracer.text import spelled
 from tracer.trace import Trace
 
 PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
@@ -45,7 +47,8 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trace: the recording.
-        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation.
+        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Moments without it
+            have the functions that are on the stacks of the calls before and after, see `between_calls`.
 
     Returns:
         Columns site, through (see `call_sites.call_sites`) and is_python, with the index of `calls`; texts are empty
@@ -53,16 +56,42 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """
     nothing = pd.DataFrame({"site": "", "through": "", "is_python": False}, index=calls.index)
     chains, api = trace["callchains"], trace["api"]
-    if not len(chains) or "correlation" not in calls or not len(calls):
+    if not len(chains) or not len(calls):
         return nothing
-    with_chain = api[api["callchain"].isin(chains["chain"].unique())]
-    rows = match_rows(with_chain, calls)
-    chain = np.append(with_chain["callchain"].to_numpy(), MISSING)[rows]
-    found = _sites(chains).reindex(chain)
+    if "correlation" in calls:
+        with_chain = api[api["callchain"].isin(chains["chain"].unique())]
+        rows = match_rows(with_chain, calls)
+        chain = np.append(with_chain["callchain"].to_numpy(), MISSING)[rows]
+        found = _sites(chains).reindex(chain)
+    else:
+        parts = []
+        for process, thread, at in by_thread(calls):
+            chain, chains = chains_at(trace, process, thread, calls["start"].to_numpy()[at])
+            parts.append(_sites(chains).reindex(chain).set_axis(at))
+        found = pd.concat(parts).sort_index()
     known = found["site"].notna().to_numpy()
     for column in nothing.columns if known.any() else ():
         nothing.loc[known, column] = found[column].to_numpy()[known]
     return nothing
+
+
+def chain_stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> list[str]:
+    """The functions on the stack of a thread at each time (ns), see `between_calls.chains_at`: outermost first,
+    separated by `;`, without CUDA's own; "" for none."""
+    chain, chains = chains_at(trace, process, thread, times)
+    ordered = chains.sort_values(["chain", "depth"], ascending=[True, False], kind="stable", ignore_index=True)
+    kept = ordered[~_of_cuda(ordered) & (ordered["symbol"] != "").to_numpy()]
+    texts = pd.Series(_texts(kept, np.arange(len(kept))), index=kept["chain"].to_numpy(), dtype=object)
+    texts = texts.map(lambda text: spelled(str(text).replace(";", ",")))
+    stacks = texts.groupby(level=0, sort=False).agg(";".join).to_dict()
+    return [stacks.get(one, "") for one in chain.tolist()]
+
+
+def _of_cuda(chains: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which functions are CUDA's."""
+    symbol = chains["symbol"]
+    native = ~rows_named(symbol, PYTHON_FILE.search)
+    return native & (rows_named(chains["module"], _in(_OF_CUDA)) | rows_named(symbol, _CALL.search))
 
 
 def _sites(chains: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +99,7 @@ def _sites(chains: pd.DataFrame) -> pd.DataFrame:
     ordered = chains.sort_values(["chain", "depth"], kind="stable", ignore_index=True)
     symbol, module = ordered["symbol"], ordered["module"]
     python = rows_named(symbol, PYTHON_FILE.search)
-    of_cuda = ~python & (rows_named(module, _in(_OF_CUDA)) | rows_named(symbol, _CALL.search))
+    of_cuda = _of_cuda(ordered)
     below = of_cuda | np.where(
         python, rows_named(symbol, BELOW_PROGRAM.search), rows_named(module, _in(_OF_FRAMEWORKS))
     )

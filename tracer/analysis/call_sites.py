@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites
+from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites, chain_stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.signature import MEANING
 from tracer.compiled import compiled
@@ -114,7 +114,8 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
 
 def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
     """Collapsed stacks of the ranges open on a thread at each time (ns, ascending): outermost first, separated by `;`,
-    "" for none. Python functions without a file are left out.
+    "" for none; below them the functions of call chains, as far as known (`between_calls`). Python functions without a
+    file are left out.
     """
     nvtx = host_ranges(trace)
     here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]
@@ -124,9 +125,13 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
     starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
     names_of = {text: spelled(str(text).replace(";", ",")) or _UNNAMED for text in here["text"].unique()}
     codes, texts = pd.factorize(here["text"].astype(object).map(names_of))
-    paths, names = _paths(codes, [str(text) for text in texts], *_nesting(starts, ends))
+    paths, names = _paths(codes, [str(text) for text in texts], *nesting(starts, ends))
     at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
-    return pd.Categorical.from_codes(at, pd.Index(names))
+    if not len(trace["callchains"]):
+        return pd.Categorical.from_codes(at, pd.Index(names))
+    called = chain_stacks(trace, process, thread, times)
+    both = (";".join(filter(None, pair)) for pair in zip((names[one] for one in at), called, strict=True))
+    return pd.Categorical(list(both))
 
 
 def _paths(
@@ -170,7 +175,7 @@ def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.ob
 
 
 @compiled
-def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The position of the range around each range (-1 for none), and its nesting depth; ranges are sorted by start,
     outer ones first.
     """

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import python_turns
 from tracer.analysis.calls import (
     BLOCKING_COPY,
     COPY,
@@ -30,7 +29,9 @@ from tracer.analysis.calls import (
     rows_named,
 )
 from tracer.analysis.polls import poll_loops
+from tracer.analysis.python_turns import functions_of
 from tracer.analysis.tokens import Steps
+from tracer.analysis.waited_for import Thread, on_threads
 from tracer.analysis.waits import last_awaited, targets
 from tracer.collectives import collectives
 from tracer.intervals import intersection, touching, union
@@ -181,8 +182,8 @@ def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple
 
 
 def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
-    """The intervals that apply only in windows whose following compute had not been launched yet; the rest of those
-    windows is `host_code`."""
+    """The intervals that apply only in windows whose following compute had not been launched yet; see also
+    `on_other_threads`."""
     process, meets = windows["process"].iloc[0], union(windows["start"], windows["end"])
     calls = near.calls_of(windows)
     calls = calls[touching(calls["start"], calls["end"], meets)]
@@ -198,12 +199,14 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
     yield "host_compute", _spans(near.ranges[own_ranges & of_host_compute(near.ranges)])
     yield "other_process", _others(near, windows)
     yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
-    thread = windows["thread"].iloc[0]
-    functions = python_turns.functions_of(trace, process)
-    yield "host_wait", python_turns.waits(functions[functions["thread"] == thread])
-    yield "host_lock", _spans(near.ranges[~own_ranges & (near.ranges["process"] == process).to_numpy()])
-    for spans in python_turns.turns_of_others(functions, thread).values():
-        yield "host_lock", spans
+
+
+def on_other_threads(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans, Thread]]:
+    """The intervals that apply in what `on_host` leaves of those windows, with the thread that is waited for; the rest
+    is `host_code`."""
+    process, thread = int(windows["process"].iloc[0]), int(windows["thread"].iloc[0])
+    others = near.ranges[~near.on_thread(near.ranges, windows) & (near.ranges["process"] == process).to_numpy()]
+    return on_threads(functions_of(trace, process), others, process, thread)
 
 
 def _others(near: Near, windows: pd.DataFrame) -> Spans:

@@ -72,13 +72,13 @@ class Doubt:
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
-def without_doubtful(trace: Trace, steps: Steps) -> Steps:
+def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> Steps:
     """The steps without the unusable ones; its notes say which are missing, and why.
 
     Raises:
         EmptyTraceError: all are unusable.
     """
-    all_doubts = doubts(trace, steps)
+    all_doubts = doubts(trace, steps, calls)
     if not all_doubts:
         return steps
     spoilt = np.unique(np.concatenate([doubt.steps for doubt in all_doubts])).astype(np.int64)
@@ -88,10 +88,10 @@ def without_doubtful(trace: Trace, steps: Steps) -> Steps:
     return steps.without(spoilt, [span for doubt in all_doubts for span in doubt.spans], lines)
 
 
-def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
-    """The doubts about the steps of a trace; empty if there are none."""
+def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
+    """The doubts about the steps of a trace; empty if there are none. `calls`: its `host_calls`, if available."""
     activities = trace.activities()
-    calls = host_calls(trace)
+    calls = host_calls(trace) if calls is None else calls
     call = launch_rows(trace, activities)
     return [
         *_apart(trace, steps, activities, call, calls),

@@ -78,7 +78,8 @@ def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.Da
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
     """The fetches; those of a thread that launches nothing are attributed to the busiest launcher of its process."""
-    most = launched.groupby("process")["thread"].agg(lambda threads: threads.mode().iloc[0])
-    own = pd.MultiIndex.from_frame(fetches[_THREAD]).isin(pd.MultiIndex.from_frame(launched[_THREAD]))
+    count = launched.groupby(_THREAD).size().sort_values(ascending=False, kind="stable").reset_index()
+    most = count.drop_duplicates("process").set_index("process")["thread"]
+    own = pd.MultiIndex.from_frame(fetches[_THREAD]).isin(pd.MultiIndex.from_frame(count[_THREAD]))
     other = most.reindex(fetches["process"]).fillna(MISSING).to_numpy(np.int64)
     return fetches.assign(thread=np.where(own, fetches["thread"], other))

@@ -25,6 +25,7 @@ from tracer.analysis.distortion import STRETCH, stretch_ns
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
+from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
 from tracer.collectives import shown_name
 from tracer.text import plain
@@ -52,12 +53,14 @@ class IdleReport:
             the compute after the hole) part (the largest part of its largest cause, of `causes.PARTS`).
         parts: what the device waits for in all of them, ns: a row per place, columns as in `causes.PARTS`; they add up
             to the idle time there.
+        threads: the threads for which the host waits in them, see `waited_for.waited_table`.
     """
 
     steps: pd.DataFrame
     holes: pd.DataFrame
     table: pd.DataFrame
     parts: pd.DataFrame
+    threads: pd.DataFrame
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -189,9 +192,7 @@ class IdleReport:
 
     def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
-        index = pd.MultiIndex.from_frame(self.steps[PERIOD])
-        at = index.get_indexer(pd.MultiIndex.from_frame(gaps[PERIOD]))
-        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[at], dtype=np.int64)
+        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[_positions(self.steps, gaps)], dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
@@ -207,9 +208,12 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     every = all_compute(trace, steps) if every is None else every
     holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
     per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
-    parts = _parts(trace, steps, every, pieces)
+    waited: dict[Thread, NDArray[np.int64]] = {}
+    parts = _parts(trace, steps, every, pieces, waited)
+    threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
-    return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
+    by_next = _by_next(pieces, parts, max(len(per_step), 1))
+    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads)
 
 
 def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
@@ -238,13 +242,15 @@ def _pieces(holes: Holes) -> pd.DataFrame:
     return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
 
 
-def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-    """What the device waits for in each piece, as in `parts_of`."""
+def _parts(
+    trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
+) -> dict[str, NDArray[np.int64]]:
+    """What the device, and the host, wait for in each piece, as in `parts_of`."""
     if not len(pieces):
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
     windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, steps, of_steps(every), windows)
+    return parts_of(trace, steps, of_steps(every), windows, waited)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
@@ -289,13 +295,27 @@ def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: i
 
 
 def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
-    index = pd.MultiIndex.from_frame(periods[PERIOD])
-    sums = holes.groupby(PERIOD)[["idle", "communication", "others"]].sum().reindex(index, fill_value=0)
-    places = holes.pivot_table(index=PERIOD, columns="place", values="idle", aggfunc="sum", fill_value=0, observed=True)
-    places = places.reindex(index, fill_value=0).reindex(columns=list(PLACES), fill_value=0)
-    period = (periods["until"] - periods["begin"]).to_numpy()
-    found = pd.concat([sums, places], axis=1).assign(
-        period=period, **{name: periods[name].to_numpy() for name in GRAPHS}
-    )
+    """See `IdleReport.steps`."""
+    at = _positions(periods, holes)
+    idle, place = holes["idle"].to_numpy(), holes["place"].to_numpy()
+
+    def total(ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        sums = np.zeros(len(periods), np.int64)
+        np.add.at(sums, at, ns)
+        return sums
+
+    found = {name: periods[name].to_numpy() for name in (*PERIOD, *GRAPHS)}
+    found |= {name: total(holes[name].to_numpy()) for name in ("idle", "communication", "others")}
+    found |= {name: total(np.where(place == name, idle, 0)) for name in PLACES}
+    found["period"] = (periods["until"] - periods["begin"]).to_numpy()
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
-    return found.reset_index()[_STEPS].astype("int64")
+    return pd.DataFrame(found)[_STEPS].astype("int64")
+
+
+def _positions(periods: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
+    """For each row, the position of its device and step in `periods`; -1 for none."""
+    ours, theirs = (frame[PERIOD].to_numpy() for frame in (periods, rows))
+    if np.array_equal(ours, theirs):
+        return np.arange(len(ours))
+    index = pd.MultiIndex.from_frame(periods[PERIOD])
+    return np.asarray(index.get_indexer(pd.MultiIndex.from_frame(rows[PERIOD])), dtype=np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.between_calls import with_chains
 from tracer.analysis.call_sites import call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.idle import IdleReport
@@ -28,7 +29,7 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
         Columns site, source (as in `call_sites`), idle_us (mean per step; the rows add up to the idle time), share,
         calls_us (the part inside CUDA calls), the largest first; no rows if nothing idles.
     """
-    pieces = _pieces(steps, idle)
+    pieces = pieces_of(steps, idle)
     parts = [
         _of_host(trace, process, thread, of_device)
         for process, thread, rows in by_thread(pieces)
@@ -45,7 +46,7 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
     return table[[*_KEYS, "idle_us", "share", "calls_us"]]
 
 
-def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
+def pieces_of(steps: Steps, idle: IdleReport) -> pd.DataFrame:
     """The idle pieces, with the process and thread of their step."""
     hosts = steps.table.set_index("step")[["process", "thread"]]
     return idle.table[["step", "device", "start", "end"]].join(hosts, on="step")
@@ -53,7 +54,7 @@ def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
 
 def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
     """The idle time as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
-    pieces = _pieces(steps, idle)
+    pieces = pieces_of(steps, idle)
     parts = []
     for process, thread, rows in by_thread(pieces):
         for _, of_device in pieces.iloc[rows].groupby("device", sort=False):
@@ -77,12 +78,14 @@ def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> p
 
 
 def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of the idle pieces of one device, cut where a range of the thread begins or ends."""
+    """Begin and end of the idle pieces of one device, cut where a range of the thread, or a call with a chain, begins
+    or ends."""
     nvtx = host_ranges(trace)
     ranges = nvtx[_on(nvtx, process, thread)]
     pieces = pieces.sort_values("start", kind="stable")
     begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
-    edges = np.concatenate([ranges[name].to_numpy() for name in ("start", "end")])
+    calls = with_chains(trace, process, thread)
+    edges = np.concatenate([frame[name].to_numpy() for frame in (ranges, calls) for name in ("start", "end")])
     cuts = np.unique(np.concatenate([begin, finish, edges[(edges > begin[0]) & (edges < finish.max())]]))
     low, high = cuts[:-1], cuts[1:]
     at = np.searchsorted(begin, low, side="right") - 1

@@ -15,7 +15,7 @@ Stages:
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -59,7 +59,10 @@ def steps_of_marks(
     working = launching if len(launching) else calls  # without launches, copies and waits are the work
     threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
     for engine in asked or engines():
-        marks = _matching(ranges, engine)
+        work_of = _work_of(ranges, engine)
+        if not any(work["own"] for work in work_of.values()):
+            continue
+        marks = _matching(ranges, work_of)
         if len(calls) and not asked:
             marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
         if not marks["own"].any():
@@ -107,10 +110,10 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
     return as_steps(table, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
 
 
-def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
-    """Stage 1: the ranges that are marks, with columns phase sequences gained part (from the first mark that matches),
-    lies, label, own (of the mark)."""
-    work_of = {}
+def _work_of(ranges: pd.DataFrame, engine: Engine) -> dict[int, dict[str, Any]]:
+    """Stage 1: code of a text that is a mark -> phase, sequences, gained and part (from the first mark that matches),
+    position, label and own (of the mark)."""
+    work_of: dict[int, dict[str, Any]] = {}
     for code, text in enumerate(ranges["text"].cat.categories):
         for mark in engine.marks:
             if hit := mark.text.search(str(text)):
@@ -121,6 +124,11 @@ def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
                     "own": mark.own,
                 }
                 break
+    return work_of
+
+
+def _matching(ranges: pd.DataFrame, work_of: dict[int, dict[str, Any]]) -> pd.DataFrame:
+    """The ranges that are marks, with these columns."""
     codes = ranges["text"].cat.codes
     marks = ranges.loc[codes.isin(work_of), ["start", "end", *_THREAD, "text"]]
     columns = ["phase", "sequences", "gained", "part", "position", "label", "own"]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import among, rows_named
 from tracer.intervals import touching, union
-from tracer.schema import PYTHON_FUNCTION
+from tracer.schema import MISSING, PYTHON_FUNCTION
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -31,6 +31,37 @@ def waits(functions: pd.DataFrame) -> Spans:
     """Periods in which a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
     chosen = functions[rows_named(functions["text"], WAITS.search)]
     return union(chosen["start"], chosen["end"])
+
+
+RELEASES: Final = re.compile(r"^<built-in method release of _thread\.|^<(built-in )?method '?put\b.*SimpleQueue")
+"""Python functions that release what another thread waits for: the innermost ones, which are built in."""
+
+_LOCKED: Final = re.compile(r"^<(built-in method|method) '?acquire\b")
+
+
+def waits_for(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+    """Periods in which a thread waits, by the thread that it waits for; `MISSING` where that is unknown.
+
+    Profilers name a lock's method but not the lock, so who releases a lock is known only if no other thread releases
+    any lock during the wait. It is unknown for messages, sockets and timers.
+
+    Args:
+        functions: those of one process.
+        thread: the thread that may be waiting.
+    """
+    mine = functions["thread"] == thread
+    waiting = functions[mine & rows_named(functions["text"], WAITS.search)]
+    locked = waiting[rows_named(waiting["text"], _LOCKED.search)]
+    start, end = locked["start"].to_numpy(np.int64), locked["end"].to_numpy(np.int64)
+    releases = functions[~mine & rows_named(functions["text"], RELEASES.search)]
+    releasing = {
+        int(str(other)): np.searchsorted(times, end, side="left") > np.searchsorted(times, start, side="left")
+        for other, times in releases.groupby("thread")["start"].agg(np.sort).items()
+    }
+    alone = np.sum([*releasing.values(), np.zeros(len(start), np.int64)], axis=0) == 1
+    found = {other: (start[during & alone], end[during & alone]) for other, during in releasing.items()}
+    found[MISSING] = waits(waiting)  # what is left of them
+    return {other: spans for other, spans in found.items() if len(spans[0])}
 
 
 def functions_of(trace: Trace, process: int) -> pd.DataFrame:

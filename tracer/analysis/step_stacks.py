@@ -24,15 +24,20 @@ class HostStep:
     """The thread that runs a step, from the beginning of the step to its end.
 
     Attributes:
-        name: `MEDIAN` or `SLOW`.
-        step: its number.
+        name: `MEDIAN`, `SLOW`, or what else it is.
+        step: its number; None if it is a mean of several.
         samples: columns stack (outermost name first, separated by `;`) and ns, in chronological order; they add up to
             the duration of the step.
     """
 
     name: str
-    step: int
+    step: int | None
     samples: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """The name, with the number of the step."""
+        return self.name if self.step is None else f"{self.name} ({self.step})"
 
     @property
     def length_ns(self) -> int:

@@ -212,10 +212,12 @@ class Steps:
 
         If all steps are on one thread, calls of its process's other threads belong to them too.
         """
-        asking = pd.DataFrame({"process": processes, "thread": threads})
-        if len(self.table[["process", "thread"]].drop_duplicates()) == 1:
-            asking["thread"] = self.table["thread"].iloc[0]
-        at = last_before(asking, times, self.table)
+        hosts = self.table[["process", "thread"]].drop_duplicates()
+        if len(hosts) == 1:
+            at = np.searchsorted(self.table["start"].to_numpy(), times, side="right") - 1
+            at[processes != hosts["process"].iloc[0]] = -1
+        else:
+            at = last_before(pd.DataFrame({"process": processes, "thread": threads}), times, self.table)
         return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from tracer import run_json
+from tracer.analysis.calls import host_calls
 from tracer.analysis.causes import present
 from tracer.analysis.conditions import conditions
 from tracer.analysis.fetches import FetchLag
@@ -144,12 +145,13 @@ def analyse(
         steps: the steps selected by `within` and `bounds`, if they are already known.
     """
     syncs, gaps, problem = None, None, None
+    calls = host_calls(trace)
     try:
-        steps = choose_steps(trace, within, bounds) if steps is None else steps
+        steps = choose_steps(trace, within, bounds, calls) if steps is None else steps
     except TraceError as error:
         return Analysed(figures(trace, name, within=within, problem=str(error)))
     try:
-        syncs = sync_report(trace, steps)
+        syncs = sync_report(trace, steps, calls)
     except TraceError as error:
         problem = str(error)
     every = all_compute(trace, steps)

@@ -97,13 +97,13 @@ def _commonest(values: pd.Series) -> object:
     return values.mode().iloc[0]
 
 
-def sync_report(trace: Trace, steps: Steps) -> SyncReport:
-    """Count, classify and describe the host calls of every step.
+def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> SyncReport:
+    """Count, classify and describe the host calls of every step. `calls`: the `host_calls` of the trace, if available.
 
     Raises:
         EmptyTraceError: the trace has no API calls inside the steps.
     """
-    calls = _calls(trace)
+    calls = _calls(trace, host_calls(trace) if calls is None else calls)
     calls["at"] = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
     waits = calls[calls["letter"].isin(WAITS)]
     asked = targets(trace, waits)
@@ -134,9 +134,9 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     )
 
 
-def _calls(trace: Trace) -> pd.DataFrame:
-    """`host_calls` and polling loops as one table, with queries and shown."""
-    calls = host_calls(trace).assign(queries=0)
+def _calls(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    """The host calls and polling loops as one table, with queries and shown."""
+    calls = calls.assign(queries=0)
     loops = poll_loops(trace)
     loops = loops[loops["thread"].isin(calls.loc[calls["letter"].isin(LAUNCHES), "thread"])]  # excludes watchdogs
     if len(loops):

@@ -38,8 +38,9 @@ from tracer.trace import Trace
 
 
 def find_steps(
-    trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None
-) -> Steps:
+    trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None,
+    calls: pd.DataFrame | None = None,
+) -> Steps:  # fmt: skip
     """Find the steps of a trace.
 
     Args:
@@ -49,6 +50,7 @@ def find_steps(
             step begins with each API call or kernel launch whose name matches.
         within: only steps inside the NVTX ranges with this text (or, if none has exactly this text, matching it).
         phase: see `Bounds.phase`.
+        calls: its `host_calls`, if available.
 
     Raises:
         EmptyTraceError: no kernels, no such range, or no steps; the message says what to do.
@@ -62,7 +64,7 @@ def find_steps(
     except re.error as problem:
         raise UsageError(f"--pattern {pattern!r} is not a valid regular expression: {problem}") from None
     window = _windows(trace, within) if within is not None else None
-    calls = host_calls(trace)
+    calls = host_calls(trace) if calls is None else calls
     if window is not None:
         calls = calls[within_any(calls, window)].reset_index(drop=True)
     steps = steps_of_marks(trace, calls, chosen, window)
@@ -78,12 +80,15 @@ def find_steps(
     return _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
 
 
-def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
+def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: pd.DataFrame | None = None) -> Steps:
     """The requested steps inside the NVTX ranges `within`: of several regimes the longest, unless some are requested,
-    and without steps whose clocks are in doubt. Raises like `find_steps`, `Steps.select` and `without_doubtful`."""
-    steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase)
+    and without steps whose clocks are in doubt. `calls`: the `host_calls` of the trace, if available. Raises like
+    `find_steps`, `Steps.select` and `without_doubtful`."""
+    calls = host_calls(trace) if calls is None else calls
+    steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase, calls=calls)
     every = bounds.first is None and bounds.last is None
-    return without_doubtful(trace, steps.of_main_regime() if every else steps.select(bounds.first, bounds.last))
+    chosen = steps.of_main_regime() if every else steps.select(bounds.first, bounds.last)
+    return without_doubtful(trace, chosen, calls)
 
 
 def marked_steps(trace: Trace) -> Steps | None:

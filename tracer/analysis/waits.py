@@ -86,14 +86,26 @@ def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]
 
 def _only_stream(trace: Trace, processes: NDArray[np.int64]) -> NDArray[np.int64]:
     """The stream of each process that uses only one, else MISSING."""
-    used = pd.concat([trace[name][["process", *_PLACE]] for name in DEVICE_TABLES]).drop_duplicates()
-    alone = used.drop_duplicates("process", keep=False).set_index("process")["stream"]
-    return np.asarray(alone.reindex(processes).fillna(MISSING).to_numpy(np.int64))
+    distinct, number = np.unique(processes, return_inverse=True)
+    return np.array([_stream_of(trace, process) for process in distinct.tolist()], np.int64)[number]
+
+
+def _stream_of(trace: Trace, process: int) -> int:
+    places = set()
+    for frame in (trace[name] for name in DEVICE_TABLES):
+        mine = frame["process"].to_numpy() == process
+        values = [frame[column].to_numpy()[mine] for column in _PLACE]
+        if any((each != each[0]).any() for each in values if len(each)):
+            return MISSING
+        places.update([tuple(int(each[0]) for each in values)] if mine.any() else [])
+    return places.pop()[-1] if len(places) == 1 else MISSING
 
 
 def _last_record(trace: Trace, waits: pd.DataFrame, place: pd.DataFrame, of_event: NDArray[np.bool_]) -> pd.DataFrame:
     """For waits for an event, by position: on which stream it was last recorded before the wait began, and when."""
     events, asked = trace["cuda_events"], np.flatnonzero(of_event & (place["event"] != MISSING).to_numpy())
+    if not len(events) or not len(asked):
+        return pd.DataFrame(columns=[*_PLACE, "recorded"], index=asked[:0], dtype=np.int64)
     call = match_rows(trace["api"], events)
     events = events[["process", "event", *_PLACE]].assign(
         recorded=np.append(trace["api"]["start"].to_numpy(), MISSING)[call]

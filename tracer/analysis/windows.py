@@ -13,9 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, by_thread, letters_of
-from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, on_host
+from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, on_host, on_other_threads
 from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
+from tracer.analysis.waited_for import Thread
 from tracer.intervals import covered, touching, union
 from tracer.schema import MOST_NS
 from tracer.trace import Trace
@@ -46,7 +47,10 @@ def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd
     )  # fmt: skip
 
 
-def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+def parts_of(
+    trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame,
+    waited: dict[Thread, NDArray[np.int64]] | None = None,
+) -> dict[str, NDArray[np.int64]]:  # fmt: skip
     """What the device waits for in each window.
 
     Args:
@@ -56,6 +60,7 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
         windows: one row per window, index 0, 1, ...; windows of one thread and device do not overlap: start end (ns)
             device, correlation and process of the compute that follows, step_process and step_thread of the step that
             launched it.
+        waited: receives how long the host waits for which thread, ns of each window.
 
     Returns:
         Column of `PART_COLUMNS` -> ns of each window; parts that are 0 in all windows are missing.
@@ -75,6 +80,10 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
         if waits.any():
             for part, spans in on_host(trace, near, of_thread[waits]):
                 cover.by(part, spans)
+            for part, spans, other in on_other_threads(trace, near, of_thread[waits]):
+                ns = cover.by(part, spans)
+                if waited is not None and ns.any():
+                    waited[other] = waited.get(other, 0) + ns
             cover.rest("host_code", np.ones(int(waits.sum()), dtype=bool))
     return parts
 
@@ -97,16 +106,20 @@ class _Cover:
         self._done = (self._start[:0], self._end[:0])
         self._explained = np.zeros(len(rows), np.int64)
 
-    def by(self, part: str, spans: Spans) -> None:
-        """Assign to this part the time in the windows that these intervals cover and no earlier part covers."""
+    def by(self, part: str, spans: Spans) -> NDArray[np.int64]:
+        """Assign to this part the time in the windows that these intervals cover and no earlier part covers; returns
+        that time, ns of each of all windows."""
         spans = union(*spans)
         met = np.flatnonzero(touching(self._start, self._end, spans))
         if not len(met):
-            return
+            return np.zeros(self._length, np.int64)
         self._done = union(*(np.concatenate(both) for both in zip(self._done, spans, strict=True)))
         now = covered(*self._done, self._start[met], self._end[met])
+        added = np.zeros(self._length, np.int64)
+        added[self._rows[met]] = now - self._explained[met]
         self._add(part, met, now - self._explained[met])
         self._explained[met] = now
+        return added
 
     def rest(self, part: str, chosen: NDArray[np.bool_]) -> None:
         """Assign the rest of the chosen windows to this part; nothing remains of them."""

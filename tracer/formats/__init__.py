@@ -55,6 +55,8 @@ class Format:
 WHOLE: Final = frozenset({"whole"})
 """The option of formats that hold more than a trace has columns for; see `read`."""
 
+_FUNCTIONS: Final = frozenset({"python_functions", "samples"})
+
 _formats: list[Format] = []
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 """The pattern of a suffix; the end of `llama-1.1b-sccc` is not one."""
@@ -124,6 +126,12 @@ def _of_unknown_calls(trace: Trace) -> list[str]:
         f"{unknown.total()} calls seem to launch, copy or synchronise, but are unknown and not counted as such: "
         f"{names}{more}"
     ]
+
+
+def functions_of(source: Path) -> dict[str, bool]:
+    """The options of `read` that add the functions which the recording's format leaves out by default, if any. Raises
+    as `format_of`."""
+    return dict.fromkeys(sorted(_FUNCTIONS & format_of(source).options), True)
 
 
 def format_of(source: Path) -> Format:
@@ -244,6 +252,7 @@ __all__ = [
     "check_writable",
     "chrome",
     "format_of",
+    "functions_of",
     "is_trace",
     "nsys_arrow",
     "nsys_parquet",

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tracer.errors import FormatError
 from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
+from tracer.formats.nsys_schema import SAMPLED
 from tracer.trace import Trace
 
 _SUFFIX: Final = ".arrow"
@@ -22,13 +23,15 @@ def sniff(path: Path) -> bool:
     return sniff_directory(path, _SUFFIX)
 
 
-def read(path: Path, *, whole: bool = False) -> Trace:
+def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read an arrowdir. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
+
+    Samples are read only with `samples` or `whole`.
 
     Raises:
         FormatError: it has no nsys table, or a file is damaged.
     """
-    return read_directory(path, _SUFFIX, _load, whole=whole)
+    return read_directory(path, _SUFFIX, _load, whole=whole, samples=samples)
 
 
 def is_part(path: Path) -> bool:
@@ -50,4 +53,4 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     return table
 
 
-register(Format("nsys arrowdir", "", sniff, read, options=WHOLE))
+register(Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED}))

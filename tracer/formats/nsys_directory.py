@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracer.errors import FormatError
 from tracer.formats import nsys
 from tracer.formats.nsys_carry import plainly_named
-from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.nsys_schema import COLUMNS, read_first
 from tracer.progress import tell
 from tracer.regular import check_regular
 from tracer.trace import Trace
@@ -24,13 +24,16 @@ def sniff_directory(path: Path, suffix: str) -> bool:
     return path.is_dir() and any((path / f"{table}{suffix}").is_file() for table in COLUMNS)
 
 
-def read_directory(path: Path, suffix: str, load: Load, *, whole: bool) -> Trace:
+def read_directory(path: Path, suffix: str, load: Load, *, whole: bool, samples: bool) -> Trace:
     """Read a trace from a directory's tables. Missing tables are empty in the trace.
+
+    Samples are read only with `samples` or `whole`.
 
     Raises:
         FormatError: it has no nsys table, or a file is damaged.
     """
-    files = {file.stem: file for file in sorted(path.glob(f"*{suffix}")) if whole or file.stem in COLUMNS}
+    chosen = read_first(samples)
+    files = {file.stem: file for file in sorted(path.glob(f"*{suffix}")) if whole or file.stem in chosen}
     if not files.keys() & COLUMNS.keys():
         raise FormatError(f"{path}: directory holds no nsys tables (TABLE{suffix})")
     left_out: list[str] = []

@@ -20,6 +20,7 @@ from tracer.errors import FormatError
 from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
+from tracer.formats.nsys_schema import SAMPLED
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.output import appearing
 from tracer.regular import check_regular
@@ -42,15 +43,16 @@ def sniff(path: Path) -> bool:
     return sniff_directory(path, _SUFFIX)
 
 
-def read(path: Path, *, whole: bool = False) -> Trace:
+def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read a parquetdir or run directory. Missing tables are empty in the trace.
 
-    `whole` lets the trace carry all other data in the directory.
+    `whole` lets the trace carry all other data in the directory. Samples are read only with `samples` or
+    `whole`.
 
     Raises:
         FormatError: it has no nsys table, or a file is damaged.
     """
-    trace = read_directory(path, _SUFFIX, _load, whole=whole)
+    trace = read_directory(path, _SUFFIX, _load, whole=whole, samples=samples)
     if (path / RUN_FILE).exists():
         trace.metadata["run"] = read_run(path / RUN_FILE)
     return trace
@@ -152,4 +154,4 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-register(Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE))
+register(Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED}))

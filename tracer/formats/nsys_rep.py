@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracer.formats import WHOLE, Format, register
+from tracer.formats.nsys_schema import SAMPLED
 from tracer.trace import Trace
 
 
@@ -13,15 +14,16 @@ def sniff(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() == ".nsys-rep"
 
 
-def read(path: Path, *, whole: bool = False) -> Trace:
-    """Read a report. `whole` lets the trace carry all of its data.
+def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
+    """Read a report. `whole` lets the trace carry all of its data. Samples are read only with `samples` or
+    `whole`.
 
     Raises:
         FormatError: nsys is not on PATH (the message says what to run where it is installed), or cannot read the file.
     """
     from tracer.recorders.nsys import read_report
 
-    return read_report(path, whole=whole)
+    return read_report(path, whole=whole, samples=samples)
 
 
-register(Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE))
+register(Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE | {SAMPLED}))

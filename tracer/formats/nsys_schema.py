@@ -1,7 +1,8 @@
 """The parts of Nsight Systems' schema that `tracer.schema` does not cover: packed ids, auxiliary tables, enum labels.
 
-Source: SQLite exports of schema 3.20.3 and 3.25.0, and for the table of call chains the SQLite Export Schema Reference
-in the documentation of Nsight Systems.
+Source: SQLite exports of schema 3.20.3 and 3.25.0; for the tables of samples a public one of schema 3.16.1 (nsys
+2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. That
+describes no table of Python samples (`nsys profile --python-sampling=true`), and exports are not known to have one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -88,6 +89,17 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
 COLUMNS: Final = _columns()
 """nsys table -> column -> the Arrow type we read it as. All other data in an export is only carried."""
 
+SAMPLES: Final = frozenset({TABLES["samples"].nsys, TABLES["sample_chains"].nsys})
+"""Tables that are often larger than all others together, read only with the option `SAMPLED`; see `read_first`."""
+
+SAMPLED: Final = "samples"
+
+
+def read_first(samples: bool) -> frozenset[str]:
+    """The tables that analyses need, with or without samples."""
+    return frozenset(COLUMNS) - (frozenset() if samples else SAMPLES)
+
+
 REQUIRED: Final = {
     t.nsys: tuple(c for c in ("start", "end", "eventType") if c in COLUMNS[t.nsys]) for t in TABLES.values()
 } | {
@@ -138,7 +150,7 @@ def _unpack(packed: Ids, shift: int) -> Ids:
     return ids
 
 
-_WRITTEN: Final = json.loads(files("tracer.formats").joinpath("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
+_WRITTEN: Final = json.loads(Path(__file__).with_name("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
 SCHEMA_WRITTEN: Final[str] = _WRITTEN["schema"]
 """The schema we write, plus the kernels' graphId from 3.25. A parquetdir omits the columns that we do not know."""
 

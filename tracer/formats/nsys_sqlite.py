@@ -19,7 +19,7 @@ import pyarrow as pa
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys, register
 from tracer.formats.joined_rows import JoinedRows
-from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
 from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
 from tracer.formats.nsys_sqlite_write import write
 from tracer.formats.sqlite_cursor import cursor_of
@@ -41,8 +41,10 @@ def sniff(path: Path) -> bool:
     return path.is_file() and (_starts_with_magic(path) or path.suffix.lower() in _SUFFIXES)
 
 
-def read(path: Path, *, whole: bool = False) -> Trace:
+def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read an export. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
+
+    Samples are read only with `samples` or `whole`.
 
     Raises:
         FormatError: not SQLite, not an nsys export, truncated or damaged.
@@ -52,7 +54,7 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     _check_size(path)
     try:
         left_out: list[str] = []
-        tables = read_tables(path, None if whole else frozenset(COLUMNS), left_out)
+        tables = read_tables(path, None if whole else read_first(samples), left_out)
         trace = nsys.to_trace(tables, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
@@ -182,4 +184,6 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0].rpartition(" query: ")[2]
 
 
-register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], options=WHOLE))
+register(
+    Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], options=WHOLE | {SAMPLED})
+)

@@ -84,9 +84,9 @@ def tracks_of(trace: Trace) -> Tracks:
 
 
 def no_place_for(trace: Trace) -> list[str]:
-    """A note on carried data of an nsys export, which no viewer's format can hold."""
+    """A note on carried data and samples of an nsys export, which no viewer's format can hold."""
     columns = sum(str(column).startswith(CARRIED) for frame in trace.tables.values() for column in frame)
-    counts = {"tables": len(trace.carried), "columns": columns}
+    counts = {"tables": len(trace.carried), "columns": columns, "samples": len(trace["samples"])}
     found = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
     return [f"left out: {found} that only nsys's own formats can hold"] if found else []
 

@@ -62,7 +62,7 @@ def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, i
         return read_report(report), code
 
 
-def read_report(report: Path, *, whole: bool = False) -> Trace:
+def read_report(report: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read a .nsys-rep file through a temporary SQLite export.
 
     Raises:
@@ -83,6 +83,6 @@ def read_report(report: Path, *, whole: bool = False) -> Trace:
             output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
             raise FormatError(f"{report}: nsys export failed (exit code {done.returncode}): {output}")
         try:
-            return nsys_sqlite.read(export, whole=whole)
+            return nsys_sqlite.read(export, whole=whole, samples=samples)
         except FormatError as error:
             raise FormatError(str(error).replace(str(export), str(report))) from error

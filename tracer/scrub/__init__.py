@@ -5,7 +5,7 @@ An allow-list decides what is kept. Everything else is removed, and the report l
 - times, sizes, ids (of processes, threads, streams, ...) and all other numbers in known tables and columns;
 - names of kernels, NVTX ranges and domains, threads and API calls, except parts that look like a path, an address, an
   id or a credential, or that the recording itself calls a host, a user or a secret; names can be hashed, too;
-- on request, Python functions and the call chains of CUDA calls, without the directories of their files;
+- on request, Python functions, the call chains of CUDA calls and samples, without the directories of their files;
 - models and sizes of GPUs; versions; the start of the recording in UTC; the known keys of metadata and run.json.
 
 Analyses give the same figures with and without hashing.
@@ -46,8 +46,8 @@ def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = 
             rest of the file.
         texts: cleans the texts and counts what was removed. It must have learned from all related recordings. The
             default learns from this recording and does not hash names.
-        python_functions: keep PyTorch's ranges of Python functions, and call chains: file, line and function, without
-            directories.
+        python_functions: keep PyTorch's ranges of Python functions, call chains and samples: file, line and function,
+            without directories.
 
     Example:
         >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["load /home/ada/a.gguf"]})
@@ -100,18 +100,21 @@ def _python(nvtx: pd.DataFrame, texts: Texts, keep: bool) -> pd.DataFrame:
 
 
 def _chains(trace: Trace, texts: Texts, keep: bool) -> None:
-    """Remove call chains or, if kept, the directories of their files, in place."""
-    chains = trace["callchains"]
+    """Remove call chains and samples or, if kept, the directories of their files, in place."""
+    for table in ("callchains", "sample_chains"):
+        chains = trace[table]
+        if not keep:
+            texts.remove("functions of call chains", f"{table}: symbol", len(chains))
+            trace.tables[table] = chains.iloc[:0]
+            continue
+        for column, clean in (("symbol", texts.frame), ("module", lambda text, _: text.rpartition("/")[2])):
+            names = chains[column].cat
+            words = [clean(str(text), f"{table}: {column}") for text in names.categories]
+            chains = chains.assign(**{column: categorical(names.codes.to_numpy(), words)})
+        trace.tables[table] = chains
     if not keep:
-        texts.remove("functions of call chains", "callchains: symbol", len(chains))
-        trace.tables["callchains"] = chains.iloc[:0]
         trace.tables["api"] = trace["api"].assign(callchain=MISSING)
-        return
-    for column, clean in (("symbol", texts.frame), ("module", lambda text, _: text.rpartition("/")[2])):
-        names = chains[column].cat
-        words = [clean(str(text), f"callchains: {column}") for text in names.categories]
-        chains = chains.assign(**{column: categorical(names.codes.to_numpy(), words)})
-    trace.tables["callchains"] = chains
+        trace.tables["samples"] = trace["samples"].iloc[:0]
 
 
 def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:

@@ -29,8 +29,8 @@ _LATER: Final = {
     nsys.CUDA_DEVICES: "numMultiprocessors",
 }
 """Columns of numbers that schema 3.25 adds to 3.20."""
-_CHAINS: Final = TABLES["callchains"].nsys
-_SECRET_NUMBERS: Final = {(_GPUS, "pwGpuId"), (_CHAINS, "originalIP"), (_CHAINS, "unresolvedIP")}
+_CHAINS: Final = tuple(TABLES[name].nsys for name in ("callchains", "sample_chains"))
+_SECRET_NUMBERS: Final = {(_GPUS, "pwGpuId")} | {(c, ip) for c in _CHAINS for ip in ("originalIP", "unresolvedIP")}
 _NUMBERS: Final = {
     (table, column.name) for table, columns in nsys.SQL_COLUMNS.items() for column in columns if column.type != "TEXT"
 } - _SECRET_NUMBERS | {(table, column) for table, columns in _LATER.items() for column in columns.split()}

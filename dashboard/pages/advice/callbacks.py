@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.flame import flame_figure, flame_height, flame_text
-from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows
+from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows, waited_lines
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.table import known
@@ -25,9 +25,13 @@ from dashboard.text import plain
 from dashboard.view import View
 from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
 from tracer.analysis.advice import Advised
-from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.whatif.base import TRACED
 
+_NOTHING: Final = Sites(None, None, [])
+_NO_SITES: Final = (
+    "where in the code is unknown, as the recording has no functions: intertoken record --call-sites, nsys profile "
+    "--cudabacktrace=all and torch.profiler's with_stack=True record them"
+)
 _WITHOUT_RATE: Final = (
     "No advice: without the engine's own rate predictions would include tracing overhead. Enter untraced steps/s above."
 )
@@ -84,12 +88,14 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("eager-launches", "rowData"),
         Output("eager-launches", "style"),
         Output("eager-section", "style"),
+        Output("waited-for", "children"),
         Output("idle-sites", "rowData"),
         Output("idle-sites", "style"),
         Output("idle-section", "style"),
         Output("flame", "figure"),
         Output("flame", "style"),
         Output("flame-holder", "aria-label"),
+        Output("sampled-note", "children"),
         Output("host-functions", "rowData"),
         Output("host-functions", "style"),
         Output("host-section", "style"),
@@ -132,10 +138,11 @@ def _render(app: Dash, store: RunStore) -> None:
             eager,
             table_height(eager),
             SHOWN if eager else HIDDEN,
+            [html.Li(line) for line in waited_lines(sites.threads if isinstance(sites, Sites) else [])],
             idle,
             table_height(idle),
             SHOWN if idle else HIDDEN,
-            *host_of(sites.hosts if isinstance(sites, Sites) else [], str((screen or {}).get("scheme", "light"))),
+            *host_of(sites if isinstance(sites, Sites) else _NOTHING, str((screen or {}).get("scheme", "light"))),
             calls,
             table_height(calls) if calls else HIDDEN,
             SHOWN if calls or of_sites else HIDDEN,
@@ -172,15 +179,17 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
         return None, f"{left[0].capitalize()}.", left[1:]
     best = cells(facts["advice"][0])
     summary = f"Largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
-    return advice_table(run, advised.kept, facts, theme), summary, [*notes_of(facts), *left]
+    where = [] if any(one["sites"] for one in facts["advice"]) else [_NO_SITES]
+    return advice_table(run, advised.kept, facts, theme), summary, [*where, *notes_of(facts), *left]
 
 
-def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:
-    """The flame graph of steps, its height and description, and the table of functions."""
-    rows = host_rows(hosts)
+def host_of(sites: Sites, theme: str) -> tuple[Any, ...]:
+    """The flame graph of steps, its height and description, the note on samples, and the table of functions."""
+    hosts, rows = sites.hosts, host_rows(sites)
     size = {"height": f"{flame_height(hosts)}px"}
     shown = SHOWN if rows else HIDDEN
-    return flame_figure(hosts, theme), size, flame_text(hosts), rows, table_height(rows), shown
+    note = f"{sites.sampled.note}." if sites.sampled else ""
+    return flame_figure(hosts, theme), size, flame_text(hosts), note, rows, table_height(rows), shown
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:

@@ -18,8 +18,10 @@ IDLE: list[dict[str, Any]] = [
 
 EAGER: list[dict[str, Any]] = [
     words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
-    | {"minWidth": 300, "flex": 3, "valueFormatter": {"function": "params.data.short"}},
+    | {"minWidth": 240, "flex": 3, "valueFormatter": {"function": "params.data.short"}},
     words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
+    words("site", "Call site", 320, "The function that launches it")
+    | {"minWidth": 260, "flex": 4, "valueFormatter": {"function": "siteCut(params.value)"}},
     words("where", "Where", 128),
     number("per_step", "A step", ",.2f", 84, "Mean launches per step"),
     number("hole_us", "Idle before it, µs a step", ",.1f", 172, "While nothing runs on its device, as recorded"),
@@ -31,6 +33,7 @@ EAGER: list[dict[str, Any]] = [
 HOST: list[dict[str, Any]] = [
     words("step", "Step", 110),
     number("self_us", "Self, µs", ",.1f", 96, "Callees excluded"),
+    words("share", "Self, share", 150, "Of the step; of samples with the 95 % interval"),
     number("total_us", "Total, µs", ",.1f", 96, "Callees included"),
     words("function", "Function, range or CUDA call", 600) | {"minWidth": 240, "flex": 4},
 ]
@@ -71,6 +74,7 @@ def sections() -> list[Any]:
         section(
             "Where the host is while the device idles",
             [html.P("Self time of functions, or of ranges if the recording has no functions.", className="hint")],
+            html.Ul(id="waited-for", className="notes", **named("Threads that the host waits for")),
             table_of("idle-sites", IDLE, csvExportParams=csv_file("intertoken-idle-sites.csv")),
             key="idle-section",
         ),
@@ -78,6 +82,7 @@ def sections() -> list[Any]:
             "The host in a step",
             [html.P("The median step and a slow one, as recorded. Click a frame to zoom in.", className="hint")],
             chart("flame", "Flame graph of the host in the median step and a slow one"),
+            html.P(id="sampled-note", className="hint"),
             table_of("host-functions", HOST, csvExportParams=csv_file("intertoken-host-functions.csv")),
             key="host-section",
         ),

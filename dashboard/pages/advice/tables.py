@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,22 +13,26 @@ from dashboard.frame import link
 from dashboard.pages.whatif.edits import concurrent
 from dashboard.pages.whatif.view import ADDRESS as WHAT_IF
 from dashboard.pages.whatif.view import ALL
-from dashboard.predictions import Candidate
+from dashboard.predictions import Candidate, Sites
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
+from tracer.analysis.sampled import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
+from tracer.analysis.waited_for import named
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.streams import Concurrent
+from tracer.schema import MISSING
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
 _LONGEST: Final = 44  # characters of a kernel's name
 _MOST_ROWS: Final = 200
+_LEAST_US: Final = 0.05  # a step: less would read as 0
 
 
 def more_edits(store: RunStore, run: Run) -> list[Candidate]:
@@ -88,17 +92,44 @@ def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
     return [
         asdict(one)
         | {"gain": None if one.speedup is None else one.speedup - 1}
-        | _plain(asdict(one) | {"why": one.why.split(" into the graph: ")[-1]}, ["kernel", "operator", "why"])
+        | _plain(asdict(one) | {"why": one.why.split(" into the graph: ")[-1]}, ["kernel", "operator", "site", "why"])
         | {"short": short}
         for one, short in zip(eager, apart([one.kernel for one in eager], _LONGEST), strict=True)
     ]
 
 
-def host_rows(steps: Iterable[HostStep]) -> list[dict[str, Any]]:
-    """The functions of steps with their self and total time, as plain text."""
-    rows = ((step.name, row) for step in steps for row in by_function(step.samples).head(_MOST_ROWS).to_dict("records"))
-    return [{str(key): value for key, value in row.items()} | _plain(row, ["function"]) | {"step": name}
-            for name, row in rows]  # fmt: skip
+def host_rows(sites: Sites) -> list[dict[str, Any]]:
+    """The functions of steps, and of samples, with their self and total time, as plain text."""
+    steps = [step for step in sites.hosts if step.step is not None]
+    found = [(step.name, by_function(step.samples).assign(self_share=_share(step))) for step in steps]
+    if sites.sampled is not None:
+        found.append((SAMPLED, sites.sampled.functions))
+    return [
+        {"step": name, "share": _with_bounds(row), **{key: row[key] for key in ("self_us", "total_us")}}
+        | _plain(row, ["function"])
+        for name, table in found
+        for row in table.head(_MOST_ROWS).to_dict("records")
+    ]
+
+
+def _share(step: HostStep) -> Callable[[pd.DataFrame], pd.Series]:
+    return lambda table: table["self_us"] * 1e3 / max(step.length_ns, 1)
+
+
+def _with_bounds(row: dict[Any, Any]) -> str:
+    bounds = f" [{row['self_low']:.1%}, {row['self_high']:.1%}]" if "self_low" in row else ""
+    return f"{row['self_share']:.1%}{bounds}"
+
+
+def waited_lines(threads: Iterable[dict[str, Any]]) -> list[str]:
+    """How long the host waits for which thread, and how that is known."""
+    return [
+        f"{row['idle_us']:,.1f} µs a step: {row['how']}"
+        if row["thread"] == MISSING
+        else f"{row['idle_us']:,.1f} µs a step for {plain(named(row), 200)}: {row['how']}"
+        for row in threads
+        if row["idle_us"] >= _LEAST_US
+    ]
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:

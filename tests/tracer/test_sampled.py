@@ -1,0 +1,144 @@
+"""Samples of the CPU in nsys's exports: read on request, and the host's idle time by function, with known answers."""
+
+import json
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from tests.tracer.nsys_exports import GLOBAL_PID, RECORDING, TID, export
+from tracer import formats
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.sampled import Sampled, sampled_functions, share_bounds
+from tracer.analysis.tokens import find_steps
+from tracer.cli import main
+from tracer.scrub import scrub
+
+STEPS, PERIOD, BUSY = 40, 1000, 300  # ns; the device computes in the first 300 of each period
+NAMES = ["main", "decode", "sample_token", "detokenise", "/opt/llama/llama-bench", "/opt/llama/libllama.so",
+         "/usr/lib/libstripped.so", "0x7f1200345678"]  # fmt: skip
+ID = {name: 200 + number for number, name in enumerate(NAMES)}
+OUTER = [("decode", "/opt/llama/libllama.so", 0), ("main", "/opt/llama/llama-bench", 0)]
+INNER = {"sample_token": "/opt/llama/libllama.so", "detokenise": "/opt/llama/libllama.so",
+         "0x7f1200345678": "/usr/lib/libstripped.so"}  # fmt: skip
+
+
+def recording(places: list[tuple[int, str, int]]) -> dict[str, list[dict[str, object]]]:
+    """An export of `STEPS` steps, sampled at (time, innermost function, thread)."""
+    calls, kernels, samples, chains = [], [], [], []
+    for step in range(STEPS):
+        start = 10_000 + step * PERIOD
+        for offset, name, correlation in ((-50, 9, 10 * step + 1), (200, 10, 10 * step + 2)):
+            calls.append(
+                RECORDING["CUPTI_ACTIVITY_KIND_RUNTIME"][0]
+                | {"start": start + offset, "end": start + offset + 40, "correlationId": correlation, "nameId": name}
+            )
+        kernels.append(RECORDING["CUPTI_ACTIVITY_KIND_KERNEL"][0] | {
+            "start": start, "end": start + BUSY, "correlationId": 10 * step + 1, "graphNodeId": None})  # fmt: skip
+    for number, (time, function, thread) in enumerate(places):
+        samples.append({"id": number, "start": time, "cpu": 3, "globalTid": GLOBAL_PID | thread, "cpuCycles": 1000})
+        stack = [(function, INNER[function], int(function.startswith("0x"))), *OUTER]
+        chains += [{"id": number, "symbol": ID[name], "module": ID[module], "unresolved": unresolved,
+                    "originalIP": 4096, "stackDepth": depth}
+                   for depth, (name, module, unresolved) in enumerate(stack)]  # fmt: skip
+    strings = [*RECORDING["StringIds"], *({"id": id, "value": name} for name, id in ID.items())]
+    return {
+        "StringIds": strings, "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+        "COMPOSITE_EVENTS": samples, "SAMPLING_CALLCHAINS": chains,
+    }  # fmt: skip
+
+
+def idle_places() -> list[tuple[int, str, int]]:
+    """While the device idles: 60 samples in `sample_token`, 30 in `detokenise`, 10 in a function without a symbol; in
+    no particular order. While it computes, and on another thread: samples that do not count."""
+    chosen = random.Random(7)
+    functions = ["sample_token"] * 60 + ["detokenise"] * 30 + ["0x7f1200345678"] * 10
+    inside = [(10_000 + chosen.randrange(STEPS - 1) * PERIOD + chosen.randrange(BUSY, PERIOD), function, TID)
+              for function in functions]  # fmt: skip
+    beside = [(10_000 + step * PERIOD + 100, "detokenise", TID) for step in range(STEPS)]
+    elsewhere = [(10_000 + step * PERIOD + 600, "detokenise", TID + 1) for step in range(STEPS)]
+    places = inside + beside + elsewhere
+    chosen.shuffle(places)
+    return places
+
+
+@pytest.fixture
+def sampled_export(tmp_path: Path) -> Path:
+    return export(tmp_path / "in.sqlite", recording(idle_places()))
+
+
+def found(path: Path) -> Sampled | None:
+    trace = formats.read(path, whole=False, samples=True)
+    steps = find_steps(trace, pattern="cudaLaunchKernel")
+    return sampled_functions(trace, steps, gap_report(trace, steps).idle)
+
+
+def test_idle_time_is_split_by_the_functions_that_samples_found(sampled_export: Path) -> None:
+    sampled = found(sampled_export)
+    assert sampled is not None
+    assert (sampled.samples, sampled.unresolved, sampled.idle_us) == (100, pytest.approx(0.1), pytest.approx(0.7))
+    rows = sampled.functions.set_index("function")
+    assert rows["self_share"].to_dict() == pytest.approx({
+        "sample_token (libllama.so)": 0.6, "detokenise (libllama.so)": 0.3, "no symbol (libstripped.so)": 0.1,
+        "decode (libllama.so)": 0, "main (llama-bench)": 0})  # fmt: skip
+    assert rows["self_us"].sum() == pytest.approx(0.7)
+    assert rows.loc["main (llama-bench)", "total_us"] == pytest.approx(0.7)
+    assert sampled.stacks.to_dict() == {
+        "main (llama-bench);decode (libllama.so);sample_token (libllama.so)": 60,
+        "main (llama-bench);decode (libllama.so);detokenise (libllama.so)": 30,
+        "main (llama-bench);decode (libllama.so);no symbol (libstripped.so)": 10,
+    }
+    assert "10% of them are in functions without a symbol" in sampled.note
+    assert sampled.host_step().length_ns == 700
+
+
+def test_bounds_are_those_of_wilson_and_hold_the_share() -> None:
+    low, high = share_bounds([0, 60, 100], 100)
+    assert low.tolist() == pytest.approx([0, 0.502, 0.963], abs=5e-4)
+    assert high.tolist() == pytest.approx([0.037, 0.691, 1], abs=5e-4)
+
+
+def test_only_samples_of_idle_time_count(tmp_path: Path) -> None:
+    beside = [place for place in idle_places() if place[0] % PERIOD < BUSY]
+    assert len(beside) == STEPS
+    assert found(export(tmp_path / "in.sqlite", recording(beside))) is None
+
+
+def test_samples_are_read_on_request_alone_and_written_again(sampled_export: Path, tmp_path: Path) -> None:
+    assert not len(formats.read(sampled_export, whole=False)["samples"])
+    trace = formats.read(sampled_export)
+    assert len(trace["samples"]) == 180
+    for name in ("out.sqlite", "out"):
+        formats.write(trace, tmp_path / name)
+        again = formats.read(tmp_path / name, whole=False, samples=True)
+        by_id = [frame["samples"].sort_values("chain", ignore_index=True) for frame in (again, trace)]
+        pd.testing.assert_frame_equal(by_id[0], by_id[1][by_id[0].columns])
+        assert found(tmp_path / name).stacks.to_dict() == found(sampled_export).stacks.to_dict()  # type: ignore[union-attr]
+        assert not len(formats.read(tmp_path / name, whole=False)["sample_chains"])
+
+
+def test_scrub_keeps_samples_only_on_request_and_without_directories_and_addresses(sampled_export: Path) -> None:
+    trace = formats.read(sampled_export)
+    gone = scrub(trace)
+    assert not len(gone["samples"])
+    assert not len(gone["sample_chains"])
+    assert not {"COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"} & gone.carried.keys()
+    kept = scrub(trace, python_functions=True)
+    assert len(kept["samples"]) == 180
+    assert not any("/" in str(text) for text in kept["sample_chains"]["module"])
+    assert "nsys.originalIP" not in kept["sample_chains"]
+
+
+def test_gaps_say_what_samples_show(sampled_export: Path) -> None:
+    command = ["gaps", str(sampled_export), "--call-sites", "--pattern", "cudaLaunchKernel"]
+    result = CliRunner().invoke(main, [*command, "--json"])
+    assert result.exit_code == 0, result.output
+    sampled = json.loads(result.stdout)["sampled"]
+    first = sampled["functions"][0]
+    assert (sampled["samples"], first["function"]) == (100, "sample_token (libllama.so)")
+    assert (first["self_share"], first["self_low"]) == (pytest.approx(0.6), pytest.approx(0.502, abs=5e-4))
+    text = CliRunner().invoke(main, command).stdout
+    assert "60.0% [50.2%, 69.1%]" in text
+    assert "no symbol (libstripped.so)" in text
