@@ -22,7 +22,7 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
     "--process-per-site", "--renderer-process-limit=1",  # a new process would compile all scripts of the page again
     "--force-prefers-reduced-motion",  # nothing is drawn for the sake of moving
-    "--js-flags=--max-lazy,--no-opt,--no-maglev,--min-semi-space-size=64",  # no page lives long enough to gain more
+    "--js-flags=--min-semi-space-size=64",
 ]  # fmt: skip
 
 
@@ -64,6 +64,62 @@ def browser(chromium):
     chromium.get("about:blank")
     chromium.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "cookies,local_storage"})
     chromium.get_log("browser")
+
+
+VISIT = """
+const [address, done] = arguments, there = new URL(address);
+const isOpen = there.origin + there.pathname === location.origin + location.pathname;
+if (!isOpen || window.altered || !window.dash_clientside?.intertoken) return done(false);
+if (window.underWay === undefined) {
+  const fetched = window.fetch;
+  window.underWay = 0;
+  window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
+}
+document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
+document.querySelectorAll("details[open]:has(> summary[id$=-open])").forEach((folded) => (folded.open = false));
+document.querySelector("#runs-open[aria-expanded=true]")?.click();
+document.activeElement.blur();
+scrollTo(0, 0);
+history.pushState({}, "", address);
+dispatchEvent(new PopStateEvent("popstate"));
+let quiet = 0;
+const rests = () => {
+  quiet = window.underWay ? 0 : quiet + 1;
+  quiet < 3 ? setTimeout(rests, 50) : done(true);
+};
+setTimeout(rests, 50);
+"""
+
+
+def visit(browser, address):
+    """Show a view: in the page that is open, as its links do, which costs a third of loading it; else by loading it.
+
+    What no address holds is as on a new page: nothing folded out, no dialog, no focus. A test that checks what a link
+    restores, or that needs a page nobody has touched, loads it: `load`. One that changes the page's own code says so:
+    `alter`.
+    """
+    if not browser.execute_async_script(VISIT, address):
+        browser.get(address)
+
+
+def load(browser, address):
+    """Show a view on a page that is loaded for it."""
+    browser.get("about:blank")
+    browser.get(address)
+
+
+def alter(browser, script):
+    """Change the page's own code, until it is loaded anew."""
+    browser.execute_script(f"window.altered = true; {script}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """After a failure the next test gets a page that is loaded for it."""
+    report = yield
+    if report.failed and "chromium" in item.funcargs:
+        item.funcargs["chromium"].get("about:blank")
+    return report
 
 
 def until(browser, condition, what, seconds=60):

@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import click_on, served, unfold, until
+from tests.dashboard.conftest import click_on, load, served, unfold, until, visit
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 
@@ -74,9 +74,8 @@ class Page:
     def shows(self, condition, what):
         return self.until(lambda: (d := self.drawn()) and condition(d) and d, what)
 
-    def open(self, url):
-        self.browser.get("about:blank")
-        self.browser.get(url)
+    def open(self, url, by=visit):
+        by(self.browser, url)
         unfold(self.browser)
         self.until(
             lambda: self.browser.find_elements(By.CSS_SELECTOR, "#runs .ag-center-cols-container [row-id]"), "a table"
@@ -146,7 +145,7 @@ def test_choosing_two_runs_zooming_and_coming_back_by_link(page, address):
     assert HOSTILE in page.hover("kernel").replace("\n", "")
 
     link = page.browser.current_url
-    page.open(link)
+    page.open(link, load)
     again = page.shows(lambda d: len(d.headings) == 2, "both runs again")
     page.shows(lambda d: d.range == zoomed.range, "the same range")
     assert again.rows == both.rows
@@ -240,7 +239,7 @@ def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
 
 
 def test_a_link_brings_its_run_into_view_in_the_table(page, address):
-    page.open(f"{address}?run=zrun-19")
+    page.open(f"{address}?run=zrun-19", load)
     page.shows(lambda d: d.headings and "zrun-19" in d.headings[0], "its timeline")
     page.until(
         lambda: page.browser.find_elements(By.CSS_SELECTOR, '#runs .ag-row[row-id="zrun-19"] .ag-checkbox-input'),

@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import click_on, served, until
+from tests.dashboard.conftest import click_on, load, served, until
 from tests.dashboard.test_timeline_browser import click, drawn, labels, page, says, spot, text
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
@@ -79,7 +79,7 @@ def test_what_is_in_view_is_summed_by_key_copied_and_linked(page, address):
         document.getElementById('copy-sums').click();""")
     assert "a\tvoid k<float>(T*)\t8\t900000\t900000\t112500\t0.9\t0.9\n" in copied
     until(page.browser, lambda: drawn(page, "area") == 8, "it drawn over every row")
-    page.open(page.browser.current_url)
+    page.open(page.browser.current_url, load)
     until(page.browser, lambda: cells(page, "copy HtoD")[0] == "1", "the same by link")
     assert page.browser.find_element(By.CSS_SELECTOR, "#sums [aria-pressed=true]").text == "kernel or copy"
     ask_for(page, "Search for void k<float>(T*)")

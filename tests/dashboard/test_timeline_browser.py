@@ -8,7 +8,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages.overview.tools import KEYS
-from tests.dashboard.conftest import click_on, faults, served, unfold, until
+from tests.dashboard.conftest import alter, click_on, faults, load, served, unfold, until, visit
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
 
@@ -28,9 +28,8 @@ class Page:
     def __init__(self, browser):
         self.browser = browser
 
-    def open(self, url):
-        self.browser.get("about:blank")
-        self.browser.get(url)
+    def open(self, url, by=visit):
+        by(self.browser, url)
         until(
             self.browser, lambda: self.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline"
         )
@@ -137,7 +136,7 @@ def test_a_key_counts_from_the_view_that_is_not_drawn_yet(page, address):
     page.open(f"{address}?run=a&token=5")
     low, high = page.moves("g")
     page.open(f"{address}?run=a&token=5")
-    page.browser.execute_script(LATE)
+    alter(page.browser, LATE)
     page.press("g")
     until(page.browser, lambda: page.range() == (low, high), "the link")
     page.browser.execute_script(
@@ -238,7 +237,7 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     until(
         page.browser, lambda: page.browser.current_url.split("event=")[1] == first.split("event=")[1], "the first again"
     )
-    page.open(first)
+    page.open(first, load)
     says(page, "found", "60 of 120 copies")
     says(page, "picked", "duration 2000 ns")
     assert page.browser.find_element(By.ID, "find").get_attribute("value") == "memcpy"
@@ -277,7 +276,7 @@ def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     page.browser.find_element(By.ID, "only").send_keys("gpu")
     until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "only the GPU")
     page.linked("rows=gpu", "fold=GPU+0", "order=stream+14")
-    page.open(page.browser.current_url)
+    page.open(page.browser.current_url, load)
     until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "the same by link")
     page.press("r")
     page.browser.find_element(By.XPATH, "//button[text()='As recorded']").send_keys(Keys.ENTER)
