@@ -1,0 +1,138 @@
+"""Whether covering pairs of options find what the whole products find: faults put into the executor one by one.
+
+Each fault changes one line of a strategy, a plan, an allocator, a launcher, the scheduler or the KV cache. It is made
+in a copy of the repository, where the tests over products run: first on covering pairs as in `make test`, and where
+these pass, on the whole products as in `make test-all`. Pairs are rows of the products, so both find what pairs find.
+
+    python benchmarks/covering_mutants.py [-o benchmarks/results/covering_mutants.json] [--only NUMBER ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TESTS: Final = (
+    "tests/executor/test_hazards.py::test_safe_allocators_have_none_on_the_models",
+    "tests/executor/test_tape.py::test_what_the_guarantees_allow_has_no_hazard",
+    "tests/executor/test_growing.py::test_logits_are_the_references_however_the_graphs_change",
+    "tests/executor/test_offload.py::test_logits_are_those_of_one_device_and_the_references",
+    "tests/executor/test_models_kv.py::test_logits_are_the_references_under_every_strategy",
+    "tests/executor/test_logits.py::test_logits_are_the_float64_references",
+    "tests/executor/test_logits.py::test_all_combinations_agree_bitwise",
+    "tests/executor/test_halves.py::test_halves_compute_what_the_whole_computes",
+    "tests/sync_counts/test_cpu.py",
+    "tests/sync_counts/test_splits.py",
+)
+"""Those whose rows `tests.thorough.covering` chooses."""
+
+
+class Mutant(NamedTuple):
+    """A fault: in this module of the executor the first text becomes the second."""
+
+    module: str
+    before: str
+    after: str
+
+
+MUTANTS: Final = (
+    Mutant("strategies", "copy.issue()\n            copy.backend", "copy.backend"),
+    Mutant("strategies", '"""`s a*n s`."""\n        backend.synchronize(MAIN_STREAM)\n', '"""`s a*n s`."""\n'),
+    Mutant("strategies", "copies):\n        backend.sync", "copies[:1]):\n        backend.sync"),
+    Mutant("strategies", "if key[0] == number]", "if key[0] != number]"),
+    Mutant("strategies", "            self._open.add(key)\n", ""),
+    Mutant("allocator", "last > region.fork", "last > region.join"),
+    Mutant("allocator", "last = max(last, region.join)", "last = max(last, region.fork)"),
+    Mutant("allocator", "tuple(max(visible[node]", "tuple(min(visible[node]"),
+    Mutant("allocator", "kept = set(split.inputs)", "kept = set()"),
+    Mutant("allocator", "(stop + 1,)", "(stop,)"),
+    Mutant("allocator", "{node.root, *(source.root for source in node.src)}", "{node.root}"),
+    Mutant("plans", "known[stream] |= seen[latest]", "known[stream] |= (1 << (latest + 2)) - 1"),
+    Mutant("plans", "instructions += [Wait(MAIN_STREAM, events[awaited]) for awaited in waits[len(nodes)]]", "pass"),
+    Mutant("launchers", "call = backend.event_record if", "call = backend.event_wait if"),
+    Mutant("launchers", "            self._key = key\n", ""),
+    Mutant("scheduler", "self._kept[number][name][...] = values", "self._kept[0][name][...] = values"),
+    Mutant("scheduler", "            self._strategy.reclaim(number)", "            pass"),
+    Mutant("scheduler", "and not self._staged and not piece.sources", "and self._staged and not piece.sources"),
+    Mutant("scheduler", "self.position + self._prepared.step.prompt", "self.position + 1"),
+    Mutant("scheduler", "if name not in late]", "if name in late]"),
+    Mutant("kv_cache", 'return self.sequences if self.kind == "unified" else 1', "return 1"),
+    Mutant("kv_cache", 'return 0 if self.kind == "unified" else sequence', "return sequence % self.streams % 2"),
+    Mutant("growing", "            self.now.finish()\n", ""),
+    Mutant("growing", "            other.take_over()\n", ""),
+    Mutant("halves", "if next(stages, \"done\") != \"done\"]", "if next(stages, \"done\") == \"done\"]"),
+    Mutant("halves", "        for scheduler in self._schedulers:\n            scheduler.grow()\n", ""),
+)  # fmt: skip
+
+
+def outcome(copy: Path, everything: bool) -> dict[str, Any]:
+    """What the tests say: the first that fails (None if all pass), how many passed, and the CPU seconds."""
+    environment = {**os.environ, "PYTHONPATH": str(copy), "INTERTOKEN_TEST_ALL": str(int(everything))}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+    passed = re.search(r"(\d+) passed", said)
+    if not failed and not passed:
+        raise RuntimeError(said)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"found_by": failed and failed[1], "passed": int(passed[1]) if passed else 0, "cpu_s": round(seconds, 1)}
+
+
+def tried(mutant: Mutant, folder: Path) -> dict[str, Any]:
+    """The fault, and what pairs and, where these pass, the whole products say of it."""
+    path = folder / "executor" / f"{mutant.module}.py"
+    text = path.read_text()
+    if text.count(mutant.before) != 1:
+        raise ValueError(f"{mutant.module}: {mutant.before!r} is there {text.count(mutant.before)} times")
+    line = text[: text.index(mutant.before)].count("\n") + 1
+    path.write_text(text.replace(mutant.before, mutant.after))
+    try:
+        pairs = outcome(folder, everything=False)
+        products = None if pairs["found_by"] else outcome(folder, everything=True)
+    finally:
+        path.write_text(text)
+    return {**mutant._asdict(), "line": line, "pairs": pairs, "products": products}
+
+
+def main() -> None:
+    """Try all faults, print a line for each, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", type=Path, default=ROOT / "benchmarks" / "results" / "covering_mutants.json")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of faults, from 0")
+    options = parser.parse_args()
+    chosen = [MUTANTS[number] for number in options.only] if options.only else MUTANTS
+    with tempfile.TemporaryDirectory(prefix="intertoken-mutants-") as name:
+        folder = Path(name)
+        for part in ("intertoken", "executor", "tracer", "dashboard", "tests"):
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        (folder / "sample_traces").symlink_to(ROOT / "sample_traces")
+        unchanged = outcome(folder, everything=False)
+        if unchanged["found_by"]:
+            raise SystemExit(f"without a fault {unchanged['found_by']} fails")
+        rows = []
+        for mutant in chosen:
+            rows.append(row := tried(mutant, folder))
+            found = row["pairs"]["found_by"] or (row["products"]["found_by"] and "only by the products")
+            print(f"{row['module']}:{row['line']}  {found or 'by neither'}", flush=True)
+    of_pairs = sum(row["pairs"]["found_by"] is not None for row in rows)
+    of_products = of_pairs + sum(bool(row["products"] and row["products"]["found_by"]) for row in rows)
+    print(f"{of_pairs} of {len(rows)} found by pairs, {of_products} by the products")
+    facts = {"faults": len(rows), "found_by_pairs": of_pairs, "found_by_products": of_products, "unchanged": unchanged}
+    options.o.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
