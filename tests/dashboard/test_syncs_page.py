@@ -14,8 +14,8 @@ from dashboard.background import Background
 from dashboard.pages.one_run import after
 from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
 from dashboard.pages.syncs.layout import columns_of
-from dashboard.pages.syncs.table import rows_of
-from dashboard.predictions import gain_without, slack_of
+from dashboard.pages.syncs.table import inventory_of, rows_of
+from dashboard.predictions import gain_without, site_of, slack_of
 from dashboard.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
@@ -35,6 +35,7 @@ def complete(store, run):
     """The rows once every answer is there."""
     for row in rows_of(store, run, "light"):
         wait([slack_of(store, run), gain_without(store, run, (row["position"],)), gain_without(store, run, None)], 60)
+    wait([site_of(store, run, place.call) for place in inventory_of(store, run)], 60)
     return rows_of(store, run, "light")
 
 

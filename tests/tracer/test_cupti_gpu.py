@@ -247,7 +247,7 @@ show(names=kernels["name"].tolist()[-1:], short=kernels["short_name"].tolist()[-
 
 def test_another_profiler_in_the_process_is_one_clear_line() -> None:
     done = ran("with tracer.record('cupti'): pass", CUDA_INJECTION64_PATH="/nowhere/libToolsInjection64.so")
-    assert "another profiler traces CUDA in this process (libToolsInjection64.so)" in done.stderr
+    assert "CUDA_INJECTION64_PATH names another profiler (libToolsInjection64.so)" in done.stderr
 
 
 def test_the_record_command_writes_the_trace_of_a_failing_script(tmp_path: Any) -> None:
