@@ -51,6 +51,7 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(brows
     until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline again")
     assert "token=2" in browser.current_url
 
-    browser.find_element(By.CSS_SELECTOR, ".skip").send_keys(Keys.ENTER)
+    browser.execute_script("document.querySelector('.skip').focus()")  # outside of the window until then
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
     assert browser.execute_script(FOCUSED) == "content"
     assert faults(browser) == []
