@@ -124,6 +124,11 @@ _ON_STREAM = (
     Column("process", doc="operating-system process id"),
 )
 _ON_THREAD = (Column("process", doc="process id"), Column("thread", doc="operating-system thread id"))
+_ON_STACK = (
+    Column("depth", nsys="stackDepth", doc="0 for the innermost function"),
+    Column("symbol", NAME, "symbol", "the function; FILE(LINE): FUNCTION of Python"),
+    Column("module", NAME, "module", "the file that contains it; empty for Python"),
+)
 _GRAPH_NODE = Column("graph_node", nsys="graphNodeId", doc="node of its CUDA graph, or MISSING")
 
 TABLES: Final[dict[str, Table]] = {
@@ -195,21 +200,15 @@ TABLES: Final[dict[str, Table]] = {
             Column("clock_rate", nsys="clockRate", doc="Hz"),
         ), "devices"),
         Table("callchains", "CUDA_CALLCHAINS", (
-            Column("chain", nsys="id", doc="as in api"),
-            Column("depth", nsys="stackDepth", doc="0 for the innermost function"),
-            Column("symbol", NAME, "symbol", "the function; FILE(LINE): FUNCTION of Python"),
-            Column("module", NAME, "module", "the file that contains it; empty for Python"),
+            Column("chain", nsys="id", doc="as in api"), *_ON_STACK,
         ), "the functions on the stack of calls, each stack once"),
         Table("samples", "COMPOSITE_EVENTS", (
-            Column("chain", nsys="id", doc="in sample_chains"),
+            Column("chain", nsys="id", doc="in sample_chains; of this sample alone"),
             Column("time", nsys="start", doc="ns"),
             *_ON_THREAD,
         ), "samples of threads that run on a CPU"),
         Table("sample_chains", "SAMPLING_CALLCHAINS", (
-            Column("chain", nsys="id", doc="as in samples"),
-            Column("depth", nsys="stackDepth", doc="0 for the innermost function"),
-            Column("symbol", NAME, "symbol", "the function"),
-            Column("module", NAME, "module", "the file that contains it"),
+            Column("chain", nsys="id", doc="as in samples"), *_ON_STACK,
             Column("unresolved", nsys="unresolved", doc="1 if the function has no symbol, 0 or MISSING if it has"),
         ), "the functions on the stack of samples"),
         Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),

@@ -32,7 +32,7 @@ class Trace:
 
     Attributes:
         tables: name -> frame with the schema's columns and dtypes, followed by carried columns (`schema.CARRIED`).
-            Rows are sorted by start.
+            Rows are sorted by start, samples by time.
         metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
             (the contents of run.json, if it came from a run directory), `clock` and others.
         notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
@@ -145,7 +145,7 @@ class Trace:
 
 
 def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
-    """Convert a frame, or columns by name, to a table's columns, dtypes, defaults and order by start."""
+    """Convert a frame, or columns by name, to a table's columns, dtypes, defaults and order by start, or time."""
     length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
     if frame is None or length == 0:
         return table.empty()
@@ -156,8 +156,9 @@ def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
     columns = {c.name: _conform_column(frame.get(c.name), c, length) for c in table.columns}
     result = pd.DataFrame(columns | {name: frame[name] for name in extra}, copy=False)
     result.columns = result.columns.astype(object)  # columns are found and chosen faster than by strings of Arrow
-    if "start" in result and not result["start"].is_monotonic_increasing:
-        result = result.sort_values("start", kind="stable", ignore_index=True)
+    when = next((name for name in ("start", "time") if name in result), None)
+    if when is not None and not result[when].is_monotonic_increasing:
+        result = result.sort_values(when, kind="stable", ignore_index=True)
     return result
 
 

@@ -319,10 +319,8 @@ def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object
     """The run's name, and as much of the note as has room; on a narrow page both begin over the names of the rows."""
     shift = left_of(width) if width < _NARROW else 0
     title = plain(drawing.title, min(60, int(width / _PER_LETTER_OF_HEADING)))
-    room, parts = (
-        (width - left_of(width) + shift) / _PER_LETTER_OF_HEADING - len(title),
-        list(filter(None, drawing.note.split(BETWEEN))),
-    )
+    room = (width - left_of(width) + shift) / _PER_LETTER_OF_HEADING - len(title)
+    parts = [part for part in drawing.note.split(BETWEEN) if part]
     while parts and len(BETWEEN.join(parts)) > room:
         parts.pop()
     note = f'  <span style="color:{look.muted}">{markup(BETWEEN.join(parts))}</span>' if parts else ""

@@ -41,7 +41,7 @@ def _cells(column: Column, rows: int) -> st.SearchStrategy[list[Any]]:
         cell = st.floats(allow_nan=True, allow_infinity=True)
     elif column.name in BITS_24:
         cell = st.integers(MISSING, 2**24 - 2)
-    elif column.name in ("start", "end"):
+    elif column.name in ("start", "end", "time"):
         cell = st.integers(0, MOST_NS - 1)
     else:
         cell = st.integers(MISSING, 100) | st.integers(2**32, 2**63 - 1)
@@ -56,8 +56,8 @@ def _frames(draw: st.DrawFn, table: Table) -> pd.DataFrame:
         frame["end"] = np.maximum(frame["start"].to_numpy(np.int64), frame["end"].to_numpy(np.int64))
     if table.name == "nvtx" and rows:
         frame["end"] = frame["end"].where(frame["kind"] != "mark", frame["start"])
-    if table.name == "devices":
-        frame["device"] = range(rows)
+    if key := {"devices": "device", "samples": "chain"}.get(table.name):
+        frame[key] = range(rows)
     return frame
 
 

@@ -25,7 +25,6 @@ from tracer.text import spelled
 from tracer.trace import Trace
 
 SAMPLED: Final = "device idle, sampled"
-_Z: Final = 1.959964  # of the normal distribution: 95 % lie within
 _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a function without a symbol is called
 _NO_STACK: Final = "(no stack)"
 Floats = NDArray[np.float64]
@@ -96,9 +95,8 @@ def sampled_functions(trace: Trace, steps: Steps, idle: IdleReport) -> Sampled |
 
 
 def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
-    """The 95 % intervals of shares counted in samples: Wilson's score interval of the binomial distribution (E. B.
-    Wilson, "Probable inference", Journal of the American Statistical Association 22, 1927). It takes the samples as
-    independent of each other.
+    """The 95 % intervals of shares counted in samples: Wilson's score interval of the binomial distribution, which
+    takes the samples as independent of each other.
 
     Args:
         counts: the samples of each share.
@@ -108,10 +106,12 @@ def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
         >>> [[round(float(x), 3) for x in bound] for bound in share_bounds([5], 10)]
         [[0.237], [0.763]]
     """
-    share = np.asarray(counts, dtype=np.float64) / of
-    middle = (share + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
-    half = _Z * np.sqrt(share * (1 - share) / of + (_Z / (2 * of)) ** 2) / (1 + _Z**2 / of)
-    return np.maximum(middle - half, 0.0), np.minimum(middle + half, 1.0)
+    from scipy.stats import binomtest
+
+    distinct, number = np.unique(np.asarray(counts), return_inverse=True)
+    bounds = [tuple(binomtest(count, of).proportion_ci(method="wilson")) for count in distinct.tolist()]
+    low, high = np.array(bounds).reshape(-1, 2)[number].T
+    return low, high
 
 
 def _while_idle(trace: Trace, pieces: pd.DataFrame) -> NDArray[np.int64]:

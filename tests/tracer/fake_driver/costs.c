@@ -1,7 +1,7 @@
 /* How long a call takes, ns, with the driver's part, which is next to nothing: the fastest of some rounds of each kind.
  *
- * Prints one line per kind: its name and the ns of a call. A launch is also timed after the program has used as much
- * memory as fits in the second-level cache, as an engine does between its calls: the median of single calls.
+ * Prints one line per kind: its name and the ns of a call. Those named "cold" are timed after the program has used more
+ * memory and code than the caches near a core hold, as an engine does between its calls: the median of single calls.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +13,9 @@
 
 #include "../../../tracer/recorders/native/calls.h"
 
-enum { RETURN = 0xc3 /* x86-64 */ };
+#if defined(__x86_64__)
+#define RETURN 0xc3
+#endif
 enum { ROUNDS = 200, CALLS_A_ROUND = 500 };
 
 #define GET(name, params) Result(*name) params = (Result(*) params)dlsym(driver, #name)
@@ -46,14 +48,16 @@ static int rises(const void *a, const void *b) {
 /* Evicts what the last call left in the first- and second-level caches, and in the buffers of translated addresses. */
 static void use_memory(void) {
     static volatile unsigned char used[USED_BYTES];
+    for (size_t at = 0; at < USED_BYTES; at += LINE) used[at]++;
+#ifdef RETURN
     static char *code;
     if (!code) {
         code = mmap(NULL, CODE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         memset(code, RETURN, CODE_BYTES);
         mprotect(code, CODE_BYTES, PROT_READ | PROT_EXEC);
     }
-    for (size_t at = 0; at < USED_BYTES; at += LINE) used[at]++;
     for (size_t at = 0; at < CODE_BYTES; at += 33 * LINE) ((void (*)(void))(code + at))();
+#endif
 }
 
 #define MEASURE_COLD(name, call)                                                                                      \

@@ -47,7 +47,7 @@ typedef struct {
     Function gate, nothing;
     DevicePointer places, chain; /* where it writes stamps of the program's work, and of the chain */
     _Atomic uint64_t *opened;    /* number up to which gates are open, then the last that the device opened itself */
-    _Atomic uint64_t gates, open_gates; /* how many there have been, and up to which we have opened them */
+    _Atomic uint64_t gates;      /* how many there have been */
 } Device;
 
 extern Device devices[CONTEXTS];

@@ -114,9 +114,8 @@ static int put(const Device *device, Stream stream, uint32_t number, unsigned ki
 HOT static void open_gates(uint8_t context) {
     Device *device = &devices[context];
     uint64_t gates = atomic_load_explicit(&device->gates, memory_order_relaxed);
-    if (gates == atomic_load_explicit(&device->open_gates, memory_order_relaxed) || !device->opened) return;
-    atomic_store_explicit(device->opened, gates, memory_order_release);
-    atomic_store_explicit(&device->open_gates, gates, memory_order_relaxed);
+    if (!gates || !device->opened || atomic_load_explicit(device->opened, memory_order_relaxed) >= gates) return;
+    atomic_store_explicit(device->opened, gates, memory_order_release); /* the device polls it: not at every wait */
 }
 
 /* A part of a run is launched: open its gate. If it is already open, the stamps are late; one stamp too many marks
