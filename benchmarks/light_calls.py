@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from record_engines import machine
+from read_nsys_sqlite import machine
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
