@@ -65,6 +65,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
                                 f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
                             )
                         file.write(chunk)
+    # What zipfile raises for archives that are damaged, encrypted, cut short or packed in unknown ways.
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as problem:
         raise FormatError(f"{path.name}: cannot be unpacked: {problem}") from None
 

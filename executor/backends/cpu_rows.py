@@ -47,7 +47,7 @@ class Loop:
         return inlined(self.of, error_model="numpy", parallel=True)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def narrowed(_context: Any, value: Any, like: Any) -> Any:
     """Convert a float32 to the bits of a float16 if `like` is a uint16; else return it unchanged."""
 
@@ -59,7 +59,7 @@ def narrowed(_context: Any, value: Any, like: Any) -> Any:
     return like(value, like), emit
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def _power_of_two(_context: Any, shifted: Any) -> Any:
     """Return 2 ** n for n + 1.5 * 2 ** 23, whose lowest bits are n."""
 
@@ -70,7 +70,7 @@ def _power_of_two(_context: Any, shifted: Any) -> Any:
     return types.float32(shifted), emit
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def _fused(_context: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c, rounded once."""
 

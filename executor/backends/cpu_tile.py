@@ -35,7 +35,7 @@ _FLOAT, _HALF, _INDEX = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 _FLOATS, _INTEGERS = ir.VectorType(_FLOAT, _LANES), ir.VectorType(_INDEX, _LANES)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]  # Numba has no types
 def tile(
     _context: Any,
     weights: Any,
@@ -157,7 +157,7 @@ class _Tile:
         return builder.extract_element(lanes, _INDEX(0))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic  # type: ignore[untyped-decorator]  # Numba has no types
 def widened(_context: Any, value: Any) -> Any:
     """Convert the bits of a float16 to float32; return a float32 unchanged."""
 

@@ -22,7 +22,7 @@ def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as last:
+    except Exception as last:  # which kinds are meant is known only now; any other is raised again
         kinds = tuple(kind for backend in backends.values() for kind in backend.errors)
         error = _first(last, (*kinds, ExecutionError))
         if isinstance(error, kinds):

@@ -4,7 +4,11 @@ calls of a driver without a GPU. `FAKE_DRIVER` names that driver, `FAKE_TRUTH` t
 import ctypes
 import multiprocessing
 import os
+import time
 from types import SimpleNamespace
+
+STEP_S = 25e-6
+"""Of a step at least, so that on a fast machine, too, the ring holds the calls of all turns and blocks."""
 
 
 class Device:
@@ -27,12 +31,15 @@ class Device:
         cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.exec), graph, ctypes.c_ulonglong(0))
 
     def step(self):
+        until = time.perf_counter() + STEP_S
         data = ctypes.create_string_buffer(16)
         self.cuda.cuMemcpyHtoDAsync_v2(ctypes.c_uint64(0), data, ctypes.c_size_t(16), self.stream)
         self.cuda.cuStreamSynchronize(self.stream)
         self.cuda.cuGraphLaunch(self.exec, self.stream)
         self.cuda.cuLaunchKernel(self.kernel, 1, 1, 1, 1, 1, 1, 0, self.stream, None, None)
         self.cuda.cuStreamSynchronize(self.stream)
+        while time.perf_counter() < until:
+            continue
 
 
 def serve(pipe):
