@@ -2,7 +2,7 @@
 
 import shutil
 
-from tests.dashboard.conftest import until
+from tests.dashboard.conftest import until, visit
 from tests.dashboard.graph_runs import write_runs
 from tests.recordings import LLAMA, SAMPLES
 
@@ -31,5 +31,5 @@ def write_filled(runs):
 def open_filled(browser, address, place, theme="light"):
     """Open a page, and wait until it is filled."""
     run = "tiny-sccc-branches" if place == "graph/" else TRACED
-    browser.get(f"{address}{place}?run={run}&theme={theme}{CHOSEN.get(place, '')}")
+    visit(browser, f"{address}{place}?run={run}&theme={theme}{CHOSEN.get(place, '')}")
     until(browser, lambda: browser.find_elements("css selector", FILLED[place]), "a filled page")

@@ -8,7 +8,7 @@ from selenium.common.exceptions import ElementNotInteractableException
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import alter, faults, load, served, until, visit
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
@@ -38,9 +38,8 @@ class Page:
     def until(self, condition, what):
         return until(self.browser, condition, what)
 
-    def open(self, address):
-        self.browser.get("about:blank")
-        self.browser.get(address)
+    def open(self, address, by=visit):
+        by(self.browser, address)
 
     def text(self, key):
         return self.browser.execute_script("return (document.getElementById(arguments[0]) || {}).innerText || ''", key)
@@ -161,7 +160,7 @@ def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.press("show-gap", Keys.ENTER)
     page.linked("range=")
     link, figures = page.browser.current_url, page.text("figures")
-    page.open(link)
+    page.open(link, load)
     page.until(lambda: page.text("figures") == figures, "the same figures")
     page.press("latency", "much", Keys.ENTER)
     page.until(lambda: page.browser.find_element(By.ID, "latency").get_attribute("value") == "", "no number, no field")
@@ -196,7 +195,7 @@ def test_a_downloaded_table_holds_no_formula_and_its_numbers_as_shown(page, addr
     const made = URL.createObjectURL;
     URL.createObjectURL = (file) => { file.text().then((text) => (window.saved = text)); return made(file); };
     """
-    page.browser.execute_script(row)
+    alter(page.browser, row)
     page.press("download", Keys.ENTER)
     saved = page.until(lambda: page.browser.execute_script("return window.saved"), "a file")
     first = saved.splitlines()[1]

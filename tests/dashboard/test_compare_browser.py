@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import faults, served, until, visit
 from tests.recordings import SAMPLES
 
 pytestmark = pytest.mark.browser
@@ -26,7 +26,6 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    browser.get("about:blank")
     faults(browser)
     yield browser
     assert faults(browser) == []
@@ -44,7 +43,7 @@ def press(page, element):
 
 
 def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
-    page.get(f"{address}?run={SCCC}&run={SAAAS}")
+    visit(page, f"{address}?run={SCCC}&run={SAAAS}")
     says(page, "compare-words", f"{SAAAS} is faster than {SCCC}: gap from 73.4 to 51.7 µs (−30 %; untraced)")
     says(page, "compare-figures", "+3.0 % [+2.4, +3.7]")
     gap = page.find_element(By.CSS_SELECTOR, "#compare-words a.figure")
@@ -59,7 +58,7 @@ def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
 
 
 def test_three_runs_one_of_them_hostile(page, address):
-    page.get(f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
+    visit(page, f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
     says(page, "compare-words", " is faster than ")
     whole = [name.get_attribute("title") for name in page.find_elements(By.CSS_SELECTOR, "#compare-words p > span")]
     assert f"{HOSTILE} is faster than {SCCC}: " in whole
@@ -68,7 +67,7 @@ def test_three_runs_one_of_them_hostile(page, address):
 
 
 def test_tokens_worth_a_look_by_keyboard(page, address):
-    page.get(f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
+    visit(page, f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
     press(page, page.find_element(By.ID, "tokens-open"))
     for key, gap in (("token-worst", "115 µs"), ("token-median", "73.4 µs")):
@@ -94,7 +93,7 @@ return [xaxis.l2p(plot.data[0].x[at]) - box.width / 2, yaxis.l2p(plot.data[0].y[
 
 
 def test_a_click_on_the_ladder_shows_the_run(page, address):
-    page.get(f"{address}?run={SCCC}")
+    visit(page, f"{address}?run={SCCC}")
     says(page, "ladder-said", "saaas 1,265 › sccc 1,228")
     press(page, page.find_element(By.ID, "ladder-said"))
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#ladder .points path"), "the points")
@@ -110,7 +109,7 @@ def test_a_click_on_the_ladder_shows_the_run(page, address):
 
 
 def test_one_run_is_compared_with_nothing(page, address):
-    page.get(f"{address}?run={SCCC}")
+    visit(page, f"{address}?run={SCCC}")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
     says(page, "compare-words", f"{SCCC}: 60 decode steps; a step idles 73.4 µs (p50)")
     says(page, "compare-figures", "Gap p50\t73.4 µs")

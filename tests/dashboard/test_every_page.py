@@ -10,7 +10,7 @@ import pytest
 from axe_core_python.selenium import Axe
 
 from dashboard.palette import THEMES
-from tests.dashboard.conftest import screen_of, until
+from tests.dashboard.conftest import alter, screen_of, until
 from tests.dashboard.filled import FILLED, TRACED, open_filled
 
 pytestmark = pytest.mark.browser
@@ -118,7 +118,7 @@ def darken(browser):
 
 def test_a_dark_page_prints_whole_light_and_without_controls(browser, place):
     darken(browser)
-    browser.execute_script(KEPT)
+    alter(browser, KEPT)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
         surface = "return getComputedStyle(document.querySelector('section')).backgroundColor"
@@ -144,7 +144,7 @@ def test_a_dark_page_prints_whole_light_and_without_controls(browser, place):
 
 def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled):
     open_filled(browser, filled, "gap/")
-    browser.execute_script(KEPT)
+    alter(browser, KEPT)
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"])
     made_of = browser.execute_script("return window.paper.tables")[-1]
     assert made_of == browser.execute_script("return dash_ag_grid.getApi('made-of').getDisplayedRowCount()")
@@ -156,7 +156,7 @@ def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled)
 def test_a_tall_figure_stands_on_one_sheet(browser, filled):
     open_filled(browser, filled, "")
     plot = "const plot = document.querySelector('#timeline .js-plotly-plot');"
-    browser.execute_script("document.querySelector('#timeline').style.height = '1200px'")
+    alter(browser, "document.querySelector('#timeline').style.height = '1200px'")
     until(browser, lambda: browser.execute_script(f"{plot} return plot.offsetHeight") == 1200, "a tall figure")
     height = f"{plot} return plot.getBoundingClientRect().height"
     browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
@@ -166,5 +166,5 @@ def test_a_tall_figure_stands_on_one_sheet(browser, filled):
 
 
 def test_axe_sees_a_fault(browser):
-    browser.execute_script("document.documentElement.removeAttribute('lang')")
+    alter(browser, "document.documentElement.removeAttribute('lang')")
     assert [rule for rule, _, _ in faults_of(browser)] == ["html-has-lang"]

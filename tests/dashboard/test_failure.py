@@ -6,7 +6,7 @@ import re
 import pytest
 
 from dashboard.pages.gap import callbacks as gap
-from tests.dashboard.conftest import served, until
+from tests.dashboard.conftest import alter, served, until, visit
 from tests.dashboard.filled import FILLED, TRACED, open_filled
 from tracer.errors import FormatError
 
@@ -37,8 +37,9 @@ def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled,
     assert "Traceback" not in browser.page_source
     assert browser.find_element("id", "failure").get_attribute("role") == "alert"
     assert TRACED in browser.find_element("id", "figures").text, "what was shown still is"
-    browser.execute_script(
-        "window.copied = ''; navigator.clipboard.writeText = async (text) => { window.copied = text; }"
+    alter(
+        browser,
+        "window.copied = ''; navigator.clipboard.writeText = async (text) => { window.copied = text; }",
     )
     browser.find_element("id", "failure-copy").click()
     until(browser, lambda: said in browser.execute_script("return window.copied"), "a copy")
@@ -54,7 +55,7 @@ def empty(tmp_path_factory):
 
 @pytest.mark.parametrize("place", [place for place in FILLED if place != "record/"])
 def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
-    browser.get(f"{empty}{place}")
+    visit(browser, f"{empty}{place}")
     words = "intertoken run"
     until(browser, lambda: words in browser.find_element("id", "nothing").text, words)
     assert browser.execute_script(SAID) == ""
@@ -62,5 +63,5 @@ def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
 
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
 def test_without_a_chosen_run_a_page_says_so(browser, filled, place):
-    browser.get(f"{filled}{place}?run=")
+    visit(browser, f"{filled}{place}?run=")
     until(browser, lambda: "Select" in browser.find_element("id", "nothing").text, "what to do")

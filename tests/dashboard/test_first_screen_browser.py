@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 
 from dashboard.app import Serving
 from dashboard.readers import Readers
-from tests.dashboard.conftest import faults, screen_of, served, until
+from tests.dashboard.conftest import faults, load, screen_of, served, until, visit
 from tests.recordings import LLAMA, SAMPLES
 
 pytestmark = pytest.mark.browser
@@ -60,7 +60,6 @@ def address(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    browser.get("about:blank")
     faults(browser)
     yield browser
     assert faults(browser) == []
@@ -69,7 +68,7 @@ def page(browser):
 @pytest.mark.parametrize("runs", [LLAMA_TWO[:1], LLAMA_TWO, VLLM_TWO[:1], VLLM_TWO], ids=" ".join)
 def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(page, address, runs):
     with screen_of(page, 1440, 900):
-        page.get(f"{address}{link(runs)}")
+        visit(page, f"{address}{link(runs)}")
         chips, sentence, figures, timeline = until(page, lambda: page.execute_script(PLACES), "all of them")
         assert page.execute_script("return scrollY") == 0
         assert chips[1] < sentence[1] < 900
@@ -80,7 +79,7 @@ def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(
 
 
 def test_the_table_opens_and_folds_by_keyboard(page, address):
-    page.get(f"{address}{link(LLAMA_TWO)}")
+    visit(page, f"{address}{link(LLAMA_TWO)}")
     until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]")) == 2, "two chips")
     chip = page.find_element(By.CSS_SELECTOR, "#chips li").text.split()
     assert chip == [LLAMA_TWO[0], "base", "sccc", "idle", "78.1", "µs", "gap", "78.1", "µs", "748.7", "steps/s", "rate"]
@@ -95,7 +94,7 @@ def test_the_table_opens_and_folds_by_keyboard(page, address):
 
 
 def test_a_rate_on_a_chip_leads_to_its_field(page, address):
-    page.get(f"{address}{link(VLLM_TWO)}")
+    visit(page, f"{address}{link(VLLM_TWO)}")
     rate = until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#chips li:nth-child(2) [data-rate]"), "a rate")[0]
     page.execute_script("arguments[0].focus()", rate)
     rate.send_keys(Keys.ENTER)
@@ -104,14 +103,14 @@ def test_a_rate_on_a_chip_leads_to_its_field(page, address):
 
 
 def test_without_a_run_the_table_is_open(page, address):
-    page.get(f"{address}?run=")
+    visit(page, f"{address}?run=")
     until(page, lambda: page.find_element(By.ID, "runs-panel").is_displayed(), "the table")
     assert page.find_element(By.ID, "runs-open").get_attribute("aria-expanded") == "true"
 
 
 def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
     with screen_of(page, 1440, 900):
-        page.get(f"{address}{link(OURS)}")
+        visit(page, f"{address}{link(OURS)}")
         until(page, lambda: page.execute_script(PLACES), "the answer")
         (table,) = page.find_elements(By.CSS_SELECTOR, "#compare-figures table")
         assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 5
@@ -132,11 +131,11 @@ def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
 
 def test_a_link_to_what_is_not_there_says_which(page, address):
     for place, also in (("", OURS[1]), ("gap/", OURS[1]), ("syncs/", OURS[1]), ("whatif/", OURS[1])):
-        page.get(f"{address}{place}?run=no-such-run&run={also}&theme=light")
+        visit(page, f"{address}{place}?run=no-such-run&run={also}&theme=light")
         said = until(page, lambda: page.find_element(By.ID, "missing").text, "what is missing")
         assert said == "The link names no-such-run, which is not among the 10 recordings here."
         assert "no-such-run" in page.current_url
-    page.get(f"{address}graph/?run=no-such-run")
+    visit(page, f"{address}graph/?run=no-such-run")
     until(page, lambda: "There is no run 'no-such-run'" in page.find_element(By.ID, "content").text, "which")
 
 
@@ -153,7 +152,7 @@ def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_soon_and_reads_the_r
     readers.start()
     try:
         with served(tmp_path / "runs", Serving(readers=readers)) as address:
-            page.get(f"{address}{link(pair)}")
+            load(page, f"{address}{link(pair)}")
             until(page, lambda: page.execute_script(DRAWN), "the pair")
             said = page.find_element(By.ID, "reading-said").text
             read, left = int(said.split()[0]), int(said.split("; ")[1].split()[0])

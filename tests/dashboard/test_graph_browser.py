@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import click_on, faults, served, unfold, until
+from tests.dashboard.conftest import click_on, faults, served, unfold, until, visit
 from tests.dashboard.graph_runs import HOSTILE, write_runs
 
 pytestmark = pytest.mark.browser
@@ -81,7 +81,7 @@ for (const t of gd._fullData.filter(t => t.name === 'kernel'))
 
 
 def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, address):
-    page.browser.get(f"{address}?run=tiny-sccc-branches")
+    visit(page.browser, f"{address}?run=tiny-sccc-branches")
     unfold(page.browser)
     link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
     click_on(page.browser, link)
@@ -102,7 +102,7 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, a
 
 
 def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address):
-    page.browser.get(f"{address}graph/?run=eight&theme=light")
+    visit(page.browser, f"{address}graph/?run=eight&theme=light")
     page.says("part-label", "part 1 of 64")
     page.browser.find_element(By.ID, "part-on").send_keys(Keys.ENTER)
     page.says("part-label", "part 2 of 64")
@@ -119,12 +119,12 @@ def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address)
 
 
 def test_damaged_graphs_and_hostile_names_do_no_harm(page, address):
-    page.browser.get(f"{address}graph/?run=broken")
+    visit(page.browser, f"{address}graph/?run=broken")
     page.says("nothing", "graph lacks allocator")
-    page.browser.get(f"{address}graph/?run=gone")
+    visit(page.browser, f"{address}graph/?run=gone")
     page.says("nothing", "no run 'gone'")
-    page.browser.get(f"{address}graph/?run=hostile")
+    visit(page.browser, f"{address}graph/?run=hostile")
     page.tap(HOSTILE)
     page.says("panel", HOSTILE)
-    page.browser.get(f"{address}graph/?run=hostile&node=blk.0.attn")
+    visit(page.browser, f"{address}graph/?run=hostile&node=blk.0.attn")
     page.says("panel", f"op\n{HOSTILE}")
