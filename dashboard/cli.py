@@ -167,7 +167,9 @@ def dashboard(
         from dashboard.app import Serving, create_app
         from dashboard.recording.recorder import Recorder
         from tracer.cache import Cache, directory_of_user
+        from tracer.pandas_options import set_options
 
+        set_options()
         inbox = folder / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
         size = upload_limit * 10**6
@@ -235,7 +237,9 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
     """
     from dashboard.report.page import report_page
     from dashboard.store import runs_to_compare
+    from tracer.pandas_options import set_options
 
+    set_options()
     check_output(output, "a report", (".html", ".htm"), replace=force)
     with working("reading the recordings"):
         page = report_page(runs_to_compare(paths), token)
@@ -279,7 +283,9 @@ def timeline(
     from dashboard.figures.image import IMAGES, image, with_legend
     from dashboard.store import runs_to_compare
     from dashboard.timeline import scene
+    from tracer.pandas_options import set_options
 
+    set_options()
     check_output(output, "a picture", IMAGES, replace=force)
     with working("reading the recordings"):
         runs = runs_to_compare(paths)

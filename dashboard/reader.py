@@ -20,6 +20,7 @@ from dashboard import reading  # noqa: F401  # loaded before the first recording
 from dashboard.serving.allocation import keep_memory, trim
 from tracer import progress
 from tracer.errors import TraceError, printable
+from tracer.pandas_options import set_options
 
 _log = logging.getLogger(__name__)
 _STATM: Final = Path("/proc/self/statm")
@@ -38,6 +39,7 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
     """
     tempfile.tempdir = scratch
     keep_memory()
+    set_options()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     held = int(_STATM.read_text().split()[5]) * resource.getpagesize()  # allocators reserve a gigabyte at once
     for kind, most in ((resource.RLIMIT_DATA, held + memory), (resource.RLIMIT_CORE, 0)):

@@ -18,6 +18,7 @@ from executor.backends.cuda_runtime import load_cuda
 from tests.thorough import EVERYTHING
 from tests.tracer.compiled_once import FOLDER
 from tracer.errors import ExecutionError
+from tracer.pandas_options import set_options
 
 # Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -25,6 +26,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # all cores are busy: threads that wait hold those that others need
+set_options()  # as commands do
 os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
 
 if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its output has both and its stdout, too
@@ -32,7 +34,7 @@ if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its ou
     Result.output = property(lambda result: result.stdout + result.stderr)
 
 # Properties are about results, and CI is slow.
-hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=20)
+hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=12)
 hypothesis.settings.register_profile("everything", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("everything" if EVERYTHING else "intertoken")
 

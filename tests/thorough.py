@@ -48,8 +48,8 @@ def covering(rows: Iterable[Row]) -> list[Row]:
 
 
 def examples(count: int) -> settings:
-    """A property's examples: so many where everything is tried, else a third of them; explicit ones always."""
-    return settings(max_examples=count if EVERYTHING else max(count // 3, 4))
+    """A property's examples: so many where everything is tried, else a fifth of them; explicit ones always."""
+    return settings(max_examples=count if EVERYTHING else max(count // 5, 4))
 
 
 def of_every_kind(names: Iterable[str]) -> list[str]:

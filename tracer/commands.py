@@ -115,7 +115,9 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
     """
     from tracer import kept
     from tracer.analysis.tokens import choose_steps
+    from tracer.pandas_options import set_options
 
+    set_options()
     with report.reading(path):
         trace = kept.read(path, python_functions=python_functions)
     steps = choose_steps(trace, within, bounds)

@@ -19,6 +19,7 @@ from tracer.errors import EmptyTraceError, FormatError, IncomparableError, Trace
 
 BASE, OTHER = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]
 RATE = 748.7
+ROOT = Path(__file__).parents[2]
 
 
 def printed(*arguments: object) -> dict[str, Any]:
@@ -112,7 +113,20 @@ def test_several_recordings_are_one_run() -> None:
 
 def test_the_package_is_imported_without_what_it_needs() -> None:
     code = "import sys, tracer; assert not {'numpy', 'pandas', 'numba', 'click'} & set(sys.modules); tracer.analyse"
-    subprocess.run((sys.executable, "-c", code), check=True, cwd=Path(__file__).parents[2])
+    subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT)
+
+
+def test_a_program_that_imports_it_keeps_its_options_of_pandas() -> None:
+    """Also the one that the commands, and these tests, change for themselves."""
+    code = f"""
+import pandas, tracer
+kept = pandas.get_option("mode.string_storage")
+found = tracer.analyse({str(BASE)!r}, untraced_steps_per_s={RATE})
+assert pandas.get_option("mode.string_storage") == kept != "python"
+print(found.gaps.gap_us["p50"])
+"""
+    said = subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert float(said) == printed("gaps", BASE, "--untraced-steps-per-s", RATE)["traced_gap_us"]["p50"]
 
 
 def test_all_names_of_the_package_are_there() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
@@ -337,7 +338,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 4), st.integers(500, 60_000), st.intege
 
 
 @given(seed=st.integers(0, 999), one_of=st.integers(1, 9))
-@settings(max_examples=25)
+@examples(25)
 def test_places_and_causes_of_reconstructed_steps_add_up(seed: int, one_of: int) -> None:
     trace = light_trace([decoding(30, one_of, seed).ring()])
     found = gap_report(trace, find_steps(trace))
