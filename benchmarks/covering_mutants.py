@@ -4,6 +4,9 @@ Each fault changes one line of a strategy, a plan, an allocator, a launcher, the
 in a copy of the repository, where the tests over products run: first on covering pairs as in `make test`, and where
 these pass, on the whole products as in `make test-all`. Pairs are rows of the products, so both find what pairs find.
 
+A test run that takes longer than --timeout hangs because of the fault, and has found it. The file of results is written
+after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
+
     python benchmarks/covering_mutants.py [-o benchmarks/results/covering_mutants.json] [--only NUMBER ...]
 """
 
@@ -15,6 +18,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,22 +79,37 @@ MUTANTS: Final = (
 )  # fmt: skip
 
 
-def outcome(copy: Path, everything: bool) -> dict[str, Any]:
+def output_of(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str | None:
+    """What a command prints; None if it takes longer. All of its processes are then killed."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return None
+
+
+def outcome(copy: Path, everything: bool, seconds: float) -> dict[str, Any]:
     """What the tests say: the first that fails (None if all pass), how many passed, and the CPU seconds."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "INTERTOKEN_TEST_ALL": str(int(everything))}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout
+    said = output_of(command, copy, environment, seconds)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = {"cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)}
+    if said is None:
+        return {"found_by": f"timeout of {seconds:g} s", "passed": 0, **used}
     failed = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     passed = re.search(r"(\d+) passed", said)
     if not failed and not passed:
         raise RuntimeError(said)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return {"found_by": failed and failed[1], "passed": int(passed[1]) if passed else 0, "cpu_s": round(seconds, 1)}
+    return {"found_by": failed and failed[1], "passed": int(passed[1]) if passed else 0, **used}
 
 
-def tried(mutant: Mutant, folder: Path) -> dict[str, Any]:
+def tried(mutant: Mutant, folder: Path, seconds: float) -> dict[str, Any]:
     """The fault, and what pairs and, where these pass, the whole products say of it."""
     path = folder / "executor" / f"{mutant.module}.py"
     text = path.read_text()
@@ -99,39 +118,54 @@ def tried(mutant: Mutant, folder: Path) -> dict[str, Any]:
     line = text[: text.index(mutant.before)].count("\n") + 1
     path.write_text(text.replace(mutant.before, mutant.after))
     try:
-        pairs = outcome(folder, everything=False)
-        products = None if pairs["found_by"] else outcome(folder, everything=True)
+        pairs = outcome(folder, False, seconds)
+        products = None if pairs["found_by"] else outcome(folder, True, seconds)
     finally:
         path.write_text(text)
     return {**mutant._asdict(), "line": line, "pairs": pairs, "products": products}
 
 
-def main() -> None:
-    """Try all faults, print a line for each, and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", type=Path, default=ROOT / "benchmarks" / "results" / "covering_mutants.json")
-    parser.add_argument("--only", type=int, nargs="*", help="numbers of faults, from 0")
-    options = parser.parse_args()
-    chosen = [MUTANTS[number] for number in options.only] if options.only else MUTANTS
-    with tempfile.TemporaryDirectory(prefix="intertoken-mutants-") as name:
-        folder = Path(name)
-        for part in ("intertoken", "executor", "tracer", "dashboard", "tests"):
-            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        (folder / "sample_traces").symlink_to(ROOT / "sample_traces")
-        unchanged = outcome(folder, everything=False)
-        if unchanged["found_by"]:
-            raise SystemExit(f"without a fault {unchanged['found_by']} fails")
-        rows = []
-        for mutant in chosen:
-            rows.append(row := tried(mutant, folder))
-            found = row["pairs"]["found_by"] or (row["products"]["found_by"] and "only by the products")
-            print(f"{row['module']}:{row['line']}  {found or 'by neither'}", flush=True)
+def copied(folder: Path) -> None:
+    """Copy what the tests need; the sample recordings are linked."""
+    for part in ("intertoken", "executor", "tracer", "dashboard", "tests"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "sample_traces").symlink_to(ROOT / "sample_traces")
+
+
+def report(unchanged: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The content of the file of results."""
     of_pairs = sum(row["pairs"]["found_by"] is not None for row in rows)
     of_products = of_pairs + sum(bool(row["products"] and row["products"]["found_by"]) for row in rows)
-    print(f"{of_pairs} of {len(rows)} found by pairs, {of_products} by the products")
-    facts = {"faults": len(rows), "found_by_pairs": of_pairs, "found_by_products": of_products, "unchanged": unchanged}
-    options.o.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    facts = {"faults": len(rows), "found_by_pairs": of_pairs, "found_by_products": of_products}
+    return {**facts, "unchanged": unchanged, "rows": rows}
+
+
+def main() -> None:
+    """Try all faults, print a line for each, and write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", type=Path, default=ROOT / "benchmarks" / "results" / "covering_mutants.json")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of faults, from 0")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds of one run of the tests")
+    options = parser.parse_args()
+    chosen = [MUTANTS[number] for number in options.only] if options.only else MUTANTS
+    before = json.loads(options.o.read_text()) if options.o.exists() else {}
+    known = {Mutant(*(row[key] for key in Mutant._fields)): row for row in before.get("rows", [])}
+    with tempfile.TemporaryDirectory(prefix="intertoken-mutants-") as name:
+        folder = Path(name)
+        copied(folder)
+        unchanged = before.get("unchanged") or outcome(folder, False, options.timeout)
+        if unchanged["found_by"]:
+            raise SystemExit(f"without a fault: {unchanged['found_by']}")
+        for mutant in chosen:
+            if mutant not in known:
+                known[mutant] = row = tried(mutant, folder, options.timeout)
+                found = row["pairs"]["found_by"] or (row["products"]["found_by"] and "only by the products")
+                print(f"{row['module']}:{row['line']}  {found or 'by neither'}", flush=True)
+            facts = report(unchanged, [known[mutant] for mutant in MUTANTS if mutant in known])
+            options.o.write_text(json.dumps(facts, indent=1) + "\n")
+    of_pairs, of_products = facts["found_by_pairs"], facts["found_by_products"]
+    print(f"{of_pairs} of {facts['faults']} found by pairs, {of_products} by the products")
 
 
 if __name__ == "__main__":
