@@ -84,8 +84,19 @@ def named(label: str) -> dict[str, Any]:
     return {"aria-label": label}
 
 
+class _App(Dash):
+    """The app of a page. All pages have the scripts and styles of the first: a browser loads and compiles them once."""
+
+    def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names
+        own = self.config.requests_pathname_prefix
+        first = own.removesuffix(self.config.routes_pathname_prefix[1:])
+        for name in ("css", "scripts", "favicon"):
+            parts[name] = parts[name].replace(f'"{own}', f'"{first}')
+        return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
+
+
 def _app(server: Any, page: Page, prefix: str) -> Dash:
-    app = Dash(
+    app = _App(
         "intertoken",
         server=server,
         routes_pathname_prefix=f"/{page.address}",

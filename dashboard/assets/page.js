@@ -13,6 +13,11 @@
   window.addEventListener("resize", tell);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
 })();
+// All pages load Plotly from the address of the first one; the renderer sets one below each page's own.
+(function () {
+  const address = new URL("../_dash-component-suites/plotly/package_data/plotly.min.js", document.currentScript.src).href;
+  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => address, set: () => {} });
+})();
 // Enter in a table's cell follows its link, as the table would swallow the key.
 window.dashAgGridFunctions = window.dashAgGridFunctions || {};
 window.dashAgGridFunctions.followLink = function ({ event }) {
