@@ -48,6 +48,8 @@ check: .venv/.installed
 test: .venv/.installed
 	$(MAKE) --no-print-directory -j2 check tests
 
+# Compiled and rewritten once, not in every process that the tests start.
+tests: export PYTHONDONTWRITEBYTECODE =
 tests: .venv/.installed
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 

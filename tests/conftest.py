@@ -3,6 +3,7 @@
 Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 """
 
+import gc
 import inspect
 import os
 import shutil
@@ -44,6 +45,13 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="intertoken-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER)))
+
+
+def pytest_collection_finish():
+    """What has been imported and collected stays: the collector need not go through it a thousand times."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @cache

@@ -96,6 +96,7 @@ _HOST_COMPUTE: Final = r"split \d+: host$"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op"}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+_ALL: Final = slice(None)
 
 
 def present(causes_us: Mapping[str, float]) -> dict[str, float]:
@@ -153,12 +154,12 @@ class Near:
     def on_thread(self, frame: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
         """Which rows belong to that thread."""
         process, thread = windows["process"].iloc[0], windows["thread"].iloc[0]
-        return np.asarray((frame["process"] == process) & (frame["thread"] == thread))
+        return _is(frame, process=process, thread=thread)
 
     def of_step(self, windows: pd.DataFrame) -> NDArray[np.bool_]:
         """Which rows of `compute` were launched by the thread's own steps."""
         process, thread = windows["step_process"].iloc[0], windows["step_thread"].iloc[0]
-        return np.asarray((self.compute["step_process"] == process) & (self.compute["step_thread"] == thread))
+        return _is(self.compute, step_process=process, step_thread=thread)
 
 
 def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
@@ -173,11 +174,10 @@ def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     calls = near.calls_of(windows)
     communicates = near.communication
-    of_process = (communicates["device"] == device) & (communicates["process"] == process)
-    yield "communication_device", _spans(communicates[of_process])
-    yield "copy_device", _spans(near.copies[near.copies["device"] == device])
-    yield "other_device", _spans(near.compute[near.of_step(windows) & (near.compute["device"] != device)])
-    yield "launch_call", _spans(calls[among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH])])
+    yield "communication_device", _spans(communicates, _is(communicates, device=device, process=process))
+    yield "copy_device", _spans(near.copies, _is(near.copies, device=device))
+    yield "other_device", _spans(near.compute, near.of_step(windows) & ~_is(near.compute, device=device))
+    yield "launch_call", _spans(calls, among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH]))
     yield "other_process", _behind_launch(trace, windows, _others(near, windows))
 
 
@@ -189,33 +189,33 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
     calls = calls[touching(calls["start"], calls["end"], meets)]
     letters = calls["letter"].to_numpy(dtype="U1")
     yield "launch_latency", _launched(trace, windows)
-    yield "copy_call", _spans(calls[among(letters, [COPY, BLOCKING_COPY])])
+    yield "copy_call", _spans(calls, among(letters, [COPY, BLOCKING_COPY]))
     polls = near.polls[near.on_thread(near.polls, windows)]
     yield from _syncs(trace, pd.concat([calls[letters == SYNC], polls], ignore_index=True))
-    yield "launch_setup", _spans(calls[rows_named(calls["name"], is_setup)])
-    yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
+    yield "launch_setup", _spans(calls, rows_named(calls["name"], is_setup))
+    yield "host_allocation", _spans(calls, rows_named(calls["name"], is_allocation))
     yield "host_api", _spans(calls)
     own_ranges = near.on_thread(near.ranges, windows)
-    yield "host_compute", _spans(near.ranges[own_ranges & of_host_compute(near.ranges)])
+    yield "host_compute", _spans(near.ranges, own_ranges & of_host_compute(near.ranges))
     yield "other_process", _others(near, windows)
-    yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
+    yield "other_thread", _spans(near.api, ~near.on_thread(near.api, windows) & _is(near.api, process=process))
 
 
 def on_other_threads(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans, Thread]]:
     """The intervals that apply in what `on_host` leaves of those windows, with the thread that is waited for; the rest
     is `host_code`."""
     process, thread = int(windows["process"].iloc[0]), int(windows["thread"].iloc[0])
-    others = near.ranges[~near.on_thread(near.ranges, windows) & (near.ranges["process"] == process).to_numpy()]
+    others = near.ranges[~near.on_thread(near.ranges, windows) & _is(near.ranges, process=process)]
     return on_threads(functions_of(trace, process), others, process, thread)
 
 
 def _others(near: Near, windows: pd.DataFrame) -> Spans:
     """Compute on the device for steps of other threads, and by other processes."""
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
-    other_compute = near.compute[~near.of_step(windows) & (near.compute["device"] == device)]
     every = near.all_compute
-    strangers = every[(every["device"] == device) & (every["process"] != process)]
-    return _spans(pd.concat([other_compute[["start", "end"]], strangers[["start", "end"]]]))
+    of_others = _spans(near.compute, ~near.of_step(windows) & _is(near.compute, device=device))
+    of_strangers = _spans(every, _is(every, device=device) & ~_is(every, process=process))
+    return np.append(of_others[0], of_strangers[0]), np.append(of_others[1], of_strangers[1])
 
 
 def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
@@ -273,5 +273,10 @@ def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
     return behind
 
 
-def _spans(frame: pd.DataFrame) -> Spans:
-    return frame["start"].to_numpy(), frame["end"].to_numpy()
+def _spans(frame: pd.DataFrame, rows: NDArray[np.bool_] | slice = _ALL) -> Spans:
+    return frame["start"].to_numpy()[rows], frame["end"].to_numpy()[rows]
+
+
+def _is(frame: pd.DataFrame, **values: int) -> NDArray[np.bool_]:
+    """Which rows have these values."""
+    return np.asarray(np.logical_and.reduce([frame[name].to_numpy() == value for name, value in values.items()]))
