@@ -61,7 +61,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the token from the only line of a file."
 )
 @click.option(
-    "--no-token", "is_open", is_flag=True, help="Ask for no token: anyone can read the page, and nobody can start runs."
+    "--no-token", "is_open", is_flag=True, help="Require no token: anyone can read the page, and nobody can start runs."
 )
 @click.option(
     "--prefix",
@@ -210,7 +210,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
 
 
 def _file_options(command: Command) -> Command:
-    """Add TRACE..., --token and --force, which every command takes that writes a file about several runs."""
+    """Add TRACE..., --token and --force, which all commands that write a file about several runs take."""
     for option in (
         click.option("--force", is_flag=True, help="Replace FILE."),
         click.option("--token", type=click.IntRange(0), metavar="N",

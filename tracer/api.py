@@ -122,7 +122,7 @@ class Analysis:
         if name not in self._added:
             known = dict(extensions(ANALYSES, Callable))
             if name not in known:
-                raise KeyError(f"no analysis {name!r} is installed; there are {', '.join(known) or 'none'}")
+                raise KeyError(f"no analysis {name!r} is installed; available: {', '.join(known) or 'none'}")
             self._added[name] = known[name](self.trace, self.steps)
         return self._added[name]
 

@@ -58,7 +58,7 @@ class ExtensionError(IntertokenError):
 
 
 class ExecutionError(IntertokenError):
-    """A run that is impossible."""
+    """A run that cannot be made."""
 
 
 class UnsafePlanError(ExecutionError):

@@ -53,7 +53,7 @@ class Running:
             if self._looking is not None and self._looking.done():
                 looked, self._looking, self._looked = self._looking, None, time.monotonic()
                 if looked.cancelled() or (problem := looked.exception()) is not None:
-                    _log.warning("cannot list running processes: %s", "given up" if looked.cancelled() else problem)
+                    _log.warning("cannot list running processes: %s", "cancelled" if looked.cancelled() else problem)
                 else:
                     self._rows = looked.result()
             if self._looking is None and time.monotonic() - self._looked >= EVERY_S:
@@ -86,7 +86,7 @@ class Running:
             return ""
         if not keeping.done():
             return "Writing the recording …"
-        return "Nothing was saved: given up" if keeping.cancelled() else keeping.result()
+        return "Nothing was saved: cancelled" if keeping.cancelled() else keeping.result()
 
     def _kept(self, name: str, process: int, seconds: float | None) -> str:
         try:

@@ -1,6 +1,6 @@
 """The figures of a comparison: those of each run, and their differences from the first run, the base.
 
-Differences are those of the figures shown; whether they are significant is up to `comparisons`.
+Differences are those of the figures shown; `comparisons` decides whether they are significant.
 """
 
 from __future__ import annotations

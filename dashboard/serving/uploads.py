@@ -33,7 +33,7 @@ MOST_KEPT: Final = 50
 """Maximum number of uploaded recordings, from all senders together."""
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
-"""Seconds until a stalled upload is dropped, and until one without any data makes room."""
+"""Seconds after which a stalled upload is dropped, and after which one that has sent nothing may be replaced."""
 _SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
 Answer = tuple[dict[str, Any], int]
 

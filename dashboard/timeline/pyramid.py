@@ -36,7 +36,7 @@ class Level:
 
     Attributes:
         shift: log2 of the width, ns.
-        number: which bins an event touches that is shorter than they are wide, in order; bin n begins at n·2^shift ns.
+        number: the bins touched by events shorter than a bin, in order; bin n begins at n·2^shift ns.
         busy: how much of each bin those events cover, ns.
         count: how many of them touch it.
         longest: position of the longest of them, the first of several.

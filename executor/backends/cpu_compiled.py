@@ -42,7 +42,7 @@ _ATTENTION_WORTH_SHARING: Final = 1 << 16
 shrinks ends its other threads, and starts them again for the next product.
 """
 _ROWS_WORTH_SHARING: Final = 1 << 15
-"""Values of an op on rows from which all threads take part."""
+"""Size of an op on rows, in values, from which all threads take part."""
 _SPINS: Final = "100000"
 """Spin count of an idle GNU OpenMP thread, some milliseconds: longer than the device's part of a step. A thread that
 sleeps may wake on the core of another, and each product then waits for both in turn. With a tenth of this count,

@@ -59,7 +59,8 @@ def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]
     experts, outputs, inputs = weight.shape
     dtype = suffix(node, weight.dtype, "f32 f16 q8_0")
     if inputs % max(_VALUES_PER_LOAD[weight.dtype], BLOCK_FORMATS.get(weight.dtype, (1, 1))[0]):
-        raise ExecutionError(f"backend 'cuda' has no mul_mat_id for {weight.dtype} rows of {inputs} ({node.name})")
+        rows = f"{weight.dtype} rows of {inputs}"
+        raise ExecutionError(f"backend 'cuda' does not support mul_mat_id for {rows} ({node.name})")
     second = src[3].ptr if len(src) > 3 else 0
     packed = Arguments(
         weight.ptr, second, x.ptr, ids.ptr, out.ptr,

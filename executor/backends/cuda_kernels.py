@@ -140,7 +140,7 @@ def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array])
     rope, norm = parts["rope"], parts.get("rms_norm")
     _n, heads, head = rope.shape
     if head > 256:
-        raise ExecutionError(f"backend 'cuda' has rope for head sizes up to 256, not {head} ({node.name})")
+        raise ExecutionError(f"backend 'cuda' supports rope only for head sizes up to 256, not {head} ({node.name})")
     dims, named = rope.params["dims"], iter(src)
     x, weight, positions = next(named), next(named).ptr if norm else 0, next(named)
     rows = next(named).ptr if "set_rows" in parts else 0

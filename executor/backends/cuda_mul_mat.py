@@ -140,12 +140,12 @@ def cut_row(inputs: int, dtype: str) -> tuple[int, int]:
         if fitting:
             _idle, warps, chunks = min(fitting)
             return -warps, chunks
-    raise ExecutionError(f"backend 'cuda' has no mul_mat for {dtype} rows of {inputs}: they are too long")
+    raise ExecutionError(f"backend 'cuda' does not support mul_mat for {dtype} rows of {inputs}: they are too long")
 
 
 def _check(node: Tensor, dtype: str, inputs: int, named: Mapping[str, Any]) -> None:
     if dtype not in _VALUES_PER_LOAD or inputs % max(_VALUES_PER_LOAD[dtype], BLOCK_FORMATS.get(dtype, (1, 1))[0]):
-        raise ExecutionError(f"backend 'cuda' has no mul_mat for {dtype} rows of {inputs} ({node.name})")
+        raise ExecutionError(f"backend 'cuda' does not support mul_mat for {dtype} rows of {inputs} ({node.name})")
     if "destination" in named and named["destination"].dtype != _CELLS[dtype]:
         cells = named["destination"].dtype
         raise ExecutionError(f"backend 'cuda' writes {_CELLS[dtype]} cells with {dtype} weights, not {cells}")

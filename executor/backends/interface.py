@@ -91,7 +91,7 @@ class Backend(Protocol):
 
     @classmethod
     def start(cls, device: Device) -> Backend:
-        """Start the backend. Default: with the device's number and staging.
+        """Start the backend. Default: pass it the device's number and whether it stages.
 
         Raises:
             UsageError: the backend takes no cost profile.

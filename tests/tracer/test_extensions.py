@@ -122,7 +122,7 @@ def test_an_analysis_gets_the_trace_and_the_steps_that_are_meant(install: Instal
     install()
     found = tracer.analyse(decode_loop("agAs", 4).trace, steps=slice(1, 3))
     assert found["longest_step"] == 1000
-    with pytest.raises(KeyError, match="no analysis 'shortest' is installed; there are longest_step"):
+    with pytest.raises(KeyError, match="no analysis 'shortest' is installed; available: longest_step"):
         found["shortest"]
 
 

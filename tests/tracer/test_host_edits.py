@@ -1,4 +1,4 @@
-"""Copies merged, host code behind the launch, results read a step later: on loops whose gain is known."""
+"""Copies merged, host code after the launch, results read a step later: on loops whose gain is known."""
 
 import json
 from pathlib import Path

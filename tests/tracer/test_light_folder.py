@@ -130,7 +130,7 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
         assert trace
         (note,) = [note for note in trace.notes if "not enough space" in note]
         assert note.endswith("(decode)")
-        assert "half of which stays free; not recorded: process" in note
+        assert "half of which is kept free; not recorded: process" in note
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")

@@ -138,7 +138,7 @@ def test_a_full_disk_is_said(built: Build, tmp_path: Path, monkeypatch: pytest.M
     result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", f"trap '' XFSZ; {limited}")
     assert result.exit_code == 2
     assert (
-        f"not enough space for a ring in {tmp_path}, half of which stays free; not recorded: process" in result.stderr
+        f"not enough space for a ring in {tmp_path}, half of which is kept free; not recorded: process" in result.stderr
     )
 
 

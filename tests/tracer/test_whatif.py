@@ -199,7 +199,7 @@ def test_kernels_host_code_and_syncs_scale() -> None:
     pauses = 3 * 5 + SAMPLING + 4
     assert predicted(trace, ScaleHost(0)).predicted.period_us * 1e3 == base - pauses
     assert predicted(trace, ScaleHost(0), ScaleKernels("k", 2)).predicted.period_us * 1e3 == base - pauses + KERNEL
-    with pytest.raises(UsageError, match=r"no kernel matches 'mul'; there are .*k"):
+    with pytest.raises(UsageError, match=r"no kernel matches 'mul'; the recording has .*k"):
         predicted(trace, ScaleKernels("mul", 1))
     with pytest.raises(UsageError, match="not a valid regular expression"):
         predicted(trace, ScaleKernels("(", 1))
@@ -494,7 +494,7 @@ def test_eager_launches_become_one_graph() -> None:
 
 
 def test_bad_strategies_are_named() -> None:
-    with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; there are saaas, aaas, aaag, ggg"):
+    with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; choose one of saaas, aaas, aaag, ggg"):
         predicted(recorded("aaag"), Strategy("sccc"))
 
 

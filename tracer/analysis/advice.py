@@ -59,7 +59,7 @@ _STAGED: Final = (
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
 _SAMPLED: Final = (
     "the device chooses the token and the next step starts from it",
-    "the host decides without a result what the next step computes (stop conditions may take effect a step later)",
+    "the host decides the next step before it has the result (stop conditions may take effect a step later)",
 )
 _AS_GRAPH: Final = (
     "shapes and addresses are the same in every step, or updated in the graph",

@@ -258,8 +258,8 @@ def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64],
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
-    """Which API calls have a copy call of their thread between themselves and the previous sync, in a trace without the
-    device's copies; none in others."""
+    """Which API calls follow a copy call of their thread without a sync in between; none if the trace has the device's
+    copies."""
     api = trace["api"]
     behind = np.zeros(len(api), dtype=bool)
     if len(trace["memcpys"]):

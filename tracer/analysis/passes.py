@@ -44,7 +44,7 @@ _MOST_DRAFTS: Final = 16
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
 _DRAFTS: Final = "drafts and what verifies them each (or prompts that have few tokens each)"
-_NO_PASS: Final = "which show no whole pass through a model"
+_NO_PASS: Final = "which do not show a complete pass through a model"
 
 
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:

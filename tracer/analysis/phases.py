@@ -163,8 +163,8 @@ def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
 
 
 def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple[NDArray[np.object_], bool]:
-    """The phase of each step that generates, by comparing its work with that of the regular steps, which may be the
-    usual ones; and whether that is certain: wide prompts beside narrow tokens."""
+    """The phase of each generating step, from its work compared with that of the regular steps, and whether it is
+    certain: prompts run wider kernels than tokens."""
     least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the majority
     usual = (work["busy"] < least) & regular
     long = work["busy"] >= LONGER * work["busy"][regular].median()

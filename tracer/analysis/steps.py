@@ -24,7 +24,7 @@ COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase",
 _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
-"""Below this confidence, the doubt about the steps is reported first."""
+"""Below this confidence, the uncertainty about the steps is reported first."""
 _REGIME: Final = 8
 """The minimum steps of a regime, and the maximum number of regimes: batches that change constantly form none."""
 

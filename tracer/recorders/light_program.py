@@ -114,7 +114,7 @@ def without_room(rings: Path) -> list[str]:
     whose = [f"process {process} ({name})" for process, _, name in marked]
     if not whose:
         return []
-    return [f"not enough space for a ring in {rings.parent}, half of which stays free; not recorded: {_some(whose)}"]
+    return [f"not enough space for a ring in {rings.parent}, half of which is kept free; not recorded: {_some(whose)}"]
 
 
 def _programs(rings: Path) -> list[str]:

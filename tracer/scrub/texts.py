@@ -155,7 +155,7 @@ class Texts:
     # --- cleaning ---
 
     def plain(self, text: str, where: str) -> str:
-        """Clean a text of metadata of what looks like a secret or is known as one."""
+        """Remove from a metadata text everything that is known to be a secret or looks like one."""
         return self._once("plain", text, where, self._plain)
 
     def message(self, text: str, where: str) -> str:

@@ -60,7 +60,7 @@ class Causality:
         return cls(trace, segments, dag, dag.replayed()[1])
 
     def once(self, ask: Callable[[Causality, Steps], T], steps: Steps) -> T:
-        """The answer of a function of a recording and its steps, which is called once; nobody may change the answer."""
+        """The cached result of a function of a recording and its steps; it must not be modified."""
         key = ask, id(steps)
         if key not in self._answers:
             self._answers[key] = steps, ask(self, steps)  # which keeps the id the steps' own

@@ -169,7 +169,7 @@ class Base:
         return None if self.tokens_per_step is None else steps_per_s * self.tokens_per_step
 
     def _busy_us(self, time: Ints) -> float:
-        """Median time per step that the device is busy in a replay, over the steps that another one follows, µs."""
+        """Median time per step that the device is busy in a replay, over the steps that are followed by another, µs."""
         idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
         return float(np.median(self.times.rounds(time) - idle)) / 1e3
 

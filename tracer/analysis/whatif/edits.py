@@ -137,7 +137,7 @@ class ScaleKernels(Unmeasured):
         chosen = activities["name"].isin(names) & activities["table"].isin(["kernels", "graph_launches"])
         if not chosen.any():
             some = ", ".join(map(str, activities["name"].cat.categories[:5]))
-            raise UsageError(f"no kernel matches {self.pattern!r}; there are {some}, ...")
+            raise UsageError(f"no kernel matches {self.pattern!r}; the recording has {some}, ...")
         changes.scale_activities(np.flatnonzero(chosen), self.factor)
         return []
 

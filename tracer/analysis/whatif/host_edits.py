@@ -53,7 +53,7 @@ class LaunchFirst(Unmeasured):
     @property
     def label(self) -> str:
         """A short description."""
-        return "host work behind the launch"
+        return "host work after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the host code; calls stay where they are.

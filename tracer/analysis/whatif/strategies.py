@@ -65,7 +65,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
         UnsafePlanError: it leaves the whole step to the device, but the host takes part in it.
     """
     if strategy not in LADDER[1:]:
-        raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
+        raise UsageError(f"no prediction for strategy {strategy!r}; choose one of {', '.join(LADDER[1:])}")
     table = windows(changes, steps)
     behind_copies, reads = (table["call"].isin(calls) for calls in reading_syncs(changes.causality, steps))
     if strategy == "ggg":
