@@ -205,3 +205,14 @@ def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
 
 def _port(address):
     return int(re.search(r":(\d+)/", address)[1])
+
+
+@pytest.mark.parametrize("prefix", ["", "/lab/tool"])
+def test_all_pages_have_the_scripts_and_styles_of_the_first(runs, prefix):
+    client = client_of(runs, prefix=prefix)
+    texts = [client.get(f"/{address}").text for address in ("graph/", "gap/", "")]  # a link may open any page first
+    first, *others = [re.findall(r'<(?:script|link rel="stylesheet") (?:src|href)="([^"]+)"', text) for text in texts]
+    assert len(first) > 20
+    assert all(other == first for other in others)
+    assert all(address.startswith(f"{prefix}/") for address in first)
+    assert {client.get(address.removeprefix(prefix)).status_code for address in first} == {200}
