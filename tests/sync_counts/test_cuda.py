@@ -1,5 +1,4 @@
-"""The counts of the CPU backend hold on a GPU, taken from CUPTI and from the light recorder instead of the backend's own
-reports."""
+"""The counts of the CPU backend hold on a GPU: by CUPTI and the light recorder, not by the backend's own reports."""
 
 import json
 import subprocess

@@ -55,7 +55,9 @@ class Script:
         self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,
         name: str = "cudaMemcpyAsync_v3020",
     ) -> None:  # fmt: skip
-        correlation = self.call(name, *call)
+        self.copied(device, kind, self.call(name, *call), stream, size)
+
+    def copied(self, device: tuple[int, int], kind: str, correlation: int, stream: int = 7, size: int = 4) -> None:
         self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)
 
     def sync(
