@@ -49,7 +49,6 @@ _SPINS: Final = "100000"
 """Spin count of an idle GNU OpenMP thread, some milliseconds: longer than the device's part of a step. A thread that
 sleeps may wake on the core of another. The default is three times as long."""
 _TBB: Final = "libtbb.so.12"
-_TBB_START_S: Final = 0.1
 _LONG_S: Final = 1.0
 _one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers
 _latest: Final = threading.local()  # the number of threads last set in each calling thread
@@ -91,6 +90,7 @@ class CompiledKernels:
     Args:
         threads: number of compute threads, including the calling thread; None for `default_threads`.
         pinned: whether each of the other threads is pinned to its own core. The calling thread never is: it launches.
+            They are OpenMP's threads, even if oneTBB is installed.
     """
 
     def __init__(self, threads: int | None = None, pinned: bool = False) -> None:
@@ -167,12 +167,10 @@ class CompiledKernels:
             if not self._pinned or hasattr(self._callers, "pinned"):
                 kernel(*arguments, threads)
                 return
-            before, end = _tasks(), time.monotonic() + _TBB_START_S
+            before = _tasks()
             kernel(*arguments, threads)
             if threads == self._threads:
-                while len(started := _tasks() - before) < threads - 1 and time.monotonic() < end:
-                    kernel(*arguments, threads)  # TBB starts threads as it needs them
-                self._callers.pinned = pin(started)
+                self._callers.pinned = pin(_tasks() - before)
 
     def _warm_up(self, what: str, kernel: Any, *arguments: Any) -> None:
         """Compile for the argument types, and start the threads by a call with these arguments."""
@@ -183,7 +181,8 @@ class CompiledKernels:
         """Compile for the argument types or load from the cache; report compilations that together took long."""
         import numba
 
-        _load_tbb()
+        if not self._pinned:
+            _load_tbb()
         if "OMP_WAIT_POLICY" not in os.environ:  # read when the first parallel loop is loaded
             os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         config: Any = numba.config
