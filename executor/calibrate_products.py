@@ -41,6 +41,7 @@ def products_on_host(trace: Trace, sources: dict[str, str]) -> HostCost:
     rate, fixed_ns = _line(nbytes, took)
     sources["host"] = f"measured: {len(products)} products by bytes, with {threads} threads"
     others = _others(trace, computed)
+    sources["host.other_ns"] = "measured: the rest of the host's splits, by their other kernels"
     if others is None:
         sources["host.other_ns"] = "assumed: the plan of the recording is unknown"
         others = HostCost().other_ns
