@@ -205,7 +205,8 @@ def main() -> None:
     shapes = [(int(o), int(i)) for o, i in (shape.split("x") for shape in options.shapes.split(","))]
     cores = len(os.sched_getaffinity(0))
     target = options.results and options.results / f"host_products_{cores}.json"
-    found: list[dict[str, Any]] = json.loads(target.read_text())["rows"] if options.add and target and target.exists() else []
+    kept = options.add and target and target.exists()
+    found: list[dict[str, Any]] = json.loads(target.read_text())["rows"] if kept else []
     for tokens, format, shape in product(map(int, options.tokens.split(",")), options.formats.split(","), shapes):
         for row in rows(format, shape, tokens, options):
             found.append(row)

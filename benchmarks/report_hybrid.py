@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from report_tables import Rows, logits, rate, spread, table
 
@@ -145,10 +145,10 @@ def host_decode(found: dict[str, Any]) -> Iterator[str]:
 
 def host_products(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many threads, "
-        "which counts what is read and written, in turn. Brackets hold the middle 80 % of the rounds. *fast*: the rate "
-        "that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that rate, of "
-        "the product and of the copy, as when two threads share a core. Load average when it ended: "
+        "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many "
+        "threads in turn, which counts what is read and written. Brackets hold the middle 80 % of the rounds. *fast*: "
+        "the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that "
+        "rate, of the product and of the copy, as when two threads share a core. Load average when it ended: "
         f"{found['machine']['load_average_1_min']}."
     )
     yield table(
