@@ -205,7 +205,7 @@ def _load_tbb() -> None:
 
     If two threads share a core, as when another process uses the others, an OpenMP thread that has ended its part spins
     until its time slice ends, while the other waits. TBB's thread yields, and other threads take the parts of one that
-    has not yet begun: products of 0.2 ms then take 0.4 ms instead of 2.6 (docs/measurements.md).
+    has not yet begun: products of 0.2 ms then take 0.4 ms instead of 2.6 (docs/how-to/run.md).
     """
     try:
         places = [file.locate() for file in files("tbb") or () if file.name == _TBB]
