@@ -87,8 +87,16 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     help="Multiply the duration of kernels with matching names by F.",
 )  # fmt: skip
 @click.option(
-    "--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F", help="Multiply host time by F."
+    "--scale-host",
+    type=click.FloatRange(0, 1e6),
+    callback=no_nan,
+    metavar="F",
+    help="Multiply the time of host code by F.",
 )
+@click.option(
+    "--scale-host-compute", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F",
+    help="Multiply the time of the products and attention that the host computes (layers or experts on it) by F.",
+)  # fmt: skip
 @click.option(
     "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), callback=no_nan, metavar="X",
     help="Let every sync return X µs later (negative: earlier), as on another platform.",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from tracer import Trace
 from tracer.schema import MISSING
 
@@ -76,10 +78,12 @@ class Script:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}
         self.rows[table].append({**row, "device": 0, "context": 1, "process": PROCESS, **columns})
 
-    def range(self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "") -> None:
+    def range(
+        self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "", payload: float = np.nan
+    ) -> None:
         self.rows["nvtx"].append(
             {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop",
-             "domain": domain}
+             "domain": domain, "payload": payload}
         )  # fmt: skip
 
     @property

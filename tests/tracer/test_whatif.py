@@ -20,11 +20,13 @@ from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
     Edit,
     ScaleHost,
+    ScaleHostCompute,
     ScaleKernels,
     Strategy,
     SyncLatency,
     WithoutSyncs,
 )
+from tracer.analysis.whatif.host_edits import LaunchFirst
 from tracer.analysis.whatif.margin import FEWER_CALLS
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.one_graph import GRAPH_LAUNCH_NS, GRAPH_NODE_NS, OneGraph
@@ -437,6 +439,23 @@ def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
     pauses = step_ns(base) - found.predicted.period_us * 1e3
     assert 0 < pauses < 200
     assert found.predicted.period_us * 1e3 > 3 * COMPUTED
+
+
+@pytest.mark.parametrize("factor", [0, 0.5, 2])
+def test_what_the_host_computes_is_scaled_exactly(factor: float) -> None:
+    recording = hybrid("sccc")
+    goal = step_ns(recording) + 3 * COMPUTED * (factor - 1)
+    assert predicted(recording, ScaleHostCompute(factor)).predicted.period_us * 1e3 == pytest.approx(goal)
+    both = predicted(recording, ScaleHost(0), ScaleHostCompute(factor)).predicted.period_us * 1e3
+    pauses = step_ns(recording) - predicted(recording, ScaleHost(0)).predicted.period_us * 1e3
+    assert both == pytest.approx(goal - pauses)
+    with pytest.raises(UsageError, match="the host computes no products"):
+        predicted(recorded("sccc"), ScaleHostCompute(factor))
+
+
+def test_a_launch_needs_what_the_host_computes_before_it() -> None:
+    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 1: host'\)"):
+        predicted(hybrid("sccc"), LaunchFirst())
 
 
 def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:

@@ -147,6 +147,10 @@ class Changes:
         self._scale(self._edges.kind == HOST, factor)
         self._weight += computed
 
+    def scale_host_compute(self, factor: float) -> None:
+        """Scale what the host computes as a device by `factor`."""
+        self._weight += (self.causality.host_compute * (factor - 1)).astype(np.int64)
+
     def scale_activities(self, activities: Ints, factor: float) -> None:
         """Scale activities by `factor`; an activity that starts while one of them runs is moved by the same amount."""
         edges = self._edges

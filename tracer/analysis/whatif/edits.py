@@ -160,6 +160,29 @@ class ScaleHost(Unmeasured):
 
 
 @dataclass(frozen=True)
+class ScaleHostCompute(Unmeasured):
+    """The products and attention that the host computes as a device take `factor` times as long."""
+
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """A short description."""
+        return f"host compute × {self.factor:g}"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Scale them.
+
+        Raises:
+            UsageError: the recording has none.
+        """
+        if not changes.causality.host_compute.any():
+            raise UsageError("the host computes no products between two calls of this recording")
+        changes.scale_host_compute(self.factor)
+        return []
+
+
+@dataclass(frozen=True)
 class SyncLatency(Unmeasured):
     """Every host sync returns this many µs later than recorded (if negative, earlier), as on another platform."""
 

@@ -12,7 +12,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Unmeasured
 from tracer.analysis.whatif.needed import reading_syncs
-from tracer.analysis.whatif.strategies import check_device_alone, windows
+from tracer.analysis.whatif.strategies import check_device_alone, check_host_idle, windows
 from tracer.errors import EmptyTraceError
 
 
@@ -60,7 +60,9 @@ class LaunchFirst(Unmeasured):
 
         Raises:
             EmptyTraceError: no result is read between two launches.
+            UnsafePlanError: the host computes a part of the step, which the launch needs.
         """
+        check_host_idle(self.label, changes.causality, steps)
         table = windows(changes, steps)
         pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         if not len(pairs):

@@ -95,6 +95,13 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
 
 def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
     """Raise UnsafePlanError if the host computes in the steps, or reads something between two of their launches."""
+    check_host_idle(edit, causality, steps)
+    if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
+        raise UnsafePlanError(f"{edit} is impossible: the host reads a copy's result between two launches of a step")
+
+
+def check_host_idle(edit: str, causality: Causality, steps: Steps) -> None:
+    """Raise UnsafePlanError if the host computes in the steps."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
@@ -102,8 +109,6 @@ def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.
         raise UnsafePlanError(
             f"{edit} is impossible: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})"
         )
-    if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
-        raise UnsafePlanError(f"{edit} is impossible: the host reads a copy's result between two launches of a step")
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
