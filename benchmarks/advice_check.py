@@ -46,7 +46,7 @@ def predicted(facts: dict[str, Any], edit: str) -> Row:
         for one in facts.get(listed, ()):
             if one["edit"] == edit:
                 return {"predicted": one["speedup"], "listed": listed == "advice"}
-    refused = {one["edit"]: one["why"] for one in facts.get("refused", ())}
+    refused = {one["edit"]: one["why"] for why in ("refused", "withheld") for one in facts.get(why, ())}
     why = facts.get("problem") or refused.get(edit) or "this recording does not allow the edit"
     return {"predicted": None, "listed": False, "why": why}
 
