@@ -34,7 +34,7 @@ from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import H200, Learned, Pair, learned
 from tracer.analysis.whatif.one_graph import OneGraph
-from tracer.analysis.whatif.prediction import PAGEABLE, UNLIKE, UNMEASURED, Prediction, predict, predict_from
+from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.graph_json import GRAPH_FILE, read_graph
 from tracer.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
@@ -51,7 +51,7 @@ BRANCHES, BOTH = "branches", "both"
 NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
 STREAMS = 4  # streams of recordings with branches that were not kept
 
-NO_MARGIN = {UNLIKE, PAGEABLE, UNMEASURED}
+NO_MARGIN = {UNLIKE, UNMEASURED}
 
 Row = dict[str, Any]
 

@@ -11,9 +11,9 @@ from tracer import Trace, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.edits import Edit, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
-from tracer.analysis.whatif.prediction import PAGEABLE, Prediction, predict_from
+from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
 
@@ -86,13 +86,6 @@ def of_pageable(trace: Trace) -> Trace:
     copies["src_kind"] = copies["src_kind"].where(copies["kind"] != "HtoD", "pageable")
     trace.tables["memcpys"] = copies
     return trace
-
-
-def test_a_margin_holds_for_copies_from_pinned_memory() -> None:
-    pinned, pageable = (predicted(trace, WithoutSyncs()) for trace in (loop(copies=2), of_pageable(loop(copies=2))))
-    assert pinned.speedup.low is not None
-    assert (pageable.speedup.low, pageable.speedup.estimate) == (None, pinned.speedup.estimate)
-    assert PAGEABLE in pageable.notes
 
 
 def test_whether_a_margin_is_known_is_the_same_with_and_without_the_kernels_of_a_graph() -> None:

@@ -154,17 +154,6 @@ class Base:
         everything = parts.drop("launch_queued").sum() - of_launches * (1 - left)
         return bool(not waits_for_work and parts[list(PARTS["host"])].sum() <= everything / 2)
 
-    @cached_property
-    def is_pageable(self) -> bool:
-        """Whether most steps copy inputs from pageable memory, as no case behind the model margins did. Light passes
-        do not tell.
-        """
-        copies = self.causality.trace["memcpys"]
-        chosen = (copies["kind"] == "HtoD") & (copies["src_kind"] == "pageable")
-        begun = np.sort(copies.loc[chosen, "start"].to_numpy())
-        inside = np.diff(np.searchsorted(begun, self.steps.table[["start", "end"]].to_numpy()), axis=1) > 0
-        return bool(inside.sum() * 2 > len(inside))
-
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,
         as in `IdleReport.untraced_us`.

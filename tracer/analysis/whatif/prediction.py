@@ -32,12 +32,8 @@ UNLIKE: Final = (
     "the device idles mostly because of the host or another device; no such case was checked, so there is no model "
     "margin"
 )
-PAGEABLE: Final = (
-    "the steps copy inputs from pageable memory; no such case was checked, so there is no model margin, and how long "
-    "the same copies take from pinned memory is not known"
-)
 TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps that follow others, too few for an interval"
-NO_MARGIN: Final = (UNMEASURED, UNLIKE, PAGEABLE, TOO_FEW)
+NO_MARGIN: Final = (UNMEASURED, UNLIKE, TOO_FEW)
 """Notes that say why a prediction has no model margin."""
 NO_GAP: Final = (
     "the share of the gap in the idle time that the rate leaves is unknown: recorded shares and replay differ"
@@ -125,8 +121,6 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
         notes.append(UNMEASURED)
     elif edits and not base.is_checked:
         notes, half = [*notes, UNLIKE], None
-    elif edits and base.is_pageable:
-        notes, half = [*notes, PAGEABLE], None
     elif of_steps.bounds is None:
         notes.append(TOO_FEW)
     if not base.before.gap_us:
