@@ -151,13 +151,13 @@ def _loops(options: argparse.Namespace, names: Sequence[str], edits: dict[str, s
     command = [sys.executable, options.loop_program, ",".join(names), "--windows", str(options.repeats)]
     with folder() as rings:
         if level == "light":
-            given, read = light_program.environment(library(), rings), light_program.read_folder
+            given = light_program.environment(library(), rings)
         else:
             (rings / SETTINGS).write_text(cupti_run.settings(level, cupti_library.find()), encoding="utf-8")
-            given, read = cupti_run.environment(library(), rings), cupti_run.read_folder
+            given = cupti_run.environment(library(), rings)
         environment = given | {"INTERTOKEN_LIGHT_RECORDS": str(RECORDS)}
         printed = Program([*command, *shlex.split(options.loop_options)], environment=environment).until_end()
-        trace = read(rings)
+        trace = light_program.read_folder(rings) if level == "light" else cupti_run.read_folder(rings)
     for loop in names:
         found = {what: _of(printed, loop, what) for what in ("before", "after")}
         if not all(found[variant]["rates"] for variant in found):
@@ -213,7 +213,7 @@ def llama_process(options: argparse.Namespace, strategy: str, target: Path) -> f
     if trace is None:
         raise RuntimeError(f"nothing of {options.llama_bench} was recorded")
     write(part_of(trace, found["spans"]), target)
-    return statistics.median(found["paused"])
+    return float(statistics.median(found["paused"]))
 
 
 def vllm(options: argparse.Namespace) -> Iterator[Change]:
