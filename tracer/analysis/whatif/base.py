@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import LAUNCH_LEFT
+from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
@@ -139,12 +139,17 @@ class Base:
         """Whether the recording was made under a profiler."""
         return not self.causality.trace.is_untraced
 
+    @property
+    def fits(self) -> Fits:
+        """The constants for the recording's GPU."""
+        return fits_for(self.causality.trace)
+
     @cached_property
     def is_checked(self) -> bool:
         """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
         process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.
         """
-        table, left = self.report.table, LAUNCH_LEFT.get(self.report.graph_trace, 1.0) if self.profiled else 1.0
+        table, left = self.report.table, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0
         waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
         causes_us = list(self.report.idle.causes_us.values())
         of_host, of_launches = (sum(causes[CAUSES[cause]] for causes in causes_us) for cause in ("host", "launch"))
@@ -219,7 +224,7 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     Raises:
         TraceError: the rate leaves no time for the recorded device work.
     """
-    period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
+    period_ns, least = 1e9 / rate, fits_for(causality.trace).launch_left(level)
 
     def assumed(part: float) -> Assumed:
         """From a host that takes no time (0), through launches without records (1) and as recorded (2), to a slower
