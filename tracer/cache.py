@@ -120,7 +120,7 @@ class Cache:
 
     def entry(self, recording: Path, part: str = "runs") -> Path:
         """The directory of a part of a recording in its present state."""
-        facts = [part, str(recording.absolute()), _fingerprint(recording), _code(), own_file()]
+        facts = [part, str(recording.absolute()), fingerprint(recording), _code(), own_file()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _make_room(self, needed: int) -> None:
@@ -145,7 +145,7 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
     return ((path, path.stat().st_size) for path in directory.iterdir() if path.is_file())
 
 
-def _fingerprint(recording: Path) -> list[list[Any]]:
+def fingerprint(recording: Path) -> list[list[Any]]:
     """Name, size and times of the recording's files, including SQLite's journal and write-ahead log, and of the node
     pass in a run directory, which is shown with it."""
     beside = (recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal"))
