@@ -49,6 +49,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from click.testing import CliRunner
+from dashboard.app import create_app
+from dashboard.view import View
 from executor.configuration import Configuration
 from executor.run import execute
 from tests.sync_counts.test_cpu import copies, syncs
@@ -73,16 +75,23 @@ assert result.exit_code == 0 and '"kernel_ns": 70' in result.output, result.outp
 report = sync_report(run.trace, find_steps(run.trace))
 assert (report.syncs_per_token, report.strategy) == (syncs("guided", 6), "aaas"), report
 assert copies("guided", 6) == 7
+write(script.trace, out.with_suffix(".sqlite"))
+app = create_app([out.with_suffix(".sqlite")])
+with app.server.test_client() as client:
+    assert "Longest" in client.get("/longest/").text
+    given = {"inputs": [{"id": "view", "property": "data", "value": View(runs=("x",)).data()}], "output": "longest.children",
+             "outputs": {"id": "longest", "property": "children"}, "changedPropIds": ["view.data"], "state": []}
+    answer = client.post("/longest/_dash-update-component", json=given)
+    assert "5 steps" in answer.text, answer.text
 print("all found")
 """
 
 
-def block(text: str, heading: str) -> str:
-    """The first Python block below a heading of the guide."""
-    section = text.partition(f"\n## {heading}\n")[2]
-    found = re.search(r"^( *)```python\n(.*?)^\1```", section, re.MULTILINE | re.DOTALL)
-    assert found
-    return re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
+def block(text: str, heading: str, number: int = 0) -> str:
+    """A Python block below a heading of the guide."""
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    indent, found = re.findall(r"^( *)```python\n(.*?)^\1```", section, re.MULTILINE | re.DOTALL)[number]
+    return re.sub(rf"^{indent}", "", found, flags=re.MULTILINE)
 
 
 @pytest.fixture
@@ -94,8 +103,10 @@ def guided(tmp_path: Path) -> Path:
     new = {
         "tracer/engines/my_engine.py": block(guide, "An engine"), "tracer/formats/mine.py": FORMAT,
         "tracer/analysis/longest.py": ANALYSIS, "tracer/longest_command.py": COMMAND,
+        "dashboard/pages/longest/__init__.py": block(guide, "An analysis", 1),
     }  # fmt: skip
     for path, text in new.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     strategy = block(guide, "A strategy").replace("AAAS", "GUIDED").replace('"aaas"', '"guided"')
     changed = {
@@ -107,12 +118,15 @@ def guided(tmp_path: Path) -> Path:
             "COMMANDS: Final = {",
             'COMMANDS: Final = {"longest_command:longest": "The longest kernel.",',
         ),
+        "dashboard/app.py": ("graph.PAGE)", "graph.PAGE, longest.PAGE)"),
         "executor/strategies.py": ("STRATEGIES: Final", f"{strategy}\n\nSTRATEGIES: Final"),
     }
     for path, (before, after) in changed.items():
         text = (tmp_path / path).read_text(encoding="utf-8")
         assert text.count(before) == 1
         (tmp_path / path).write_text(text.replace(before, after), encoding="utf-8")
+    pages = tmp_path / "dashboard" / "app.py"
+    pages.write_text(pages.read_text(encoding="utf-8").replace("import advice, gap,", "import advice, gap, longest,"))
     table = tmp_path / "executor" / "strategies.py"
     table.write_text(table.read_text(encoding="utf-8").replace("AAAS, AAAG,", "AAAS, GUIDED, AAAG,"), encoding="utf-8")
     return tmp_path
