@@ -1,7 +1,7 @@
 """Saves what the commands answer for every bundled recording, to compare two versions of the code to the digit.
 
     python benchmarks/same_figures.py before.json              save them (three to eight minutes on two cores)
-    python benchmarks/same_figures.py after.json before.json   save them, name what differs, exit code 1 if anything does
+    python benchmarks/same_figures.py after.json before.json   save them, name what differs, exit code 1 if any
 
 `before.json` comes from a copy of the earlier code: PYTHONPATH chooses it. Nothing is read from the cache.
 """

@@ -79,7 +79,8 @@ write(script.trace, out.with_suffix(".sqlite"))
 app = create_app([out.with_suffix(".sqlite")])
 with app.server.test_client() as client:
     assert "Longest" in client.get("/longest/").text
-    given = {"inputs": [{"id": "view", "property": "data", "value": View(runs=("x",)).data()}], "output": "longest.children",
+    view = {"id": "view", "property": "data", "value": View(runs=("x",)).data()}
+    given = {"inputs": [view], "output": "longest.children",
              "outputs": {"id": "longest", "property": "children"}, "changedPropIds": ["view.data"], "state": []}
     answer = client.post("/longest/_dash-update-component", json=given)
     assert "5 steps" in answer.text, answer.text

@@ -46,9 +46,8 @@ def test_every_table_says_when_and_to_what_it_was_fitted_and_with_what_error(nam
 def test_a_device_that_the_file_knows_gets_no_caution_and_another_one_does() -> None:
     known, other = fits_of("NVIDIA H200"), fits_of(OTHER)
     assert known.caution is None
-    assert (
-        other.caution == f"all constants of the model were fitted to an H200, not to {OTHER}, where they may be wrong"
-    )
+    whole = "all constants of the model were fitted to an H200"
+    assert other.caution == f"{whole}, not to the GPU of this recording, where they may be wrong"
     assert dataclasses.replace(other, caution=None) == known
 
 

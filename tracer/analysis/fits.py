@@ -250,17 +250,17 @@ def _fits(gpu: str, own: str) -> Fits:
         tables = {name: value | chosen.get(name, {}) for name, value in base.items() if isinstance(value, dict)}
         names = {key: chosen.get(key, base[key]) for key in ("gpu", "called")}
         others = [] if base["gpu"] in gpu or not gpu else sorted(tables.keys() - chosen.keys())
-        found: Fits = typed_object({**tables, **names, "caution": _caution(gpu, base, chosen, others)}, Fits, "device")
+        found: Fits = typed_object({**tables, **names, "caution": _caution(base, chosen, others)}, Fits, "device")
     except (FormatError, TypeError) as error:
         raise UsageError(f"{VARIABLE}={own}: {error}") from error
     return found
 
 
-def _caution(gpu: str, base: dict[str, Any], chosen: dict[str, Any], others: list[str]) -> str | None:
+def _caution(base: dict[str, Any], chosen: dict[str, Any], others: list[str]) -> str | None:
     if not others:
         return None
     some = f"those of {', '.join(others)}" if chosen else "all constants of the model"
-    return f"{some} were fitted to {base['called']}, not to {gpu}, where they may be wrong"
+    return f"{some} were fitted to {base['called']}, not to the GPU of this recording, where they may be wrong"
 
 
 def _devices(path: Path) -> list[dict[str, Any]]:
