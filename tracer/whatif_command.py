@@ -81,7 +81,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="For --concurrent: learn the cost of overlapping kernels from pairs of runs below DIRECTORY, in one folder: "
     "one on one stream (with graph.json and node/), one on several (--concurrency branches). The pair of TRACE itself "
-    "is excluded, so that the prediction is not learned from its own answer. [default: values of an H200]",
+    "is excluded, so that the prediction is not learned from its own answer. [default: values fitted to an H200]",
 )  # fmt: skip
 @click.option(
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
@@ -170,8 +170,8 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
         UsageError: the directory has no graph.
     """
     from tracer import run_json, stream_pairs
+    from tracer.analysis.fits import gpu_of
     from tracer.analysis.steps import ALL_STEPS
-    from tracer.analysis.whatif.learning import H200
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.graph_json import GRAPH_FILE, read_graph
 
@@ -181,10 +181,10 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
             f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"
         )
     node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
-    learned = H200
+    learned = None
     if learn_from:
         with report.working("learning from other runs"):
-            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), stream_pairs.gpu_of(trace))
+            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), gpu_of(trace))
     return Concurrent(read_graph(graph), node, steps, streams, learned)
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import Edges
-from tracer.analysis.causality.edges import ORDER, USUAL_NS
+from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
+from tracer.analysis.fits import fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs
@@ -124,4 +125,5 @@ def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> N
     lanes = activities["lane"].to_numpy()
     apart = lanes[before] != lanes[after]  # on one stream they follow each other already
     source, target = segments.starts(before[apart]) + 1, segments.starts(after[apart])
-    changes.add(Edges.of(source, target, np.full(len(source), USUAL_NS[ORDER]), ORDER))
+    usual = fits_for(changes.causality.trace).usual
+    changes.add(Edges.of(source, target, np.full(len(source), usual.order_ns), ORDER))
