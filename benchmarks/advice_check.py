@@ -1,8 +1,10 @@
 """Checks advice: what `intertoken advise` predicts of changes, beside what they gained (`advice_measure.py`).
 
-The gain is the ratio of the medians of the rates with its 95 % bootstrap interval; advice is given from every pass that
-was recorded, with the rate without a recorder. A program that prints its result must print the same before and after
-the change.
+The gain is the median of the ratios of turns that are neighbours, or the ratio of the medians where before and after
+are one process each, with its 95 % bootstrap interval, which in the latter case does not know how processes differ.
+Advice is given from every pass that was recorded, with the rate without recording of the same process; of several
+recordings of one program the median is taken, and all are kept. A program that prints its result must print the same
+before and after the change.
 
 Usage: python benchmarks/advice_check.py DIR... [--json FILE]        no GPU needed
 """
@@ -26,10 +28,10 @@ ROOT: Final = Path(__file__).absolute().parents[1]
 Row = dict[str, Any]
 
 
-def advised(trace: Path, within: str | None, rate: float) -> dict[str, Any]:
+def advised(trace: Path, rate: float) -> dict[str, Any]:
     """What `intertoken advise --json` prints of a recording, or {"problem": ...}."""
     command = [sys.executable, "-m", "intertoken", "advise", str(trace), "--untraced-tokens-per-s", f"{rate:g}"]
-    command += ["--json", *(["--range", within] if within else [])]
+    command += ["--json"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     if done.returncode:
@@ -44,17 +46,24 @@ def predicted(facts: dict[str, Any], edit: str) -> Row:
         for one in facts.get(listed, ()):
             if one["edit"] == edit:
                 return {"predicted": one["speedup"], "listed": listed == "advice"}
-    refused = {one["edit"]: one["why"] for one in facts.get("refused", ())}
+    refused = {one["edit"]: one["why"] for why in ("refused", "withheld") for one in facts.get(why, ())}
     why = facts.get("problem") or refused.get(edit) or "this recording does not allow the edit"
     return {"predicted": None, "listed": False, "why": why}
 
 
-def ratio(after: Sequence[float], before: Sequence[float]) -> dict[str, float]:
-    """Ratio of the medians, with its 95 % bootstrap interval."""
+def ratio(after: Sequence[float], before: Sequence[float], *, paired: bool) -> dict[str, float]:
+    """How much faster it became, with its 95 % bootstrap interval; `paired` if rates of the same place belong together,
+    as neighbours in time."""
     draw = np.random.default_rng(0)
-    medians = [np.median(draw.choice(rates, (10_000, len(rates))), axis=1) for rates in (after, before)]
-    low, high = np.quantile(medians[0] / medians[1], (0.025, 0.975))
-    return {"median": float(np.median(after) / np.median(before)), "low": float(low), "high": float(high)}
+    if paired:
+        ratios = np.array(after) / np.array(before)
+        medians = np.median(draw.choice(ratios, (10_000, len(ratios))), axis=1)
+        found = np.median(ratios)
+    else:
+        of_each = [np.median(draw.choice(rates, (10_000, len(rates))), axis=1) for rates in (after, before)]
+        medians, found = of_each[0] / of_each[1], np.median(after) / np.median(before)
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return {"median": float(found), "low": float(low), "high": float(high)}
 
 
 def judged(row: Row) -> Row:
@@ -75,30 +84,53 @@ def checked(folder: Path) -> Iterator[Row]:
     for change in json.loads((folder / "measured.json").read_text(encoding="utf-8"))["changes"]:
         rates, results = change["rates"], change["results"]
         known = all(results.values())
-        row = {name: change[name] for name in ("group", "before", "after", "edit", "rates")} | {
-            "measured": ratio(rates["after"], rates["before"]),
+        row = {name: change.get(name) for name in ("group", "before", "after", "edit", "paired", "rates", "recorded")}
+        row |= {
+            "measured": ratio(rates["after"], rates["before"], paired=change["paired"]),
             "results_equal": len({*results["before"], *results["after"]}) == 1 if known else None,
-        }  # fmt: skip
-        for level, path in change["recordings"].items():
-            facts = advised(folder / path, change["range"], statistics.median(rates["before"]))
-            yield judged({**row, "pass": level} | predicted(facts, change["edit"]))
+        }
+        for level, paths in change["recordings"].items():
+            found = [
+                predicted(advised(folder / path, rate), change["edit"])
+                for path, rate in zip(paths, _rates(rates["before"], len(paths)), strict=True)
+            ]
+            yield judged({**row, "pass": level} | _middle(found))
+
+
+def _rates(before: Sequence[float], recordings: int) -> list[float]:
+    """The rate of the process of each recording: its own if each process gave one rate, else the median of all."""
+    return list(before) if recordings > 1 else [statistics.median(before)] * recordings
+
+
+def _middle(found: list[Row]) -> Row:
+    """The median prediction of several recordings, with all estimates; or why there is none."""
+    known = sorted((row for row in found if row["predicted"]), key=lambda row: row["predicted"]["estimate"])
+    if not known:
+        return found[0] if found else {"predicted": None, "listed": False, "why": "nothing was recorded"}
+    return known[(len(known) - 1) // 2] | {"estimates": [row["predicted"]["estimate"] for row in known]}
 
 
 def summary(rows: list[Row]) -> Row:
     """What the rows say together."""
     errors = [abs(row["error_percent"]) for row in rows if "error_percent" in row]
     inside = [row["inside"] for row in rows if "inside" in row]
-    wrong = [f"{row['group']} {row['edit']} ({row['pass']})" for row in rows if row.get("sign_right") is False]
+    unknown = [_name(row) for row in rows if "error_percent" in row and row["sign_right"] is None]
+    wrong = [_name(row) for row in rows if row.get("sign_right") is False]
     return {
         "predictions": len(errors),
         "not_predicted": sum(row["predicted"] is None for row in rows),
         "median_error_percent": round(statistics.median(errors), 2) if errors else None,
         "largest_error_percent": round(max(errors), 2) if errors else None,
         "wrong_sign": wrong,
+        "not_told_from_zero": unknown,
         "with_margin": len(inside),
         "inside_margin": sum(inside),
         "results_differ": sorted({row["group"] for row in rows if row["results_equal"] is False}),
     }  # fmt: skip
+
+
+def _name(row: Row) -> str:
+    return f"{row['group']} {row['before']} {row['edit']} ({row['pass']})"
 
 
 def line(row: Row) -> str:
@@ -110,6 +142,7 @@ def line(row: Row) -> str:
         said = f"{found['estimate']:.4f} {margin:16} {row['error_percent']:+6.2f} %"
         said += "" if row["listed"] else "  not listed"
         said += "  WRONG SIGN" if row["sign_right"] is False else ""
+        said += "  gain not told from zero" if row["sign_right"] is None else ""
         said += "  OUTSIDE" if row.get("inside") is False else ""
     said += "  RESULTS DIFFER" if row["results_equal"] is False else ""
     gain = f"{measured['median']:.4f} [{measured['low']:.3f}, {measured['high']:.3f}]"

@@ -1,7 +1,9 @@
 """Decode loops in PyTorch with one flaw each, and the same loops without it; `advice_measure.py` records and runs them.
 
-Prints the steps/s of several windows, in which both variants of a loop alternate, and a digest of the tokens, which the
-change must not alter. All windows of a loop but those that warm up lie in an NVTX range of its name.
+Prints the steps/s of several windows, in which both variants of a loop alternate, and a digest of the first tokens,
+which the change must not alter. Where a recorder of ours is preloaded, recording is paused in these windows, and each
+pair has a third one in its middle, the loop before the change, which is recorded: its rate, and when it ran, are
+printed too.
 
 needless-sync   two syncs per step that nothing needs       changed: without them
 pageable-copies inputs are copied from pageable memory      changed: pinned memory, asynchronous copies
@@ -11,21 +13,23 @@ late-launch     the host's own work comes before the launch  changed: behind it,
 many-copies     six small asynchronous copies before it     changed: one copy of all inputs
 late-copies     the same, of inputs that are known before   changed: behind the launch of the step before
 dynamic-cache   transformers: `generate`, dynamic cache     changed: static cache, compiled into CUDA graphs
-Usage: python benchmarks/advice_loops.py LOOP,... [--variants before,after] [--layers N] [--width N] [--steps N]
-           [--windows N]
+Usage: python benchmarks/advice_loops.py LOOP,... [--layers N] [--width N] [--steps N] [--windows N]
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import os
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from light_blocks import now, switch
 
-from tracer import annotate
+from tracer.recorders.light_program import FOLDER
 
 VOCABULARY: Final = 32000
 INPUTS: Final = 6
@@ -307,29 +311,40 @@ LOOPS: Final = {
 }  # fmt: skip
 
 
+def turns(windows: int, *, recorded: bool) -> list[tuple[str, bool]]:
+    """The variants in the order in which they run, and whether each is recorded: the recorded one lies amid each pair,
+    whose order alternates, so that what changes with time changes all of them."""
+    found = []
+    for window in range(windows):
+        first, second = ("after", "before") if window % 2 else ("before", "after")
+        found += [(first, False), *([("before", True)] if recorded else []), (second, False)]
+    return found
+
+
 def run(loop: str, options: argparse.Namespace) -> None:
     """Warm up, and run the variants of a loop in turn."""
+    recorded = FOLDER in os.environ
     decodes = {variant: LOOPS[loop](argparse.Namespace(**vars(options), changed=variant == "after"))
-               for variant in options.variants}  # fmt: skip
-    digests = {variant: hashlib.sha256() for variant in decodes}
-    for decode in decodes.values():
-        for _ in range(WARM_UPS):
-            decode(options.steps)
-    with annotate(loop):
-        for window in range(options.windows):
-            for variant in list(decodes)[:: -1 if window % 2 else 1]:
-                start = time.perf_counter()
-                tokens = decodes[variant](options.steps)
-                print(f"{loop} {variant} steps/s {options.steps / (time.perf_counter() - start):.2f}", flush=True)
-                digests[variant].update(repr(tokens).encode())
-    for variant, digest in digests.items():
-        print(f"{loop} {variant} result {digest.hexdigest()[:16]}", flush=True)
+               for variant in ("before", "after")}  # fmt: skip
+    for variant, decode in decodes.items():
+        first = [decode(options.steps) for _ in range(WARM_UPS)]
+        print(f"{loop} {variant} result {hashlib.sha256(repr(first).encode()).hexdigest()[:16]}", flush=True)
+    for variant, on in turns(options.windows, recorded=recorded):
+        if recorded:
+            switch(on=on)
+        since, start = now(), time.perf_counter()
+        decodes[variant](options.steps)
+        rate = options.steps / (time.perf_counter() - start)
+        print(f"{loop} {'recorded' if on else variant} steps/s {rate:.2f}", flush=True)
+        if on:
+            print(f"{loop} span {json.dumps([since, now()])}", flush=True)
+    if recorded:
+        switch(on=True)  # for the graphs of the next loop
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("loops", type=lambda text: text.split(","))
-    parser.add_argument("--variants", type=lambda text: text.split(","), default=["before"])
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
@@ -338,7 +353,10 @@ def main() -> None:
     options = parser.parse_args()
     with torch.no_grad():
         for loop in options.loops:
-            run(loop, options)
+            try:
+                run(loop, options)
+            except Exception as problem:
+                print(f"{loop} failed {type(problem).__name__}: {problem}", flush=True)
 
 
 if __name__ == "__main__":

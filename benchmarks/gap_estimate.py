@@ -30,7 +30,8 @@ from scipy import stats
 
 import tracer
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import LAUNCH_LEFT, untraced_causes
+from tracer.analysis.distortion import untraced_causes
+from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.tokens import choose_steps
@@ -39,6 +40,7 @@ from tracer.formats.chrome import PYTORCH
 from tracer.intervals import covered
 from tracer.trace import Trace
 
+GPU: Final = "NVIDIA H200"
 ROOT: Final = Path(__file__).parents[1]
 RESULT: Final = ROOT / "benchmarks" / "results" / "gap_estimate.json"
 SAMPLES: Final = ROOT / "sample_traces"
@@ -165,7 +167,7 @@ def calls_shrink(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple
 
 def per_call(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
     """Model: a share of the graph launch plus a time per call, the form previously fitted to our own loop."""
-    kept = 1 - LAUNCH_LEFT.get(row["level"], 1.0)
+    kept = 1 - fits_of(GPU).launch_left(row["level"])
     cost = [(other["idle_us"] - other["truth_us"][0] - kept * other["graph_launch_us"]) / max(other["calls"], 1)
             for other in others]  # fmt: skip
     low, high = _prediction(cost)
@@ -207,7 +209,7 @@ def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `distortion.LEFT`, from every run without a profiler, of which median, lowest and highest are kept."""
+    """Return `fits.Remained`, from every run without a profiler, of which median, lowest and highest are kept."""
     found = []
     for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
         of_kind = [row for row in rows if (row["by"], row["level"]) == kind]
@@ -218,7 +220,7 @@ def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return `distortion.STRETCH`: ns per kernel as a line over kernel duration; its error by leaving out programs."""
+    """Return `fits.Stretch`: ns per kernel as a line over kernel duration; its error by leaving out programs."""
     graphs = {row["recording"]: row["graph_us"] for row in rows if "graph_us" in row}
     pairs = [
         {"recording": row["recording"], "program": row["program"], "kernels": row["kernels"],
@@ -253,7 +255,7 @@ def causes() -> list[dict[str, Any]]:
         light = dict.fromkeys(CAUSES.values(), 0.0) | passes["light"]["causes_us"]
         for level in [level for level in ("graph", "node") if level in passes]:
             traced = dict.fromkeys(CAUSES.values(), 0.0) | passes[level]["causes_us"]
-            corrected = untraced_causes(traced, traced["launch"], level, sum(light.values()))
+            corrected = untraced_causes(traced, traced["launch"], fits_of(GPU).launch_left(level), sum(light.values()))
             shares = {name: us * sum(light.values()) / sum(traced.values()) for name, us in traced.items()}
             found.append({"run": path.parent.name, "level": level, "gap_us": round(sum(light.values()), 1)} | {
                 how: round(max(abs(each[name] - light[name]) for name in CAUSES.values()), 1)
@@ -277,7 +279,7 @@ def main() -> None:
         print(pd.DataFrame(found[name]).to_string(index=False), "\n")
     print(pd.DataFrame(found["stretch"]["pairs"]).to_string(index=False), found["stretch"]["constants"])
     if options.json:
-        about = {"date": "2026-11-22", "commit": commit(), "machine": {"gpu": "NVIDIA H200", "driver": "580.159.04"}}
+        about = {"date": "2026-11-22", "commit": commit(), "machine": {"gpu": GPU, "driver": "580.159.04"}}
         options.json.write_text(json.dumps(found | about, indent=1) + "\n", encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, Final
+from typing import Any
 
 from report_tables import Rows, logits, rate, spread, table
 
@@ -143,22 +143,22 @@ def host_decode(found: dict[str, Any]) -> Iterator[str]:
     )  # fmt: skip
 
 
-_STALL: Final = 0.1  # of the copy's rate: slower is not memory
-_STALLED: Final = (
-    " Some rounds took milliseconds, those below a tenth of the copy's rate; why was not found. `run` leaves one core "
-    "without a thread by default, which was not measured here."
-)
-
-
 def host_products(found: dict[str, Any]) -> Iterator[str]:
-    stalled = any(row["over_copy"]["low"] < _STALL for row in found["rows"])
     yield (
-        f"On {found['threads']} threads: the weights' bytes over the time of a product, compared with a plain copy of "
-        "the same bytes on as many threads, which counts what is read and written."
-        f"{_STALLED if stalled else ''}"
+        "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many "
+        "threads in turn, which counts what is read and written. Brackets hold the middle 80 % of the rounds. *fast*: "
+        "the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that "
+        "rate, of the product and of the copy, as when two threads share a core. Load average when it ended: "
+        f"{found['machine']['load_average_1_min']}."
     )
     yield table(
-        ["weights", "matrix", "tokens", "GB/s", "copy, GB/s", "over the copy"],
-        [[row["format"], f"{row['outputs']} × {row['inputs']}", str(row["tokens"]), spread(row["gb_per_s"], 1),
-          spread(row["copy_gb_per_s"], 1), spread(row["over_copy"], 2)] for row in found["rows"]],
+        ["weights", "matrix", "tokens", "threads", "GB/s", "copy, GB/s", "over the copy", "fast", "slow, of"],
+        [[row["format"], f"{row['outputs']} × {row['inputs']}", str(row["tokens"]),
+          f"{row['threads']}, {row['threading_layer']}", _rounds(row["gb_per_s"], 1), _rounds(row["copy_gb_per_s"], 1),
+          _rounds(row["over_copy"], 2), f"{row['fast_over_copy']:.2f}",
+          f"{row['slow_rounds']} and {row['slow_copies']}, {len(row['gb_per_s']['rounds'])}"] for row in found["rows"]],
     )  # fmt: skip
+
+
+def _rounds(value: dict[str, Any], digits: int) -> str:
+    return f"{value['median']:,.{digits}f} [{value['p10']:,.{digits}f}, {value['p90']:,.{digits}f}]"

@@ -10,7 +10,8 @@ from math import exp, hypot, log
 from statistics import median
 from typing import Any, Final
 
-from tracer.analysis.whatif.margin import FLOOR, share_of
+from tracer.analysis.fits import fits_of
+from tracer.analysis.whatif.margin import share_of
 
 Row = dict[str, Any]
 
@@ -38,6 +39,9 @@ def program(row: Row) -> str:
     return str(row["kind"] if row["kind"] in ("llama.cpp", "CuPy loop") else row["run"].split()[0])
 
 
+GPU: Final = "NVIDIA H200"
+
+
 def with_margins(rows: list[Row]) -> list[Row]:
     """Add low and high of each prediction, and whether it holds the measurement; None means withheld."""
     rows = [row | {"program": program(row), "group": GROUPS[row["kind"]]} for row in rows]
@@ -59,7 +63,8 @@ def _held(row: Row, others: list[Row]) -> Row:
     if row["group"] == STREAMS:
         half = max(abs(log(m / p)) for p, m in map(_pair, others))
     else:
-        half = share_of([_pair(other) for other in others]) * (FLOOR + abs(log(estimate)))
+        floor = fits_of(GPU).margins.floor
+        half = share_of([_pair(other) for other in others], floor) * (floor + abs(log(estimate)))
     below, above = (hypot(half, part) for part in row.get("of_steps", (0.0, 0.0)))
     low, high = estimate * exp(-below), estimate * exp(above)
     found = {"estimate": estimate, "low": round(low, 4), "high": round(high, 4)}
@@ -77,7 +82,7 @@ def coverage(rows: list[Row]) -> list[Row]:
             "recordings": group, "programs": len({row["program"] for row in of_group}), "cases": len(of_group),
             "inside": sum(row["holds"] for row in with_margin), "outside": sum(not row["holds"] for row in with_margin),
             "withheld": len(of_group) - len(with_margin), "median_width_percent": round(median(widths), 1),
-            "share": round(share_of([_pair(row) for row in with_margin]), 3),
+            "share": round(share_of([_pair(row) for row in with_margin], fits_of(GPU).margins.floor), 3),
             "largest_error": round(max(abs(log(m / p)) for p, m in map(_pair, with_margin)), 4),
         })  # fmt: skip
     traced = [row for row in rows if "profiler" in row["group"]]

@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from whatif_coverage import coverage, with_margins
+from whatif_coverage import GPU, coverage, with_margins
 
 from tracer import read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
-from tracer.analysis.whatif.learning import H200, Learned, Pair, learned
+from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
 from tracer.analysis.whatif.streams import Concurrent
@@ -73,7 +73,7 @@ def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) ->
     return predict(Causality.of(trace), find_steps(trace), edits, rate)
 
 
-def concurrent(run: Path, learned: Learned = H200) -> Concurrent:
+def concurrent(run: Path, learned: Learned | None = None) -> Concurrent:
     node = read(run / NODE_PASS)
     return Concurrent(read_graph(run / GRAPH_FILE), node, find_steps(node), learned=learned)
 
@@ -170,7 +170,7 @@ def branches(directory: Path, unlike: Callable[[Row, Row], bool]) -> Iterator[Ro
     teachers = [(entry, pair(directory, entry)) for entry in entries if entry["kind"] == BRANCHES]
     for entry in entries:
         run = directory / entry["run"]
-        taught = learned([p for other, p in teachers if unlike(entry, other)])
+        taught = learned([p for other, p in teachers if unlike(entry, other)], GPU)
         ((what, measured),) = entry["measured"].items()
         strategy = [Strategy(what.split()[0])] if entry["kind"] == BOTH else []
         found = predicted(read(run), [*strategy, concurrent(run, taught)])

@@ -7,30 +7,24 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from stat import S_ISREG
-from typing import TypeAlias
+from typing import Any
 
 from dashboard.readers import Readers
 from dashboard.reading import name_of, read_runs
 from dashboard.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
-from tracer.cache import Cache
-from tracer.run_parts import NODE
+from tracer.cache import Cache, fingerprint
 
-Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 _log = logging.getLogger(__name__)
 
 
-def stamp_of(path: Path) -> Stamp:
-    """Identifies the recording's state: name, modification time (ns) and size of its file or files, and of its node
-    pass."""
+def stamp_of(path: Path) -> list[list[Any]]:
+    """The recording's state, see `tracer.cache.fingerprint`; empty if it is gone."""
     try:
-        files = [(file, file.stat()) for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        shown = [(file, at) for file, at in files if S_ISREG(at.st_mode) or file.name == NODE]
-        return tuple((file.name, at.st_mtime_ns, at.st_size) for file, at in shown)
+        return fingerprint(path)
     except OSError:
-        return ()
+        return []
 
 
 @dataclass(eq=False)
@@ -38,7 +32,7 @@ class Place:
     """A recording: its path, its state when it was found, the names of its runs and, once they are read, the runs."""
 
     path: Path
-    stamp: Stamp
+    stamp: list[list[Any]]
     key: str
     name: str
     arrived: Callable[[], None]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from dashboard.background import Background
-from dashboard.place import Place, Stamp, stamp_of
+from dashboard.place import Place, stamp_of
 from dashboard.rates import Rate
 from dashboard.readers import Readers
 from dashboard.reading import is_pass, name_of, read_functions
@@ -247,7 +248,7 @@ class RunStore:
         self.revision += 1
         return self._found
 
-    def _new(self, path: Path, stamp: Stamp, twins: set[str], taken: set[str]) -> Place:
+    def _new(self, path: Path, stamp: list[list[Any]], twins: set[str], taken: set[str]) -> Place:
         apart = path.name in twins and not is_pass(path)
         name = f"{path.absolute().parent.name}/{name_of(path)}" if apart else name_of(path)
         names = chain([name], (f"{name}-{number}" for number in count(2)))

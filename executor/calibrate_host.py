@@ -12,10 +12,12 @@ from numpy.typing import ArrayLike
 
 from executor.profiles import CALLS, FETCH
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
+from tracer.analysis.causes import of_host_compute
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
+from tracer.intervals import covered
 from tracer.trace import Trace
 
 _KINDS: Final = {
@@ -35,7 +37,8 @@ class HostCalls:
 
     Attributes:
         calls: start end (ns) correlation kind (one of `CALLS`) previous (one of `CALLS`, or `FETCH`; "" for the first
-            call of a group) step (position in the steps) in_flight (work was issued since the last sync).
+            call of a group) step (position in the steps) in_flight (work was issued since the last sync) pause (ns
+            since the previous call's end without what the host computed; NaN for the first call of a group).
         spans: `step_spans` of the trace.
         how: origin of the times, for `sources`.
         scale: factor applied to host times, 1 for a light pass.
@@ -66,6 +69,7 @@ class HostCalls:
         calls = calls[(calls["step"] >= 0) & (calls["thread"] == launching.mode()[0])].reset_index(drop=True)
         calls["kind"] = _kinds(calls)
         calls["previous"], calls["in_flight"] = _before(calls["kind"], steps.table["group"].to_numpy()[calls["step"]])
+        calls["pause"] = _pauses(calls, trace["nvtx"])
         report = gap_report(trace, steps, untraced_per_s)
         scale, how = 1.0, "light pass" if report.warning is None else "times under a profiler"
         if report.untraced_gap_us is not None and report.gap_us["mean"] > 0:
@@ -105,6 +109,16 @@ def _before(kinds: Iterable[str], groups: Iterable[int]) -> tuple[list[str], lis
     return previous, in_flight
 
 
+def _pauses(calls: pd.DataFrame, ranges: pd.DataFrame) -> pd.Series:
+    """Return the time before each call in which the host does not compute its splits, whose kernels cost time of their
+    own (`calibrate_products`); NaN for the first call of a group.
+    """
+    computed = ranges[of_host_compute(ranges)]
+    before = calls["end"].shift(fill_value=0)
+    inside = covered(computed["start"], computed["end"], before, calls["start"])
+    return (calls["start"] - before - inside).where(calls["previous"] != "")
+
+
 def call_costs(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
     """Return `Profile.calls_ns`, measured for calls in the recording and assumed for the others."""
     costs = {}
@@ -125,8 +139,7 @@ def call_costs(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
 def pauses(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
     """Return `Profile.between_ns`: each pair in the recording, each call with any successor, and any pair."""
     calls = host.calls
-    pause = (calls["start"] - calls["end"].shift()).where(calls["previous"] != "")
-    pairs = pd.DataFrame({"a": calls["previous"], "b": calls["kind"], "ns": pause}).dropna()
+    pairs = pd.DataFrame({"a": calls["previous"], "b": calls["kind"], "ns": calls["pause"]}).dropna()
     means = {f"{a}>{b}": host.typical(group) for (a, b), group in pairs.groupby(["a", "b"])["ns"]}
     means |= {f"{a}>": host.typical(group) for a, group in pairs.groupby("a")["ns"]}
     sources["between_ns"] = f"measured: mean of each pair of calls, mean after each call, median of all, {host.how}"

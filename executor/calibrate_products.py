@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from executor.backends.host import reads_of
+from executor.calibrate_host import typical
 from executor.configuration import Configuration
 from executor.profiles import HostCost
 from executor.run import prepare_configuration
@@ -23,7 +24,8 @@ _ASSUMED: Final = "assumed: round figures for a server with DDR5; the recording 
 
 
 def products_on_host(trace: Trace, sources: dict[str, str]) -> HostCost:
-    """Return the costs of the host's products: the line through their median times by bytes.
+    """Return the costs of the host's products: the line through their times by bytes (means without the longest
+    1 %).
 
     The rate holds for the number of threads of the run. Every other kernel takes an equal share of the time of the
     host's splits that is neither in products or attention nor in a CUDA call.
@@ -36,11 +38,12 @@ def products_on_host(trace: Trace, sources: dict[str, str]) -> HostCost:
     if not len(products) or not threads:
         sources["host"] = _ASSUMED
         return HostCost()
-    took = (products["end"] - products["start"]).groupby(products["text"].astype(str)).median()
+    took = (products["end"] - products["start"]).groupby(products["text"].astype(str)).apply(typical)
     nbytes = products["payload"].astype("float64").groupby(products["text"].astype(str)).median()
     rate, fixed_ns = _line(nbytes, took)
     sources["host"] = f"measured: {len(products)} products by bytes, with {threads} threads"
     others = _others(trace, computed)
+    sources["host.other_ns"] = "measured: the rest of the host's splits, by their other kernels"
     if others is None:
         sources["host.other_ns"] = "assumed: the plan of the recording is unknown"
         others = HostCost().other_ns

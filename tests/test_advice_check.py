@@ -29,7 +29,7 @@ advice_check, advice_measure = loaded("advice_check"), loaded("advice_measure")
 
 def row(estimate, low, high, measured):
     return advice_check.judged(
-        {"group": "g", "edit": "e", "pass": "light", "results_equal": True, "listed": low is not None,
+        {"group": "g", "before": "b", "edit": "e", "pass": "light", "results_equal": True, "listed": low is not None,
          "predicted": {"estimate": estimate, "low": low, "high": high},
          "measured": dict(zip(("median", "low", "high"), measured, strict=True))}
     )  # fmt: skip
@@ -47,12 +47,23 @@ def test_a_prediction_is_judged_by_sign_error_and_margin():
     assert "inside" not in nothing
     found = advice_check.summary([good, wrong, nothing])
     assert (found["predictions"], found["with_margin"], found["inside_margin"]) == (3, 2, 1)
-    assert found["wrong_sign"] == ["g e (light)"]
+    assert found["wrong_sign"] == ["g b e (light)"]
+    assert found["not_told_from_zero"] == ["g b e (light)"]
 
 
-def test_a_ratio_is_that_of_medians_with_its_interval():
-    found = advice_check.ratio([110.0, 110.0, 110.0], [100.0, 100.0, 100.0])
+def test_a_ratio_is_that_of_medians_or_of_neighbours_with_its_interval():
+    found = advice_check.ratio([110.0, 110.0, 110.0], [100.0, 100.0, 100.0], paired=False)
     assert found == {"median": pytest.approx(1.1), "low": pytest.approx(1.1), "high": pytest.approx(1.1)}
+    drifting = advice_check.ratio([110.0, 220.0, 55.0], [100.0, 200.0, 50.0], paired=True)
+    assert drifting == found
+
+
+def test_of_several_recordings_the_median_prediction_counts():
+    found = [advice_check.predicted({"unsure": [{"edit": "a", "speedup": {"estimate": each}}]}, "a")
+             for each in (1.3, 1.1, 1.2)]  # fmt: skip
+    middle = advice_check._middle([*found, advice_check.predicted({}, "a")])
+    assert (middle["predicted"]["estimate"], middle["estimates"]) == (1.2, [1.1, 1.2, 1.3])
+    assert advice_check._middle([])["why"] == "nothing was recorded"
 
 
 def test_what_advice_says_of_an_edit():

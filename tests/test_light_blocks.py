@@ -12,6 +12,7 @@ import pytest
 
 from tests.tracer import fake_cuda
 from tests.tracer.fake_driver import Build
+from tracer import read
 
 ROOT = Path(__file__).parents[1]
 
@@ -74,16 +75,29 @@ def test_turns_are_compared_with_their_neighbours(monkeypatch: pytest.MonkeyPatc
 
 
 def test_advice_is_measured_on_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
-    benchmark("advice_measure.py", "-o", "out", "--groups", "vllm", "--vllm", "full,synchronous", "--repeats", "2",
+    benchmark("advice_measure.py", "-o", "out", "--groups", "vllm", "--vllm", "synchronous,full", "--vllm-pairs", "2",
               folder=tmp_path, env=engine_like_vllm)  # fmt: skip
     measured = json.loads((tmp_path / "out" / "measured.json").read_text())
     assert measured["failed"] == {}
     (change,) = measured["changes"]
-    assert (change["before"], change["recordings"]) == ("synchronous", {"light": "vllm-synchronous"})
+    assert (change["before"], change["recordings"]) == ("synchronous", {"light": ["vllm-synchronous"]})
     assert [len(rates) for rates in change["rates"].values()] == [2, 2]
     benchmark("advice_check.py", "out", "--json", "a.json", folder=tmp_path, env=engine_like_vllm)
     (row,) = json.loads((tmp_path / "a.json").read_text())["rows"]
     assert row["why"] == "this recording does not allow the edit"  # it was read: a graph and a kernel, waited for
-    sites = {name: json.loads((tmp_path / "out" / f"vllm-{name}.json").read_text())["call_sites"]
-             for name in ("full", "synchronous")}  # fmt: skip
-    assert sites == {"full": True, "synchronous": False}
+
+
+def test_loops_are_measured_and_recorded_in_one_process(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
+    benchmark("advice_measure.py", "-o", "out", "--groups", "loops", "--repeats", "3", "--passes", "light",
+              "--loop-options=--steps 40 --device cpu", "--loop-program", str(ROOT / "tests" / "fake_advice_loops.py"),
+              folder=tmp_path, env=engine_like_vllm)  # fmt: skip
+    measured = json.loads((tmp_path / "out" / "measured.json").read_text())
+    (change,) = measured["changes"]  # the other loops fail, which does not keep this one from being measured
+    assert (change["group"], change["recordings"]) == ("needless-sync", {"light": ["needless-sync/light"]})
+    assert [len(rates) for rates in (*change["rates"].values(), change["recorded"])] == [3, 3, 3]
+    trace = read(tmp_path / "out" / "needless-sync" / "light")
+    assert len(trace["graph_launches"]) == 3 * 40  # of the recorded turns alone
+    benchmark("advice_check.py", "out", "--json", "a.json", folder=tmp_path, env=engine_like_vllm)
+    (row,) = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert row["results_equal"] is True
+    assert row["predicted"]["estimate"] >= 1

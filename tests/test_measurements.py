@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.recordings import SAMPLES
-from tracer.analysis.whatif.learning import H200
-from tracer.analysis.whatif.margin import FEWER_CALLS, ONE_GRAPH
+from tracer.analysis.fits import fits_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -94,14 +93,15 @@ def test_margins_are_those_of_the_measured_cases():
     found = json.loads((BENCHMARKS / "results" / "whatif_prediction.json").read_text())
     lines = {line["recordings"]: line for line in found["coverage"]}
     names = script("whatif_coverage").GROUPS
+    margins = fits_of("NVIDIA H200").margins
     for kind, margin in (
-        ("ladder", FEWER_CALLS[False]), ("llama.cpp", FEWER_CALLS[True]), ("eager", ONE_GRAPH)
+        ("ladder", margins.fewer_calls), ("llama.cpp", margins.fewer_calls_profiled), ("eager", margins.one_graph)
     ):  # fmt: skip
         line = lines[names[kind]]
         assert line["share"] <= margin.share < line["share"] + 0.01
         assert (line["inside"] + line["outside"], line["programs"]) == (margin.cases, margin.programs)
         assert line["inside"] >= 0.9 * margin.cases
-    assert lines[names["branches"]]["largest_error"] < H200.error
+    assert lines[names["branches"]]["largest_error"] < fits_of("NVIDIA H200").overlap.error
     *kinds, without = found["coverage"]
     assert sum(line["cases"] for line in kinds) == len(found["rows"])
     assert without["withheld"] == without["cases"] > 0

@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 import platformdirs
 
 from tracer import snapshot
+from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
 from tracer.run_parts import NODE
 
@@ -119,7 +120,7 @@ class Cache:
 
     def entry(self, recording: Path, part: str = "runs") -> Path:
         """The directory of a part of a recording in its present state."""
-        facts = [part, str(recording.absolute()), _fingerprint(recording), _code()]
+        facts = [part, str(recording.absolute()), fingerprint(recording), _code(), own_file()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _make_room(self, needed: int) -> None:
@@ -144,7 +145,7 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
     return ((path, path.stat().st_size) for path in directory.iterdir() if path.is_file())
 
 
-def _fingerprint(recording: Path) -> list[list[Any]]:
+def fingerprint(recording: Path) -> list[list[Any]]:
     """Name, size and times of the recording's files, including SQLite's journal and write-ahead log, and of the node
     pass in a run directory, which is shown with it."""
     beside = (recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal"))
@@ -157,5 +158,6 @@ def _fingerprint(recording: Path) -> list[list[Any]]:
 def _code() -> list[Any]:
     """The version and, for development, the time of the last change of the code."""
     root = Path(__file__).parents[1]
-    changed = max(path.stat().st_mtime_ns for name in _CODE for path in (root / name).rglob("*.py"))
+    files = (path for name in _CODE for kind in ("py", "toml") for path in (root / name).rglob(f"*.{kind}"))
+    changed = max(path.stat().st_mtime_ns for path in files)
     return [version("intertoken"), changed]

@@ -23,7 +23,7 @@ _SHOWN = 12  # rows of the path's composition
 @trace_options
 @table_option(
     "one row per piece of a step's path: step, in ns start and end, kind (call, host, device, stream order, launch, "
-    "return, event), name"
+    "return, event, host compute), name, bytes (read by products on the host)"
 )
 @click.option("--call-sites", "with_sites", is_flag=True, help="Also show where in the program each call is made.")
 def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
@@ -60,13 +60,20 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return records
 
 
+def _read(row: dict[str, Any]) -> str:
+    """The bytes that products on the host read per token, and their rate."""
+    nbytes = row["bytes_per_step"]
+    return f"{number(nbytes / 1e6)} MB at {number(nbytes / row['us_per_step'] / 1e3)} GB/s" if nbytes else ""
+
+
 def _show(facts: dict[str, Any]) -> None:
     click.echo(f"critical path of a token: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
     rows = [
-        {"us": number(row["us_per_step"], 2), "kind": row["kind"], "name": row["name"]}
+        {"us": number(row["us_per_step"], 2), "kind": row["kind"], "name": row["name"], "read": _read(row)}
         for row in facts["path"][:_SHOWN]
     ]
-    report.show_table(rows, {"us": "µs per token", "kind": "", "name": ""})
+    headings = {"us": "µs per token", "kind": "", "name": ""}
+    report.show_table(rows, headings | ({"read": ""} if any(row["read"] for row in rows) else {}))
     if len(facts["path"]) > _SHOWN:
         click.echo(f"  and {len(facts['path']) - _SHOWN} more (--json)")
     click.echo("\nsyncs, copies and launches of a step:")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracer.analysis.fits import gpu_of
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.learning import Learned, Pair, learned
@@ -46,11 +47,6 @@ class RunPair:
 def work_of(configuration: Mapping[str, Any]) -> str:
     """The work of a run regardless of streams: its configuration without the keys that may differ, as JSON."""
     return json.dumps({k: v for k, v in configuration.items() if k not in _MAY_DIFFER}, sort_keys=True)
-
-
-def gpu_of(trace: Trace) -> str:
-    """The names of the trace's devices."""
-    return ", ".join(sorted(set(trace["devices"]["name"].astype("str"))))
 
 
 def find_pairs(directories: Sequence[Path]) -> list[RunPair]:
@@ -141,4 +137,4 @@ def learn_from(directories: Sequence[Path], configuration: Mapping[str, Any], gp
             f"{where}: no pair of other runs on {gpu or 'such a device'} to learn from; record one with --concurrency "
             f"{_ONE} (with {GRAPH_FILE} and {NODE_PASS}/), and in the same folder one with {_SEVERAL}"
         )
-    return learned(pairs)
+    return learned(pairs, gpu)

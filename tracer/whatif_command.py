@@ -73,6 +73,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--eager-into-graph", is_flag=True, help="Move kernels launched one by one outside a CUDA graph into it.")
 @click.option("--merge-copies", is_flag=True, help="Merge the copies before each launch into one.")
 @click.option("--launch-first", is_flag=True, help="Run the host code that precedes a step's launch after it.")
+@click.option("--copies-behind", is_flag=True, help="Enqueue known inputs behind the launch of the step before.")
 @click.option("--read-later", is_flag=True, help="Sample on the device, and read each result a step later.")
 @click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
@@ -80,15 +81,23 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="For --concurrent: learn the cost of overlapping kernels from pairs of runs below DIRECTORY, in one folder: "
     "one on one stream (with graph.json and node/), one on several (--concurrency branches). The pair of TRACE itself "
-    "is excluded, so that the prediction is not learned from its own answer. [default: values of an H200]",
+    "is excluded, so that the prediction is not learned from its own answer. [default: values fitted to an H200]",
 )  # fmt: skip
 @click.option(
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
     help="Multiply the duration of kernels with matching names by F.",
 )  # fmt: skip
 @click.option(
-    "--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F", help="Multiply host time by F."
+    "--scale-host",
+    type=click.FloatRange(0, 1e6),
+    callback=no_nan,
+    metavar="F",
+    help="Multiply the time of host code by F.",
 )
+@click.option(
+    "--scale-host-compute", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F",
+    help="Multiply the time of the products and attention that the host computes (layers or experts on it) by F.",
+)  # fmt: skip
 @click.option(
     "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), callback=no_nan, metavar="X",
     help="Let every sync return X µs later (negative: earlier), as on another platform.",
@@ -161,8 +170,8 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
         UsageError: the directory has no graph.
     """
     from tracer import run_json, stream_pairs
+    from tracer.analysis.fits import gpu_of
     from tracer.analysis.steps import ALL_STEPS
-    from tracer.analysis.whatif.learning import H200
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.graph_json import GRAPH_FILE, read_graph
 
@@ -172,10 +181,10 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
             f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"
         )
     node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
-    learned = H200
+    learned = None
     if learn_from:
         with report.working("learning from other runs"):
-            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), stream_pairs.gpu_of(trace))
+            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), gpu_of(trace))
     return Concurrent(read_graph(graph), node, steps, streams, learned)
 
 

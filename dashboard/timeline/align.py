@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 import pandas as pd
@@ -112,3 +113,16 @@ def token_range(tokens: Tokens, at: int, anchor: int) -> tuple[int, int]:
     end = int(tokens.start[at + 1]) if at + 1 < len(tokens) and tokens.gap[at] >= 0 else int(tokens.end[at])
     margin = 0.08 * (end - start)
     return span(start - anchor - margin, end - anchor + margin)
+
+
+def token_at(tokens: Tokens, percentile: float) -> int | None:
+    """The token whose gap is at a percentile (0 to 100, nearest rank) of the run's gaps; None if it has none.
+
+    Of tokens with equal gaps the first one is taken.
+    """
+    known = np.flatnonzero(tokens.gap >= 0)
+    if not len(known):
+        return None
+    ordered = np.sort(tokens.gap[known])
+    rank = max(ceil(min(max(percentile, 0.0), 100.0) / 100 * len(ordered)), 1)
+    return int(known[np.argmax(tokens.gap[known] == ordered[rank - 1])])

@@ -21,6 +21,7 @@ from dashboard.timeline.functions import levels_of, short_names
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
 from dashboard.timeline.shapes import shapes_of
+from tracer.analysis.call_names import plain as without_suffixes
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.collectives import collectives
 from tracer.intervals import Ints
@@ -37,7 +38,7 @@ _DEVICE_KINDS: Final = {
     "graph_launches": "graph",
 }
 _MOST_LEVELS: Final = 6
-_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names, left out inside bars
+_PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")  # of API names, left out inside bars with their suffixes
 _OF_KINETO: Final = re.compile(r"^thread \d+ \((.*)\)$")  # as PyTorch's profiler calls a thread
 _HOST_SPLIT: Final = re.compile(r"split \d+: host")  # as the executor calls what it computes on the host
 _ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
@@ -103,7 +104,10 @@ class Row:
     @cached_property
     def texts(self) -> NDArray[np.object_]:
         """For each name of an event, the text inside its bar: safe, but neither escaped nor cut to fit."""
-        return np.array([plain(_AFFIXES.sub("", str(c)), 80) for c in self.events["name"].cat.categories], dtype=object)
+        return np.array(
+            [plain(_PREFIX.sub("", without_suffixes(str(c))), 80) for c in self.events["name"].cat.categories],
+            dtype=object,
+        )
 
     @cached_property
     def titles(self) -> NDArray[np.object_]:

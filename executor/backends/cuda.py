@@ -6,9 +6,11 @@ memory are therefore prepared in advance. Nothing is reported: recorders see the
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar, Final
+from ctypes import c_float, c_int64, c_uint64, c_void_p
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -16,10 +18,9 @@ from executor.backends.cuda_copies import CudaCopies
 from executor.backends.cuda_graph import CudaGraph, instantiate, update
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
 from executor.backends.cuda_kernels import CudaKernel, bind
-from executor.backends.cuda_library import Library
+from executor.backends.cuda_library import KernelCall, Library
 from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import CopyCount, pinned_array
-from executor.backends.cuda_weights import random_on_device
 from executor.backends.interface import HostArray
 from executor.concurrency import MAIN_STREAM
 from executor.graph import BLOCK_FORMATS, Tensor
@@ -131,7 +132,7 @@ class CudaBackend(CudaCopies):
         if destination.size <= MADE_ON_DEVICE:
             super().load_random(destination, weight, seed)
             return
-        random_on_device(self._library, destination, weight, seed).issue(self._cuda, self._streams[0])
+        _random_on_device(self._library, destination, weight, seed).issue(self._cuda, self._streams[0])
         self._wait(self._streams[0])
 
     # Compute
@@ -215,3 +216,13 @@ class CudaBackend(CudaCopies):
         with self._here():
             stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream
+
+
+def _random_on_device(library: Library, destination: Any, weight: Tensor, seed: int) -> KernelCall:
+    """Return a call that fills a matrix like `random_weight`, but with different random numbers."""
+    arguments = (
+        c_void_p(destination.ptr), c_uint64(seed << 32 | zlib.crc32(weight.name.encode())),
+        c_int64(destination.size), c_float(weight.shape[-1] ** -0.5),
+    )  # fmt: skip
+    name = {"float32": "normal_f32", "float16": "normal_f16", "q8_0": "normal_q8_0"}[weight.dtype]
+    return library.call("random.cu", name, (2048, 1), 256, arguments)

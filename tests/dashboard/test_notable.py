@@ -5,8 +5,7 @@ import pytest
 
 from dashboard.pages.overview.tokens import at_percentile
 from dashboard.store import RunStore
-from dashboard.timeline.align import Tokens
-from dashboard.timeline.notable import token_at
+from dashboard.timeline.align import Tokens, token_at
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tracer import formats

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from importlib.metadata import distributions
 
 import numpy as np
 import pytest
@@ -280,6 +281,24 @@ def test_a_small_model_imports_no_numba():
         "execute([Configuration(tokens=2, repeats=1, weights='q8_0')]); sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_tbbs_threads_are_used_where_it_is_installed(tmp_path):
+    code = (
+        "import sys, numba, numpy as np; from executor.backends.cpu_compiled import CompiledKernels;"
+        "a, out = np.zeros((4, 32), np.float32), np.zeros((4, 4), np.float32);"
+        "CompiledKernels(1, 'pinned' in sys.argv).bound('mul_mat', out, (a, a))(); print(numba.threading_layer())"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "NUMBA_THREADING_LAYER"}
+    plain["NUMBA_CACHE_DIR"] = str(tmp_path)
+    layers = [
+        subprocess.run(
+            [sys.executable, "-c", code, *how], env=plain, check=True, capture_output=True, text=True
+        ).stdout.strip()
+        for how in ((), ("pinned",))
+    ]
+    installed = any(found.metadata["Name"] == "tbb" for found in distributions())
+    assert layers == ["tbb" if installed else "omp", "omp"]
 
 
 def test_it_says_once_that_it_compiled_and_its_threads_do_not_wait_awake_for_long(tmp_path):

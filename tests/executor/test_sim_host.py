@@ -1,6 +1,7 @@
 """Hybrid runs in virtual time: the host's share at the profile's costs, and these calibrated from a recording."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -22,14 +23,13 @@ COST = HostCost(fixed_ns=3_000, other_ns=700, bytes_per_ns={"2": 2.0, "4": 3.0})
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 
 
+def opened(profile, device):
+    return SimHostBackend(profile, device.threads) if device.is_host else SimBackend(profile)
+
+
 def simulate(cost=COST, **options):
-    profile = handmade(host=cost)
-
-    def opened(device):
-        return SimHostBackend(profile, device.threads) if device.is_host else SimBackend(profile)
-
     configuration = Configuration("sim", **({"tokens": 6, "repeats": 1, "warmup": 0} | options))
-    (result,) = execute([configuration], open_backend=opened)
+    (result,) = execute([configuration], open_backend=partial(opened, handmade(host=cost)))
     result.trace.metadata["run"] = run_json(result)
     return result
 
@@ -83,6 +83,8 @@ def test_a_hybrid_recording_gives_back_the_hosts_costs():
     assert found.host.other_ns == pytest.approx(700, rel=0.15)  # and the pauses of the splits' calls
     again = simulate(found.host, gpu_layers=2, threads=4, strategy="saaas")
     assert again.seconds == pytest.approx(simulate(gpu_layers=2, threads=4, strategy="saaas").seconds, rel=0.02)
+    with_calls = execute([again.configuration], open_backend=partial(opened, found))[0]
+    assert with_calls.seconds == pytest.approx(again.seconds, rel=0.02)
     assert "4 threads" in found.source("host.bytes_per_ns.4")
 
 

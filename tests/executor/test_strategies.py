@@ -15,16 +15,16 @@ NOTHING = frozenset()
 
 
 def test_the_names_are_those_of_the_classes():
-    assert list(STRATEGIES) == ["sccc", "saaas", "aaas", "aaag", "aaeg", "aga", "ggg"]
     assert all(cls.__name__ == name.upper() for name, cls in STRATEGIES.items())
 
 
 def test_a_backend_without_guarantees_runs_only_what_waits():
+    assert [name for name, cls in STRATEGIES.items() if not cls.needs][:2] == ["sccc", "saaas"]
     for name, cls in STRATEGIES.items():
-        if name in ("sccc", "saaas"):
+        if not cls.needs:
             check_needs(cls(), "bare", NOTHING)
         else:
-            with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Choose one of sccc, saaas$"):
+            with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Choose one of sccc, saaas"):
                 check_needs(cls(), "bare", NOTHING)
 
 

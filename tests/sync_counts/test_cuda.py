@@ -1,4 +1,4 @@
-"""The counts of the CPU backend hold on a GPU, taken from CUPTI instead of the backend's own reports."""
+"""The counts of the CPU backend hold on a GPU: by CUPTI and the light recorder, not by the backend's own reports."""
 
 import json
 import subprocess
@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-from executor.configuration import Configuration
+from executor.configuration import Configuration, combinations
+from executor.light_pass import record_light
 from executor.models import MODELS
 from executor.strategies import STRATEGIES
 from executor.traced_pass import unrecorded_pass
 from tests.sync_counts.calls_of_splits import token
-from tests.sync_counts.test_cpu import budgeted, copies, recognised, spelled, syncs
-from tests.sync_counts.test_splits import PLACEMENTS, SPLITTING, gpus
+from tests.sync_counts.test_cpu import ADVANCING, KERNELS, budgeted, copies, recognised, spelled, syncs
+from tests.sync_counts.test_splits import LAUNCHES, PLACEMENTS, SPLITTING, cases, configured, gpus, splits_of
 from tracer import read
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -75,3 +76,28 @@ def test_splits(tmp_path, name, strategy):
     report = sync_report(trace, find_steps(trace))
     found = ["".join(calls["letter"]) for _, calls in report.calls.groupby("step")]
     assert found == [token(strategy, splits)] * 2 * TOKENS
+
+
+def test_light_eager_launches():
+    """All in one process under the light recorder."""
+    base = Configuration("cuda", tokens=TOKENS, repeats=2, warmup=2, launch="eager", fusion=False)
+    for result in record_light(combinations(base, STRATEGIES, ["sequential", "branches"])):
+        strategy, report = result.configuration.strategy, sync_report(result.trace, find_steps(result.trace))
+        counts = report.syncs_per_token, report.copies_per_token, report.launches_per_token
+        launches = KERNELS + (ADVANCING if strategy == "ggg" else 0)
+        assert (result.configuration.name, *counts) == (
+            result.configuration.name, syncs(strategy, 6), copies(strategy, 6), launches,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.gpu(2))])
+def test_light_splits(devices):
+    """Every placement, strategy and launch, all in one process under the light recorder."""
+    names = [n for n in PLACEMENTS if gpus(n) == devices and PLACEMENTS[n][0].get("model", "tiny") in MODELS]
+    rows = cases(LAUNCHES, names, "cuda")
+    chosen = [configured(n, "cuda", strategy=s, launch=launch, staging=staging) for n, s, launch, staging in rows]
+    for (name, strategy, _, staging), result in zip(rows, record_light(chosen), strict=True):
+        report = sync_report(result.trace, find_steps(result.trace))
+        found = ["".join(calls["letter"]) for _, calls in report.calls.groupby("step")]
+        steps = result.configuration.tokens * result.configuration.repeats
+        assert (name, found) == (name, [token(strategy, splits_of(result, name), staging)] * steps)

@@ -47,6 +47,13 @@ class Host:
         """An asynchronous copy."""
         self._on_device("memcpys", self._call("cudaMemcpyAsync_v3020")[2], 5, kind=kind, bytes=4)
 
+    def peer_copy(self, to: int) -> None:
+        """An asynchronous copy to another device, staged by the driver through the host; the next calls are there."""
+        correlation = self._call("cudaMemcpyPeerAsync_v4000")[2]
+        self._on_device("memcpys", correlation, 5, kind="DtoH", bytes=4)
+        self.device = to
+        self._on_device("memcpys", correlation, 9, kind="HtoD", bytes=4)
+
     def sync(self) -> None:
         """A stream synchronisation."""
         start, end, correlation = self._call("cudaStreamSynchronize_v3020")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from tracer import Trace
 from tracer.schema import MISSING
 
@@ -55,7 +57,9 @@ class Script:
         self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,
         name: str = "cudaMemcpyAsync_v3020",
     ) -> None:  # fmt: skip
-        correlation = self.call(name, *call)
+        self.copied(device, kind, self.call(name, *call), stream, size)
+
+    def copied(self, device: tuple[int, int], kind: str, correlation: int, stream: int = 7, size: int = 4) -> None:
         self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)
 
     def sync(
@@ -74,10 +78,12 @@ class Script:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}
         self.rows[table].append({**row, "device": 0, "context": 1, "process": PROCESS, **columns})
 
-    def range(self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "") -> None:
+    def range(
+        self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "", payload: float = np.nan
+    ) -> None:
         self.rows["nvtx"].append(
             {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop",
-             "domain": domain}
+             "domain": domain, "payload": payload}
         )  # fmt: skip
 
     @property

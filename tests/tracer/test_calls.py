@@ -87,6 +87,20 @@ def test_copies_and_syncs_know_their_stream() -> None:
     assert calls["kind"].tolist() == ["HtoD", "", ""]
 
 
+def test_a_copy_between_devices_is_none_to_the_host() -> None:
+    """Without peer access the driver stages it: one call, two copies. A batch may copy both ways by itself."""
+    script = Script()
+    for at, (name, kinds) in enumerate([
+        ("cudaMemcpyPeerAsync_v4000", ["DtoH", "HtoD"]), ("cudaMemcpyPeerAsync_v4000", ["DtoH"]),
+        ("cudaMemcpyAsync_v3020", ["DtoH", "HtoD"]), ("cudaMemcpyAsync_v3020", ["DtoH"]),
+        ("cudaMemcpyBatchAsync_v12080", ["DtoH", "HtoD"]),
+    ]):  # fmt: skip
+        correlation = script.call(name, 10 * at, 10 * at + 5)
+        for kind in kinds:
+            script.copied((10 * at + 5, 10 * at + 9), kind, correlation)
+    assert host_calls(script.trace)["kind"].tolist() == ["PtoP", "PtoP", "PtoP", "DtoH", "DtoH"]
+
+
 def test_the_last_before_a_time_is_of_the_same_thread() -> None:
     others = pd.DataFrame({"process": [1, 1, 1, 2], "thread": [7, 8, 7, 7], "start": [10, 15, 20, 30]})
     asking = pd.DataFrame({"process": [1, 1, 1, 1, 2, 3], "thread": [7, 7, 7, 8, 7, 7]})

@@ -91,6 +91,22 @@ def test_what_the_host_computes_as_a_device_is_cut_out_of_the_time_between_two_c
     assert sum(ns for *_, ns in pieces_of(script.trace)) == 1000
 
 
+def test_products_on_the_host_have_their_bytes_on_the_path() -> None:
+    """A part of a product has its share of the bytes; of attention they are unknown."""
+    script = Script()
+    for base in (0, 1000):
+        script.range("token", base, base + 900)
+        for text, begin, end, nbytes in (
+            ("mul_mat(a)", 50, 150, 2000), ("flash_attn_ext(b)", 200, 300, np.nan), ("mul_mat(c)", 350, 450, 3000)
+        ):  # fmt: skip
+            script.range(text, base + begin, base + end, domain=HOST_COMPUTE, payload=nbytes)
+        script.launch((base + 400, base + 410), (base + 415, base + 700))
+        script.sync(base + 420, base + 710)
+    shares = path_shares(path_of(script.trace)).set_index(["kind", "name"])["bytes_per_step"]
+    assert shares["host compute", "mul_mat"] == 2000 + 3000 / 2
+    assert shares.notna().sum() == 1
+
+
 def test_blocking_copies_are_on_the_path_with_their_device_time() -> None:
     one = [("launch", "memcpy HtoD", 25), ("device", "memcpy HtoD", 8), ("return", "cudaStreamSynchronize_v3020", 6)]
     assert pieces_of(recorded("sccc", inputs=1), step=3) == [

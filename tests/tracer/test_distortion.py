@@ -15,15 +15,12 @@ import tracer
 from tests.recordings import LLAMA, SAMPLES
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import (
-    CAUSE_ERROR,
-    LAUNCH_LEFT,
-    LEFT,
-    STRETCH,
     UNUSED_RATE,
     known,
     stretch_ns,
     untraced_causes,
 )
+from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
@@ -35,6 +32,8 @@ RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gap
 UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}
 """1 / rate - what the device is busy at graph level."""
 RATES = {"sccc": 748.7, "saaas": 759.5}
+H200 = fits_of("NVIDIA H200")
+LEFT = H200.remained.levels
 
 
 def causes(**us: float) -> dict[str, float]:
@@ -43,16 +42,16 @@ def causes(**us: float) -> dict[str, float]:
 
 def test_a_graph_launch_gives_first_then_copies_and_host_code_then_the_rest() -> None:
     recorded = causes(sync=40.0, copy=20.0, launch=30.0, host=20.0)
-    kept = 20.0 * LAUNCH_LEFT["graph"]
-    found = untraced_causes(recorded, 20.0, "graph", 90.0 + kept)
+    kept = 20.0 * H200.launch_left("graph")
+    found = untraced_causes(recorded, 20.0, H200.launch_left("graph"), 90.0 + kept)
     assert found == pytest.approx(causes(sync=40.0, copy=20.0, launch=10.0 + kept, host=20.0))
-    found = untraced_causes(recorded, 30.0, "none", 75.0)  # eager launches are calls like others
+    found = untraced_causes(recorded, 30.0, H200.launch_left("none"), 75.0)  # eager launches are calls like others
     assert found == pytest.approx(causes(sync=40.0, copy=10.0, launch=15.0, host=10.0))
-    assert untraced_causes(recorded, 0.0, "graph", 20.0) == pytest.approx(causes(sync=20.0))
+    assert untraced_causes(recorded, 0.0, H200.launch_left("graph"), 20.0) == pytest.approx(causes(sync=20.0))
 
 
 def test_where_more_is_left_than_recorded_all_causes_grow_alike() -> None:
-    assert untraced_causes(causes(sync=1.0, host=3.0), 0.0, "node", 8.0) == causes(sync=2.0, host=6.0)
+    assert untraced_causes(causes(sync=1.0, host=3.0), 0.0, H200.launch_left("node"), 8.0) == causes(sync=2.0, host=6.0)
 
 
 @given(
@@ -62,21 +61,22 @@ def test_where_more_is_left_than_recorded_all_causes_grow_alike() -> None:
 def test_corrected_causes_add_up_to_what_is_left(us: list[float], launch: float, share: float, level: str) -> None:
     recorded = dict(zip(CAUSES.values(), us, strict=True))
     total = sum(us) * share
-    found = untraced_causes(recorded, launch, level, total)
+    found = untraced_causes(recorded, launch, H200.launch_left(level), total)
     assert sum(found.values()) == pytest.approx(total, abs=1e-6 * max(sum(us), 1))
     assert all(-1e-6 <= found[name] <= recorded[name] * (1 + 1e-9) + 1e-6 for name in recorded)
 
 
 def test_graphs_are_stretched_by_kernel_and_by_length() -> None:
     kernels, busy = np.array([100, 0]), np.array([1_000_000, 0])
-    assert stretch_ns(kernels, busy).tolist() == [round(100 * STRETCH.per_kernel + 1e6 * STRETCH.share), 0]
-    low, high = (int(stretch_ns(kernels, busy, sign)[0]) for sign in (-1, 1))
-    assert high - low == pytest.approx(200 * STRETCH.error, abs=2)
+    added = round(100 * H200.stretch.per_kernel + 1e6 * H200.stretch.share)
+    assert stretch_ns(kernels, busy, H200.stretch).tolist() == [added, 0]
+    low, high = (int(stretch_ns(kernels, busy, H200.stretch, sign)[0]) for sign in (-1, 1))
+    assert high - low == pytest.approx(200 * H200.stretch.error, abs=2)
 
 
 def test_the_constants_are_those_that_the_benchmark_found() -> None:
     fitted = RESULT["stretch"]["constants"]
-    assert fitted == asdict(STRETCH)
+    assert fitted == asdict(H200.stretch)
     rows = {row["level"]: row for row in RESULT["left"] if row["by"] == "nsys"}
     for level in ("graph", "node", "none"):
         assert {k: v for k, v in rows[level].items() if k not in ("by", "level")} == asdict(LEFT[level])
@@ -97,7 +97,7 @@ def test_causes_of_our_loop_are_nearer_to_its_light_pass_than_their_shares() -> 
     rows = [row for row in RESULT["causes"] if row["level"] == "node" and row["gap_us"] > 10]
     assert len(rows) > 10
     assert all(row["corrected"] < row["proportional"] / 2 for row in rows if "ggg" not in row["run"])
-    assert max(row["corrected"] / row["gap_us"] for row in RESULT["causes"]) <= CAUSE_ERROR
+    assert max(row["corrected"] / row["gap_us"] for row in RESULT["causes"]) <= H200.causes.error
 
 
 @pytest.mark.parametrize("strategy", ["sccc", "saaas"])
@@ -126,9 +126,9 @@ def test_nothing_is_estimated_without_a_rate(tmp_path: Path) -> None:
 
 
 def test_what_is_known_is_of_the_recorder() -> None:
-    assert "at node level" in known("node", "cupti 13.0")
-    assert "by PyTorch's profiler" in known("node", "PyTorch profiler")
-    assert "unknown for recordings of this kind" in known("node", "roctracer")
+    assert "at node level" in known("node", "cupti 13.0", H200)
+    assert "by PyTorch's profiler" in known("node", "PyTorch profiler", H200)
+    assert "unknown for recordings of this kind" in known("node", "roctracer", H200)
 
 
 def test_a_light_pass_has_nothing_to_correct() -> None:

@@ -12,7 +12,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import Edit
-from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
@@ -58,6 +58,57 @@ def test_host_code_is_hidden_behind_the_launch() -> None:
     assert predicted(loop(kernel=50_000), LaunchFirst()).speedup.estimate == pytest.approx(1)
 
 
+@pytest.mark.parametrize("copies", [1, 3])
+def test_copies_of_known_inputs_delay_the_result_by_their_time_on_the_device(copies: int) -> None:
+    """Of 90 + 10 µs a copy, the host's code and the copies' calls are hidden; each takes the device 1 µs."""
+    found = predicted(loop(copies=copies, code=20_000, kernel=50_000), CopiesBehind())
+    assert found.speedup.estimate == pytest.approx((90 + 10 * copies) / (70 + copies), rel=0.001)
+    assert found.speedup.low is None
+    assert not [note for note in found.notes if "lacks" in note]
+
+
+def test_without_the_copies_on_the_device_it_is_said_that_their_time_is_missing() -> None:
+    trace = loop(copies=3, code=20_000, kernel=50_000)
+    trace.tables["memcpys"] = trace["memcpys"].iloc[:0]
+    found = predicted(trace, CopiesBehind())
+    assert found.speedup.estimate > 1.5
+    assert [note for note in found.notes if "lacks the copies' time" in note]
+
+
+def test_copies_that_block_or_do_not_exist_cannot_move() -> None:
+    for trace in (loop(), of_pageable(loop(copies=3))):
+        with pytest.raises(EmptyTraceError, match="asynchronous copy"):
+            predicted(trace, CopiesBehind())
+
+
+def of_pageable(trace: Trace) -> Trace:
+    copies = trace["memcpys"].copy()
+    copies["src_kind"] = copies["src_kind"].where(copies["kind"] != "HtoD", "pageable")
+    trace.tables["memcpys"] = copies
+    return trace
+
+
+def test_whether_a_margin_is_known_is_the_same_with_and_without_the_kernels_of_a_graph() -> None:
+    """The gap is mostly host code; holes in the graph, which is one activity or ten kernels, are longer than it."""
+    verdicts = set()
+    for nodes in (False, True):
+        script = Script()
+        for token in range(TOKENS):
+            at = 140_000 * token
+            if nodes:
+                kernels = [(at + 15_000 + 10_000 * k, at + 20_000 + 10_000 * k) for k in range(10)]
+                script.launch((at, at + 5_000), *kernels, api="cudaGraphLaunch_v10000")
+            else:
+                script.graph((at, at + 5_000), (at + 15_000, at + 110_000))
+            script.copy((at + 6_000, at + 7_000), (at + 110_000, at + 111_000), kind="DtoH")
+            script.sync(at + 8_000, at + 112_000)
+        trace = script.trace
+        trace.metadata["source"] = "host"
+        base = Base.of(Causality.of(trace), find_steps(trace))
+        verdicts.add((base.is_checked, base.report.gap_us["p50"]))
+    assert verdicts == {(False, 45.0)}
+
+
 def test_results_that_are_read_later_leave_the_device_busy() -> None:
     """Of 90 µs a step the device computes 50 and copies 2."""
     found = predicted(loop(code=20_000, kernel=50_000), ReadLater())
@@ -77,6 +128,7 @@ def test_the_commands_know_them(tmp_path: Path) -> None:
     for option, edit in (
         ("merge-copies", MergedCopies()),
         ("launch-first", LaunchFirst()),
+        ("copies-behind", CopiesBehind()),
         ("read-later", ReadLater()),
     ):
         assert labels[edit.label]["low"] is None

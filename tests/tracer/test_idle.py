@@ -14,7 +14,7 @@ from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
 from tracer.analysis.causes import CAUSES, PARTS
-from tracer.analysis.distortion import STRETCH
+from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.holes import PLACES, Holes, holes_of
 from tracer.analysis.idle import IdleReport
@@ -254,8 +254,9 @@ def test_what_node_level_tracing_adds_to_graphs_is_no_work() -> None:
     idle = report(engine(level="node"), rate=1e9 / 700).idle
     for sign in (-1, 0, 1):
         for row, left in zip(idle.steps.itertuples(), idle.untraced_ns(1e9 / 700, sign), strict=True):
-            per_kernel = STRETCH.per_kernel + sign * STRETCH.error
-            added = round(row.graph_kernels * per_kernel + row.graph_busy * STRETCH.share)
+            stretch = fits_of("").stretch
+            per_kernel = stretch.per_kernel + sign * stretch.error
+            added = round(row.graph_kernels * per_kernel + row.graph_busy * stretch.share)
             assert left == 700 - row.busy + min(max(added - row.between_kernels, 0), row.busy)
 
 

@@ -75,6 +75,14 @@ def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     assert found.kernels().reset_index().to_numpy().tolist() == [["b", 1.0, 1.75], ["c", 1.0, 1.25], ["a", 1.0, 0.5]]
 
 
+def test_a_kernel_that_starts_early_waits_for_the_one_before() -> None:
+    """Programmatic dependent launch: "b" starts within "a", and "c" ends before "b" does."""
+    light = light_pass(3)
+    found = place_kernels(light, find_steps(light), node_pass(3, ((0, 4000), (1000, 8000), (2000, 7000))))
+    assert found is not None
+    assert found.kernels()["us"].to_dict() == {"a": 2.0, "b": 2.0, "c": 0.0}
+
+
 def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     """A light recording has kernels of its own, of eager launches: here the warm-up, long before the first step."""
     light = light_pass(3)

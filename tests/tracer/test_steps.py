@@ -169,10 +169,24 @@ def one_thread_for_two_devices() -> Known:
     return known(host.script, host)
 
 
+def layers_on_two_devices() -> Known:
+    """The first layers on one device, the others on the next, without peer access."""
+    host = Host(Script())
+    for _ in range(TOKENS):
+        host.step()
+        host.device = 0
+        host.copy()
+        host.graph(1)
+        host.peer_copy(to=1)
+        host.graph(2)
+        host.fetch()
+    return known(host.script, host)
+
+
 ENGINES: list[Callable[[], Known]] = [
     one_graph, three_graphs, a_graph_per_buffer, eager, eager_without_waits, graphs_without_waits,
     prompt_in_micro_batches, prompts_between_tokens, a_thread_per_device, one_launches_and_one_waits,
-    one_thread_for_two_devices,
+    one_thread_for_two_devices, layers_on_two_devices,
 ]  # fmt: skip
 
 

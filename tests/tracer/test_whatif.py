@@ -13,26 +13,28 @@ from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, SYNC, Machine, r
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.distortion import LAUNCH_LEFT, STRETCH
+from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
     Edit,
     ScaleHost,
+    ScaleHostCompute,
     ScaleKernels,
     Strategy,
     SyncLatency,
     WithoutSyncs,
 )
-from tracer.analysis.whatif.margin import FEWER_CALLS
+from tracer.analysis.whatif.host_edits import LaunchFirst
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.one_graph import GRAPH_LAUNCH_NS, GRAPH_NODE_NS, OneGraph
+from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
 from tracer.schema import HOST_COMPUTE
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
+FITS = fits_of("NVIDIA H200")
 
 
 def light(trace: Trace) -> Trace:
@@ -65,7 +67,7 @@ def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     assert found.before.period_us * 1e3 == period_ns(recorded("sccc"))
     assert found.speedup.estimate == pytest.approx(period_ns(recorded("sccc")) / period_ns(recorded(strategy)))
     assert found.of_steps.low == found.of_steps.estimate == found.of_steps.high  # every step is like the others
-    half = FEWER_CALLS[False].half_width(found.speedup.estimate)
+    half = FITS.margins.half_width(FITS.margins.fewer_calls, found.speedup.estimate)
     low, high = (found.speedup.estimate * np.exp(sign * half) for sign in (-1, 1))
     assert found.speedup.bounds == pytest.approx((low, high))
 
@@ -277,7 +279,7 @@ def test_idle_at_a_rate_is_what_the_device_leaves() -> None:
     """Of the step without the profiler, and of the one that is predicted."""
     base = period_ns(recorded("sccc"))
     found = predicted(recorded("sccc"), Strategy("aaag"), untraced=1e9 / (base - 100))
-    stretch = STRETCH.per_kernel + STRETCH.share * KERNEL  # its graph has one kernel
+    stretch = FITS.stretch.per_kernel + FITS.stretch.share * KERNEL  # its graph has one kernel
     assert found.corrected.idle_us["p50"] * 1e3 == pytest.approx(base - 100 - KERNEL + stretch, abs=1)
     assert found.predicted.idle_us["p50"] * 1e3 == pytest.approx(
         found.predicted.period_us * 1e3 - KERNEL + stretch, abs=20
@@ -293,7 +295,7 @@ def test_launches_of_graphs_lose_their_records_first() -> None:
     assert 0 < found.assumed.graph_launch < 1
     more = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
     assert more.assumed.host < 1
-    assert more.assumed.graph_launch == LAUNCH_LEFT["node"]
+    assert more.assumed.graph_launch == FITS.launch_left("node")
     slower = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
     assert slower.assumed.host > 1
     assert slower.corrected.period_us * 1e3 == pytest.approx(period_ns(trace) + 50, abs=12)
@@ -439,6 +441,23 @@ def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
     assert found.predicted.period_us * 1e3 > 3 * COMPUTED
 
 
+@pytest.mark.parametrize("factor", [0, 0.5, 2])
+def test_what_the_host_computes_is_scaled_exactly(factor: float) -> None:
+    recording = hybrid("sccc")
+    goal = step_ns(recording) + 3 * COMPUTED * (factor - 1)
+    assert predicted(recording, ScaleHostCompute(factor)).predicted.period_us * 1e3 == pytest.approx(goal)
+    both = predicted(recording, ScaleHost(0), ScaleHostCompute(factor)).predicted.period_us * 1e3
+    pauses = step_ns(recording) - predicted(recording, ScaleHost(0)).predicted.period_us * 1e3
+    assert both == pytest.approx(goal - pauses)
+    with pytest.raises(UsageError, match="the host computes no products"):
+        predicted(recorded("sccc"), ScaleHostCompute(factor))
+
+
+def test_a_launch_needs_what_the_host_computes_before_it() -> None:
+    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 1: host'\)"):
+        predicted(hybrid("sccc"), LaunchFirst())
+
+
 def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
     """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
     trace = eager()
@@ -483,7 +502,7 @@ def eager(kernels: int = 30) -> Trace:
 def test_eager_launches_become_one_graph() -> None:
     trace = eager()
     found = predicted(trace, OneGraph())
-    change = GRAPH_LAUNCH_NS + 30 * GRAPH_NODE_NS - 20  # of the call that stays; behind it the kernels queue
+    change = FITS.graph.launch_ns + 30 * FITS.graph.node_ns - 20  # of the call that stays; behind it the kernels queue
     queued = 29 * (5 + 18) + 5  # no kernel was queued behind another: how close they could be is not known
     before = trace["kernels"]["end"].to_numpy()[59] - trace["kernels"]["start"].to_numpy()[30]
     assert (found.predicted.period_us - found.before.period_us) * 1e3 == pytest.approx(change + queued - before, abs=5)

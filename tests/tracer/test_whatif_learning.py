@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from tests.recordings import SAMPLES
-from tracer.analysis.whatif.learning import H200, Pair, learned
+from tracer.analysis.fits import fits_of
+from tracer.analysis.whatif.learning import Pair, fitted, learned
 from tracer.analysis.whatif.overlap import Overlap, StepKernels, assign
 from tracer.errors import UsageError
 from tracer.stream_pairs import find_pairs, learn_from, work_of
 
 ONE, SEVERAL = ("llama-1.1b-aaag-sequential-cuda", "llama-1.1b-aaag-branches-cuda")
+H200 = fitted("NVIDIA H200")
 TRUE = Overlap(edge_ns=100, prologue_ns=240, latency_ns=1000)
 
 
@@ -31,7 +33,7 @@ def kernels_at_random(random: np.random.Generator, layers: int) -> StepKernels:
     gap = random.uniform(-3500, 500, count)
     moving = time * random.uniform(0.1, 0.9, count)
     processors, resident = random.uniform(0.1, 1, count), random.uniform(0.05, 0.7, count)
-    return StepKernels(time, gap, moving, processors, resident, tuple(needs))
+    return StepKernels(time, gap, moving, processors, resident, tuple(needs), fits_of("").room)
 
 
 def pairs_of(overlap: Overlap, count: int = 20, noise: float = 0.0, layers: int = 4) -> list[Pair]:
@@ -47,7 +49,7 @@ def pairs_of(overlap: Overlap, count: int = 20, noise: float = 0.0, layers: int 
 
 @pytest.mark.parametrize("overlap", [TRUE, Overlap(80, 300, 800)])
 def test_the_numbers_that_made_the_pairs_are_learned(overlap: Overlap) -> None:
-    found = learned(pairs_of(overlap, 60))
+    found = learned(pairs_of(overlap, 60), "NVIDIA H200")
     assert found.overlap.latency_ns == pytest.approx(overlap.latency_ns, rel=0.1)
     edges, theirs = (o.edge_ns + o.prologue_ns for o in (found.overlap, overlap))  # most kernels have both at once
     assert edges == pytest.approx(theirs, rel=0.1)
@@ -57,7 +59,7 @@ def test_the_numbers_that_made_the_pairs_are_learned(overlap: Overlap) -> None:
 
 def test_one_pair_leaves_the_numbers_near_their_defaults() -> None:
     (pair,) = pairs_of(TRUE, 1)
-    found = learned([pair])
+    found = learned([pair], "NVIDIA H200")
     assert abs(pair.error(found.overlap)) < abs(pair.error(H200.overlap))
     ratios = np.array(astuple(found.overlap)) / np.array(astuple(H200.overlap))
     assert (ratios > 0.5).all()
@@ -67,14 +69,14 @@ def test_one_pair_leaves_the_numbers_near_their_defaults() -> None:
 
 
 def test_no_pair_teaches_nothing() -> None:
-    assert learned([]) is H200
+    assert learned([], "NVIDIA H200") == H200
     assert H200.note.startswith("as on an H200: an edge between streams costs 0.05 µs")
 
 
 def test_the_error_is_that_of_pairs_left_out() -> None:
     pairs = pairs_of(TRUE, 20, noise=0.02, layers=2)
-    left_out = [pair.error(learned(pairs[:i] + pairs[i + 1 :]).overlap) for i, pair in enumerate(pairs)]
-    assert learned(pairs).error == pytest.approx(np.abs(left_out).max(), rel=0.2)
+    left_out = [pair.error(learned(pairs[:i] + pairs[i + 1 :], "NVIDIA H200").overlap) for i, pair in enumerate(pairs)]
+    assert learned(pairs, "NVIDIA H200").error == pytest.approx(np.abs(left_out).max(), rel=0.2)
 
 
 def copied(run: str, target: Path, **different: object) -> None:

@@ -9,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.thorough import examples
-from tracer.analysis.whatif.overlap import _CROWDED, Kernel, Overlap, StepKernels, assign, simulate
+from tracer.analysis.fits import Overlap, fits_of
+from tracer.analysis.whatif.overlap import Kernel, StepKernels, assign, simulate
 from tracer.analysis.whatif.recorded_step import RecordedStep, held_blocks
 from tracer.errors import UsageError
 from tracer.graph_json import Leaf, Node, RunGraph
 
+FITS = fits_of("NVIDIA H200")
+
 
 def makespan(kernels: list[Kernel], streams: list[int]) -> float:
-    return float(simulate(kernels, streams)[1].max())
+    return float(simulate(kernels, streams, FITS.room.crowded)[1].max())
 
 
 def graph_of(*nodes: Node, leaves: tuple[Leaf, ...] = (), streams: int = 1) -> RunGraph:
@@ -41,7 +44,7 @@ def test_kernels_together_share_the_device() -> None:
 def test_when_each_kernel_starts_and_ends() -> None:
     """The first is read by one on its stream and one on another, which the last waits for."""
     kernels = [Kernel(10, 90, 0.5, 5, ()), Kernel(10, 20, 0.5, 5, (0,)), Kernel(10, 40, 0.5, 5, (0,))]
-    start, end = simulate([*kernels, Kernel(0, 10, 1, 7, (1, 2))], [0, 0, 1, 0])
+    start, end = simulate([*kernels, Kernel(0, 10, 1, 7, (1, 2))], [0, 0, 1, 0], FITS.room.crowded)
     assert start == pytest.approx([0, 100, 105, 162])
     assert end == pytest.approx([100, 130, 155, 172])
 
@@ -57,15 +60,15 @@ def test_a_kernel_waits_for_room() -> None:
     assert makespan([big, small], [0, 1]) == pytest.approx(100)
     assert makespan([small] * 3, [0, 1, 2]) == pytest.approx(200)
     assert makespan([kernel(0.4)] * 4, [0, 1, 2, 3]) == pytest.approx(100)
-    start, _ = simulate([big, big, small], [0, 1, 2])
+    start, _ = simulate([big, big, small], [0, 1, 2], FITS.room.crowded)
     assert start == pytest.approx([0, 100, 0])
 
 
 def test_who_waits_for_another_stream_is_not_early_on_its_own_either() -> None:
     kernels = [Kernel(10, 0, 1, 0, ()), Kernel(90, 0, 1, 0, ()), Kernel(10, 0, 1, 7, (0, 1), 5)]
-    start, end = simulate(kernels, [1, 0, 0])
+    start, end = simulate(kernels, [1, 0, 0], FITS.room.crowded)
     assert start == pytest.approx([0, 0, 95])
-    assert simulate(kernels, [0, 0, 0])[0] == pytest.approx([0, 10, 100])
+    assert simulate(kernels, [0, 0, 0], FITS.room.crowded)[0] == pytest.approx([0, 10, 100])
     assert end.max() == pytest.approx(105)
 
 
@@ -76,7 +79,7 @@ def test_how_many_blocks_a_multiprocessor_holds() -> None:
          (1024, 1, 1, 255, 0, 0), (1024, 1, 1, -1, 0, 0), (96, 1, 1, 40, 40_000, 8_000)],
         columns=["block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared"],
     )  # fmt: skip
-    assert held_blocks(kernels).tolist() == [2, 1, 32, 2, 1, 2, 4]
+    assert held_blocks(kernels, FITS.multiprocessor).tolist() == [2, 1, 32, 2, 1, 2, 4]
 
 
 def test_branches_get_streams_and_joins_give_them_back() -> None:
@@ -93,14 +96,14 @@ def test_what_is_lost_behind_an_edge_is_what_was_early() -> None:
     """By 0, 300 and 900 ns early, and one that began 200 ns and one that began 2 µs after its predecessor's end."""
     gap = np.array([0.0, -300, -900, 200, 2000])
     ones = np.ones(5)
-    step = StepKernels(ones * 100, gap, ones, ones, ones, ((),) * 5)
+    step = StepKernels(ones * 100, gap, ones, ones, ones, ((),) * 5, FITS.room)
     late = [kernel.late_ns for kernel in step.under(Overlap(edge_ns=500, prologue_ns=600, latency_ns=40))]
     assert late == [500, 800, 1100, 300, 0]
 
 
 def recorded(times: list[float], blocks: list[int], bandwidth: int = 10**9) -> RecordedStep:
     frame = pd.DataFrame({"time": times, "gap": 0.0, "blocks": blocks, "resident": 0.0, "kernel": range(len(times))})
-    return RecordedStep(frame, frame, 100, bandwidth)
+    return RecordedStep(frame, frame, 100, bandwidth, FITS)
 
 
 def test_bytes_are_those_of_the_rows_and_experts_that_are_used() -> None:
@@ -153,7 +156,7 @@ def test_more_streams_without_costs_are_never_slower_than_one(kernels: list[Kern
 @examples(50)
 def test_order_is_kept_and_the_device_does_no_more_than_it_can(kernels: list[Kernel], most: int) -> None:
     streams = assign(tuple(kernel.after for kernel in kernels), most)
-    start, end = simulate(kernels, streams)
+    start, end = simulate(kernels, streams, FITS.room.crowded)
     latest: dict[int, float] = {}
     for i, kernel in enumerate(kernels):
         assert end[i] - start[i] >= kernel.latency_ns + kernel.work_ns - 1e-2
@@ -164,5 +167,5 @@ def test_order_is_kept_and_the_device_does_no_more_than_it_can(kernels: list[Ker
             assert start[i] >= latest[streams[i]] + kernel.early_ns * others - 1e-6
         latest[streams[i]] = end[i]
         beside = [k.room for k, s, e in zip(kernels, start, end, strict=True) if s <= start[i] < e - 1e-2]
-        assert len(beside) < 2 or sum(beside) <= _CROWDED + 1e-9
+        assert len(beside) < 2 or sum(beside) <= FITS.room.crowded + 1e-9
     assert end.max() >= sum(kernel.work_ns * kernel.demand for kernel in kernels) - 1e-1

@@ -36,7 +36,7 @@ FORK = graph_of(
     Node("c", "mul", (8,), "float32", 32, 0, (0,)),
     Node("d", "add", (8,), "float32", 32, 0, (1, 2)),
 )
-EXACT = Learned(Overlap(edge_ns=100, prologue_ns=0, latency_ns=0), 0.0, 20)
+EXACT = Learned(Overlap(edge_ns=100, prologue_ns=0, latency_ns=0), 0.0, 20, "exact")
 
 
 def run(every_kernel: bool, warmup: bool = False) -> Trace:

@@ -18,7 +18,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
-from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.one_graph import OneGraph
@@ -57,6 +57,7 @@ _STAGED: Final = (
     "the pinned buffer is written again only after the copy has finished",
 )
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
+_EARLY: Final = ("the copied inputs are known a step before, and do not depend on its result", _COPIES[0])
 _SAMPLED: Final = (
     "the device chooses the token and the next step starts from it",
     "the host decides the next step before it has the result (stop conditions may take effect a step later)",
@@ -221,6 +222,7 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     yield _Candidate((IntoGraph(),), _AS_GRAPH, "--eager-into-graph")
     yield _Candidate((MergedCopies(),), _STAGED, "--merge-copies")
     yield _Candidate((LaunchFirst(),), _LATER, "--launch-first")
+    yield _Candidate((CopiesBehind(),), _EARLY, "--copies-behind")
     yield _Candidate((ReadLater(),), _SAMPLED, "--read-later")
 
 

@@ -87,7 +87,9 @@ _NAMES: Final = {
 LETTERS: Final[Mapping[str, str]] = {name: letter for letter, names in _NAMES.items() for name in names.split()}
 """Name -> its letter."""
 
-_SUFFIXES: Final = re.compile(r"(?<=.)(_v\d+|_ptsz|_ptds|_spt)+$")
+SUFFIX: Final = r"(?:_v\d+|_ptsz|_ptds|_spt)"
+"""The expression for one suffix of a call's name: its version, and the per-thread default streams of CUDA and HIP."""
+_SUFFIXES: Final = re.compile(rf"(?<=.){SUFFIX}+$")
 _TELLING: Final = re.compile(r"aunch|emcpy|ynchronize")
 _ON_GRAPHS: Final = re.compile(r"(cuda|cu|hip|hipDrv)Graph(?!Launch)\w+")
 

@@ -107,8 +107,8 @@ def host_calls(trace: Trace) -> pd.DataFrame:
 
     Returns:
         Columns start end process thread correlation name letter (of `s a c k g e w`), stream (that it copies on or
-        waits for; MISSING if the trace does not say), kind (of the copy; "" for other calls), sorted by (process,
-        thread, start).
+        waits for; MISSING if the trace does not say), kind (of the copy; "" for other calls; PtoP for copies between
+        devices, also those that the driver stages through the host), sorted by (process, thread, start).
     """
     api = trace["api"]
     found = letters_of(api["name"])
@@ -127,7 +127,21 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     for column, missing in (("stream", MISSING), ("kind", "")):
         values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
         calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
+    calls.loc[_between_devices(trace, calls), "kind"] = "PtoP"
     return pd.DataFrame(calls)
+
+
+def _between_devices(trace: Trace, calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which calls copy from one device to another, by their name, or since one copy goes to the host and from there to
+    a device: without peer access the driver does that (CUDA Driver API, cuMemcpyPeerAsync)."""
+    of_name = calls["name"].astype("category")
+    names = of_name.cat.categories.astype(str)
+    by_name = names.str.contains("Peer", regex=False)[of_name.cat.codes]
+    copies = trace["memcpys"]
+    both = np.ones(len(calls), bool)
+    for kind in ("DtoH", "HtoD"):
+        both &= match_rows(copies[copies["kind"] == kind], calls) >= 0
+    return np.asarray(by_name | (both & ~names.str.contains("Batch", regex=False)[of_name.cat.codes]))
 
 
 def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:

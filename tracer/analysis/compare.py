@@ -36,8 +36,8 @@ from tracer.analysis.compare_kernels import compare_kernels, no_kernels
 from tracer.analysis.compare_run import Basis as Basis
 from tracer.analysis.compare_run import Run as Run
 from tracer.analysis.compare_run import best_basis as best_basis
-from tracer.analysis.distortion import CAUSE_ERROR
 from tracer.analysis.estimates import means, medians, needed, welch
+from tracer.analysis.fits import fits_of
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import Unit
 from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
@@ -254,7 +254,7 @@ def _gap_error(base: Run, other: Run, cause: str) -> float:
         share = mean[-1] / mean[0] if mean[0] > 0 else 0.0
         parts.append(share * float(np.mean([r.gap_error for r in run.recordings])))
         if cause != "gap" and any(r.corrected for r in run.recordings):
-            parts.append(CAUSE_ERROR * mean[0])
+            parts.append(fits_of(run.recordings[0].conditions.get("gpu", "")).causes.error * mean[0])
     return hypot(*parts)
 
 

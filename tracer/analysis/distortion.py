@@ -2,73 +2,29 @@
 
 The share of the recorded idle time that is due to the profiler varies more between programs than a model fitted to some
 of them can predict for the others: in llama.cpp it comes from the CUDA calls, in vLLM from Python code that runs slower
-next to the profiler's threads. So nothing is estimated from a recording alone (`LEFT` is what was observed). With the
-program's own rate, the idle time is exact: what that rate leaves beside the device's work. Two things must be known in
-addition:
+next to the profiler's threads. So nothing is estimated from a recording alone (`fits.Remained` is what was observed).
+With the program's own rate, the idle time is exact: what that rate leaves beside the device's work. Two things must be
+known in addition:
 
 - Node-level tracing stretches CUDA graphs. Between two kernels it adds a time that hardly depends on the program, and
   it lengthens the kernels themselves a little (`stretch_ns`).
 - Of the causes of the idle time, graph launches contain most of the overhead: the profiler prepares a record per graph
-  or per node (`LAUNCH_LEFT`). Copies and plain host code contain the rest; waits hardly grow (`untraced_causes`).
+  or per node (`fits.CausesLeft`). Copies and plain host code contain the rest; waits hardly grow (`untraced_causes`).
 
 Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`), pairs of a recording by nsys or PyTorch's profiler
-and the same program without it, on H200s; the causes from passes of this project's own loop.
+and the same program without it, on H200s; the causes from passes of this project's own loop. The constants are in
+`fits.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass(frozen=True)
-class Left:
-    """The share of the recorded idle time that remained without the profiler.
-
-    Attributes:
-        least, most: over all runs without one.
-        recordings: the number of recordings.
-        programs: the number of programs.
-    """
-
-    least: float
-    most: float
-    recordings: int
-    programs: int
-
-
-LEFT: Final = {
-    "graph": Left(0.05, 1.73, 23, 4),
-    "node": Left(0.06, 0.92, 23, 5),
-    "none": Left(0.4, 0.69, 3, 3),
-    "PyTorch": Left(0.18, 1.91, 5, 2),
-}
-"""Level of nsys's tracing ("none": no CUDA graphs), or PyTorch's profiler -> the share of idle time that remained. Runs
-of one program vary too, so for some recordings it is more than all of it."""
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """What node-level tracing adds to the CUDA graphs of a step, ns: per kernel, and per ns of kernels.
-
-    Attributes:
-        per_kernel, share: of the fitted line.
-        error: per kernel, for 95 % of programs that were not used for the fit.
-        union: the smallest ratio between the union of the kernels' times and their sum. Kernels that start early or
-            run on several streams overlap; with more overlap than this, the stretch may be hidden.
-    """
-
-    per_kernel: float
-    share: float
-    error: float
-    union: float
-
-
-STRETCH: Final = Stretch(93.7, 0.00618, 62.8, 0.77)
+from tracer.analysis.fits import Fits, Stretch
 
 RATES: Final = (1e-3, 1e9)
 """The lowest and highest steps per second that a user may give."""
@@ -78,28 +34,24 @@ UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes not
 _MOST_PERIOD: Final = 1.5  # untraced / recorded; a profiler makes nothing faster, but runs differ
 _LIKE_NSYS: Final = ("nsys", "cupti")  # both record through CUPTI
 
-LAUNCH_LEFT: Final = {"graph": 0.21, "node": 0.04}
-"""Level of tracing -> the share of a graph launch (call and latency) that remains without it."""
 
-
-CAUSE_ERROR: Final = 0.27
-"""The error of `untraced_causes` relative to their sum: the largest for any cause of this project's own loop."""
-
-
-def stretch_ns(kernels: NDArray[np.int64], busy: NDArray[np.int64], sign: int = 0) -> NDArray[np.int64]:
+def stretch_ns(
+    kernels: NDArray[np.int64], busy: NDArray[np.int64], stretch: Stretch, sign: int = 0
+) -> NDArray[np.int64]:
     """How much longer node-level tracing makes the CUDA graphs of each step, ns.
 
     Args:
         kernels: the number of kernels in the step's graphs.
         busy: their total time, ns.
+        stretch: the constants for the GPU.
         sign: -1 and 1 for the lower and upper bound of 95 % of programs.
     """
-    per_kernel = max(STRETCH.per_kernel + sign * STRETCH.error, 0.0)
-    return np.asarray(np.rint(per_kernel * kernels + STRETCH.share * busy), dtype=np.int64)
+    per_kernel = max(stretch.per_kernel + sign * stretch.error, 0.0)
+    return np.asarray(np.rint(per_kernel * kernels + stretch.share * busy), dtype=np.int64)
 
 
 def untraced_causes(
-    causes_us: Mapping[str, float], graph_launch_us: float, level: str, total_us: float
+    causes_us: Mapping[str, float], graph_launch_us: float, launch_left: float, total_us: float
 ) -> dict[str, float]:
     """The causes of an idle time without tracing, µs, which add up to what remains of it.
 
@@ -109,14 +61,14 @@ def untraced_causes(
     Args:
         causes_us: the names of `causes.CAUSES` -> recorded, µs.
         graph_launch_us: the part of launch that belongs to graphs, µs.
-        level: of tracing.
+        launch_left: the share of a graph launch that remains without tracing, see `fits.CausesLeft`.
         total_us: the sum without tracing.
     """
     left = dict(causes_us)
     recorded = sum(left.values())
     if total_us >= recorded:
         return _scaled(left, list(left), total_us - recorded)
-    traced = min(graph_launch_us, left["launch"]) * (1 - LAUNCH_LEFT.get(level, 1.0))
+    traced = min(graph_launch_us, left["launch"]) * (1 - launch_left)
     left["launch"] -= min(traced, recorded - total_us)
     left = _scaled(left, ["launch", "copy", "host"], total_us - sum(left.values()))
     return _scaled(left, list(left), total_us - sum(left.values()))
@@ -140,7 +92,7 @@ def of_another_run(period_us: float, steps_per_s: float) -> str | None:
     )
 
 
-def known(level: str, source: str) -> str:
+def known(level: str, source: str, fits: Fits) -> str:
     """What is known about recordings of that level by that recorder (`metadata["source"]`), in words."""
     warning = "recorded under a profiler, which lengthens the idle time"
     kinds = {"graph": "at graph level", "node": "at node level", "none": "without CUDA graphs"}
@@ -148,8 +100,8 @@ def known(level: str, source: str) -> str:
         level = "PyTorch"
     elif not source.startswith(_LIKE_NSYS):
         return f"{warning}; by how much is unknown for recordings of this kind"
-    seen, how = LEFT[level], kinds.get(level, "by PyTorch's profiler")
+    seen, how = fits.remained.levels[level], kinds.get(level, "by PyTorch's profiler")
     return (
         f"{warning}: of {seen.recordings} recordings of {seen.programs} programs {how}, {seen.least:.0%} to "
-        f"{seen.most:.0%} of it remained without the profiler"
+        f"{seen.most:.0%} of it remained without the profiler{f'; {fits.caution}' if fits.caution else ''}"
     )

@@ -19,6 +19,7 @@ from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
+from tracer.analysis.fits import Fits, fits_for, fits_of
 from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import all_compute, of_steps, step_spans
@@ -81,6 +82,11 @@ class GapReport:
     refused: str | None
     warning: str | None
 
+    @property
+    def fits(self) -> Fits:
+        """The constants for the recording's GPU."""
+        return fits_of(self.idle.gpu)
+
     def at(self, untraced_steps_per_s: float | None) -> GapReport:
         """The report at another untraced rate; None removes the rate. An untraced recording needs none."""
         if self.warning is None:
@@ -101,7 +107,7 @@ class GapReport:
             untraced_gap_us=by_rate.gap_us if by_rate else None,
             estimated=by_rate.interval if by_rate else None,
             refused=refused,
-            warning=_warning(unknown, left, by_rate, self.graph_trace, self.source),
+            warning=_warning(unknown, left, by_rate, self.graph_trace, self.source, self.fits),
         )
 
     def corrected(self) -> GapReport:
@@ -128,7 +134,8 @@ class GapReport:
         launch_us = float(
             (self.table[["launch_call", "launch_latency"]].sum(axis=1) * self.table["graph_launch"]).mean()
         )
-        causes = untraced_causes(self.causes_us, launch_us / 1e3, self.graph_trace, self.untraced_gap_us["mean"])
+        launch_left = self.fits.launch_left(self.graph_trace)
+        causes = untraced_causes(self.causes_us, launch_us / 1e3, launch_left, self.untraced_gap_us["mean"])
         parts = {
             cause: {part: us * (causes[cause] / self.causes_us[cause] if us else 0.0) for part, us in inner.items()}
             for cause, inner in self.parts_us.items()
@@ -186,7 +193,7 @@ def gap_report(
         untraced_gap_us=None,
         estimated=None,
         refused=None,
-        warning=None if is_light else _warning(GIVE_RATE, None, None, level, source),
+        warning=None if is_light else _warning(GIVE_RATE, None, None, level, source, fits_for(trace)),
     )
     return recorded.at(untraced_tokens_per_s)
 
@@ -269,7 +276,9 @@ class _Told:
         return cls(statistics, Interval(statistics["p50"], low, high), (least, most))
 
 
-def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None, level: str, source: str) -> str:
+def _warning(
+    unknown: str, left: dict[str, float] | None, by_rate: _Told | None, level: str, source: str, fits: Fits
+) -> str:  # fmt: skip
     """The caveats for the recording, and the gap without tracing, or why that is unknown."""
     if left is None or by_rate is None:
         remedy = unknown
@@ -280,4 +289,4 @@ def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None,
             f"without it {left['p50']:,.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
             f"{by_rate.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
         )
-    return f"{known_of(level, source)}; {remedy}"
+    return f"{known_of(level, source, fits)}; {remedy}"

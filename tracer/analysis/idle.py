@@ -21,7 +21,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
-from tracer.analysis.distortion import STRETCH, stretch_ns
+from tracer.analysis.distortion import stretch_ns
+from tracer.analysis.fits import fits_of, gpu_of
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
@@ -54,6 +55,7 @@ class IdleReport:
         parts: what the device waits for in all of them, ns: a row per place, columns as in `causes.PARTS`; they add up
             to the idle time there.
         threads: the threads for which the host waits in them, see `waited_for.waited_table`.
+        gpu: the names of the devices, which choose the constants of the stretch.
     """
 
     steps: pd.DataFrame
@@ -61,6 +63,7 @@ class IdleReport:
     table: pd.DataFrame
     parts: pd.DataFrame
     threads: pd.DataFrame
+    gpu: str = ""
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -143,14 +146,15 @@ class IdleReport:
 
     def _stretch(self, sign: int) -> NDArray[np.int64]:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
-        found = stretch_ns(self.steps["graph_kernels"].to_numpy(), self.steps["graph_busy"].to_numpy(), sign)
+        kernels, busy = (self.steps[name].to_numpy() for name in ("graph_kernels", "graph_busy"))
+        found = stretch_ns(kernels, busy, fits_of(self.gpu).stretch, sign)
         return found if sign > 0 else np.where(self._hides, 0, found)
 
     @property
     def _hides(self) -> NDArray[np.bool_]:
         """Whether kernels of each step's graphs overlap more than in any measurement of the stretch. It may then be
         hidden, partly or entirely."""
-        return np.asarray(self.steps["graph_union"] < STRETCH.union * self.steps["graph_busy"])
+        return np.asarray(self.steps["graph_union"] < fits_of(self.gpu).stretch.union * self.steps["graph_busy"])
 
     @property
     def hides_stretch(self) -> bool:
@@ -213,7 +217,7 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     by_next = _by_next(pieces, parts, max(len(per_step), 1))
-    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads)
+    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads, gpu_of(trace))
 
 
 def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:

@@ -57,9 +57,16 @@ class PlacedKernels:
     rows: pd.DataFrame
 
     def kernels(self) -> pd.DataFrame:
-        """The placed kernels by name (the index), per step: calls and us, the longest first."""
-        kernels = self.rows
-        length = ((kernels["end"] - kernels["start"]) / 1e3).groupby(kernels["short_name"].astype(str))
+        """The placed kernels by name (the index), per step: calls and us, the longest first.
+
+        A kernel that starts before the previous one on its stream ends (programmatic dependent launch) waits for that
+        end; its time is what follows it.
+        """
+        kernels = self.rows.sort_values(["start", "end"], kind="stable")
+        ended = kernels.groupby(_STREAM, sort=False)["end"].cummax()
+        before = ended.groupby([kernels[c] for c in _STREAM], sort=False).shift(fill_value=0)
+        own = (kernels["end"] - np.maximum(kernels["start"], before)).clip(lower=0)
+        length = (own / 1e3).groupby(kernels["short_name"].astype(str))
         found = pd.DataFrame({"calls": length.size(), "us": length.sum()}) / max(self.steps, 1)
         return found.sort_values("us", ascending=False, kind="stable")
 

@@ -7,7 +7,7 @@ import numpy as np
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
-from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.strategies import LADDER
@@ -58,6 +58,8 @@ def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
             return "medium: the launches move into the capture"
         case MergedCopies():
             return "small: inputs share a buffer"
+        case CopiesBehind():
+            return "medium: known inputs are copied a step earlier"
         case LaunchFirst():
             return "medium: code of the host is reordered, or moves to another thread"
     return "medium: the graph is captured with several streams"

@@ -8,7 +8,6 @@ from typing import Final
 
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, POLL, SYNC, WAIT
 
-STRATEGIES: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
 MIXED: Final = "mixed"
 NONE: Final = "none"
 WITHOUT_COPIES: Final = ("ggg", NONE)

@@ -1,24 +1,28 @@
-"""The supported engines, one small file each. To add an engine, add its file and list it here.
+"""The supported engines, one small file each: every `Engine` in a file of this folder is one.
 
 Other distributions add theirs through the entry-point group `intertoken.engines`.
 """
 
+from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Final
 
 from tracer.engines.engine import Engine
-from tracer.engines.llama_cpp import LLAMA_CPP
-from tracer.engines.ours import OURS, USUAL
-from tracer.engines.sglang import SGLANG
-from tracer.engines.tensorrt_llm import TENSORRT_LLM
-from tracer.engines.torch import OPTIMIZER, TORCH
-from tracer.engines.vllm import VLLM
-from tracer.engines.xdit import XDIT
 from tracer.extensions import ENGINES as ADDED
 from tracer.extensions import extensions
 
-ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, OPTIMIZER, *USUAL)
-"""In the order in which their marks are searched for: the most specific first."""
+
+def _shipped() -> Iterator[Engine]:
+    for module in sorted(found.name for found in iter_modules(__path__)):
+        for value in vars(import_module(f"{__name__}.{module}")).values():
+            of_module = value if isinstance(value, tuple) else (value,)
+            yield from (engine for engine in of_module if isinstance(engine, Engine))
+
+
+ENGINES: Final[tuple[Engine, ...]] = tuple(sorted(dict.fromkeys(_shipped()), key=lambda engine: engine.generality))
+"""In the order in which their marks are searched for."""
 
 
 @cache

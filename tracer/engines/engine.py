@@ -110,12 +110,14 @@ class Engine:
     Attributes:
         name: as its users write it.
         marks: the marks of its steps; the first one that matches a text describes it.
-        kernels: names of kernels that only this engine, or one listed before it, launches; None if there are none.
+        kernels: names of kernels that only this engine, or one of less generality, launches; None if there are none.
         whole_graphs_decode: whether it replays a whole pass as one CUDA graph only for decoding.
         one_sequence_graphs: whether it replays graphs only for a single sequence.
         plain: texts that certainly name a step; the confidence in other texts is at most `LIKELY`.
         sure: the confidence that its marks are steps, 0..1.
         settings: what it calls the changes that `intertoken advise` proposes.
+        generality: 0 if nobody else writes its marks and launches its kernels; engines with more are asked after those
+            with less.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Engine:
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
     settings: tuple[Setting, ...] = ()
+    generality: int = 0
 
     def sure_of(self, texts: Iterable[str]) -> float:
         """The confidence that marks with these texts are steps."""

@@ -56,8 +56,9 @@ def named(match: re.Match[str]) -> Work:
 _PROMPT: Final = Mark(_PROMPTS, named, label=True, own=False)
 
 
-def _called(name: str, sure: float) -> Engine:
-    return Engine(f"ranges named {name}", (Mark(_words(name), named), _PROMPT), sure=sure, plain=_plain(name))
+def _called(name: str, sure: float, generality: int) -> Engine:
+    marks = (Mark(_words(name), named), _PROMPT)
+    return Engine(f"ranges named {name}", marks, sure=sure, plain=_plain(name), generality=generality)
 
 
 def _plain(name: str) -> re.Pattern[str]:
@@ -73,5 +74,5 @@ def _plain(name: str) -> re.Pattern[str]:
 
 
 NAMES: Final = ("token", "decode", "step", "forward", "execute_model", "prefill")
-OURS: Final = tuple(_called(name, 0.97) for name in NAMES[:2])
-USUAL: Final = tuple(_called(name, 0.85) for name in NAMES[2:])
+OURS: Final = tuple(_called(name, 0.97, 1) for name in NAMES[:2])
+USUAL: Final = tuple(_called(name, 0.85, 4) for name in NAMES[2:])

@@ -7,7 +7,6 @@ Source of the categories, names and `args`: Kineto's own writers (libkineto, `Cu
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -16,13 +15,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracer.analysis.call_names import plain
 from tracer.formats.tracks import SYNC_NAMES, Ints
 from tracer.schema import MISSING, PROFILER_DOMAINS
 
 Texts: TypeAlias = "pa.Array | str"
 """One text per row, or one for all rows."""
 
-_VERSION: Final = re.compile(r"(?<=.)(_v\d+|_pt[ds]z|_ptds)+$")
 _THOUSAND: Final = pa.array([f"{i:03}" for i in range(1000)])
 
 
@@ -113,7 +112,7 @@ def _fill(rows: pd.DataFrame) -> Described:
 
 def _call(rows: pd.DataFrame) -> Described:
     category = pc.if_else(_is(rows["layer"], "driver"), '"cuda_driver"', '"cuda_runtime"')
-    name = _texts(rows["name"], lambda text: _VERSION.sub("", text))
+    name = _texts(rows["name"], plain)
     return category, name, _join('"correlation": ', _numbers(rows["correlation"].to_numpy()))
 
 

@@ -15,17 +15,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracer.analysis.call_names import plain
+from tracer.devices import by_gpu, numbers_differ
 from tracer.errors import FormatError
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
-from tracer.formats.nsys_devices import with_gpus
 from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
 from tracer.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.trace import Trace
 from tracer.typed_json import parsed
 
-_CALL = re.compile(r"^(?:cuda|cu)(\w+?)(?:_v\d+|_ptsz|_ptds)*$")
+_PREFIX = re.compile(r"^(?:cuda|cu)")
 
 
 def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: Sequence[str] = ()) -> Trace:
@@ -69,7 +70,7 @@ def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = 
     if "devices" in found:
         found["devices"] = found["devices"].drop_duplicates("device", ignore_index=True)
     if nsys.CUDA_DEVICES in tables:
-        found = with_gpus(found, tables[nsys.CUDA_DEVICES], notes)
+        found = _with_gpus(found, tables[nsys.CUDA_DEVICES], notes)
     return found
 
 
@@ -198,7 +199,7 @@ def _values(values: pa.ChunkedArray, column: Column, strings: Strings) -> Any:
 
 def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
     """Correct the sync types by the call that waited: nsys 2025.3 stores "stream wait" for every call."""
-    calls = [nsys.SYNC_CALLS.get(_CALL.sub(r"\1", name), "other") for name in api["name"].cat.categories]
+    calls = [nsys.SYNC_CALLS.get(_PREFIX.sub("", plain(name)), "other") for name in api["name"].cat.categories]
     by_call = pd.Series(np.array(calls, object)[api["name"].cat.codes], index=api.index)
     waits = api.loc[api["correlation"] != MISSING, ["process", "correlation"]].assign(by_call=by_call)
     waits = waits.drop_duplicates(["process", "correlation"])
@@ -207,3 +208,30 @@ def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
     false_wait = (joined == "other") & (stored == "stream wait")
     true = joined.where(joined.isin(list(SYNC_TYPES)), stored.mask(false_wait, "unknown"))
     return syncs.assign(type=pd.Categorical(true, categories=list(SYNC_TYPES)))
+
+
+def _with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]) -> dict[str, pd.DataFrame]:
+    """The tables with one device number per GPU; the table of devices lists those visible to a CUDA process
+    (see `tracer.devices`).
+
+    Args:
+        frames: the tables of a trace, with each process's own device numbers, and GPUs by their gpuId.
+        cuda: TARGET_INFO_CUDA_DEVICE.
+        notes: receives a note if devices are renumbered.
+    """
+    names = {"gpu": "gpuId", "cuda": "cudaId"} | ({"process": "pid"} if "pid" in cuda.column_names else {})
+    seen = pd.DataFrame({ours: ints(cuda[theirs]) for ours, theirs in names.items()})
+    seen = seen[seen["gpu"] != MISSING]
+    pairs = seen[["gpu", "cuda"]].drop_duplicates()
+    if "process" not in seen or not numbers_differ(seen):
+        return frames | _devices(frames, pairs.drop_duplicates("cuda"))
+    found = by_gpu(frames, seen.drop_duplicates(["process", "cuda"]), notes)
+    return found | _devices(frames, pd.DataFrame({"gpu": pairs["gpu"].unique(), "cuda": pairs["gpu"].unique()}))
+
+
+def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The table of devices, renumbered from `gpu` to `cuda`."""
+    if "devices" not in frames:
+        return {}
+    joined = frames["devices"].merge(pairs, left_on="device", right_on="gpu")
+    return {"devices": joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])}

@@ -43,6 +43,11 @@ CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c
 """CUpti_CallbackFunc(userdata, domain, cbid, cbdata)."""
 
 
+def is_cupti(path: str) -> bool:
+    """Whether a path names libcupti."""
+    return _NAME.search(path) is not None
+
+
 class Cupti:
     """The calls of libcupti that a recorder needs; an error code becomes a RecordError.
 

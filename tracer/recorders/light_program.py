@@ -11,6 +11,8 @@ from typing import Final
 
 from tracer import foreground
 from tracer.errors import RecordError
+from tracer.recorders.cupti_library import INJECTION as NVTX
+from tracer.recorders.cupti_library import is_cupti
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.light_library import library
@@ -18,7 +20,6 @@ from tracer.recorders.light_window import WHOLE, Window, switched
 from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
-NVTX: Final = "NVTX_INJECTION64_PATH"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
 _MOST_NAMES: Final = 6
 _NO_CALL: Final = "made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
@@ -79,7 +80,7 @@ def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of the program to record. A library that is already preloaded stays before ours, and an existing
-    NVTX injection library is kept.
+    NVTX injection library is kept, unless it is libcupti, which the CUPTI recorder of this process has set for itself.
 
     Raises:
         RecordError: the path of the library contains a separator of LD_PRELOAD (ld.so(8)).
@@ -90,7 +91,8 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
         )
     before = base.get("LD_PRELOAD", "")
     given = {"LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
-    return {NVTX: str(preloaded), **base, **given}
+    nvtx = {} if base.get(NVTX) and not is_cupti(base[NVTX]) else {NVTX: str(preloaded)}
+    return {**base, **given, **nvtx}
 
 
 def why_nothing(rings: Path, omitted: str = _NO_CALL) -> str:

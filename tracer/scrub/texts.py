@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Final
 
-from tracer.analysis.call_names import letter
+from tracer.analysis.call_names import SUFFIX, letter
 from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL, word
 from tracer.engines.torch import OPERATOR, TRAINING_TEXT
@@ -74,9 +74,7 @@ _NO_STEP: Final = re.compile(f"{OPERATOR}|{PARTS}")
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _QUOTED: Final = re.compile(r"'[^'\n]{2,}'|\"[^\"\n]{2,}\"")
-_CALL: Final = re.compile(
-    r"(?:(?:cuda|cu|hip)(?=[A-Z])|(?=[a-z]))[A-Za-z0-9]+(?:_v\d+|_ptds|_ptsz)*|cu(?:da)? call \d+"
-)
+_CALL: Final = re.compile(rf"(?:(?:cuda|cu|hip)(?=[A-Z])|(?=[a-z]))[A-Za-z0-9]+{SUFFIX}*|cu(?:da)? call \d+")
 _PREFIXED: Final = re.compile(r"(?:cuda|cu|hip)(?=[A-Z])|cu(?:da)? call")
 _GPU: Final = re.compile(
     r"(?:(?:NVIDIA|AMD|Intel|GeForce|RTX|GTX|GTS|TITAN|Tesla|Quadro|Radeon|Instinct|Jetson|Grace|Hopper|Ada|Generation|"

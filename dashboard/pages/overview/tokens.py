@@ -12,7 +12,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.frame import named
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.timeline.notable import token_at
+from dashboard.timeline.align import token_at
 from dashboard.view import View
 
 _MEDIAN, _WORST = 50.0, 100.0

@@ -3,7 +3,7 @@
 A call continues where the previous call of its thread ended. An activity starts after the call that issued it, after
 the previous activity of its stream, and after the events that its stream waits for. A sync or a blocking copy returns
 after the work that it waits for. The minimum time of each dependency is estimated from the recording: the median over
-those that waited for nothing else, or `USUAL_NS` if there are none.
+those that waited for nothing else, or `fits.Usual` if there are none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.segments import Segments
 from tracer.analysis.causality.waits import awaited, ordered_by_events
+from tracer.analysis.fits import Usual, fits_for
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -27,26 +28,22 @@ KINDS: Final = ("call", "host", "device", "stream order", "launch", "return", "e
 """The kinds of edges: inside a call, between two calls of a thread, an activity, from an activity to the next on its
 stream, from a call to the activity that it issued, from what a call waited for to its return, from stream to stream."""
 
-USUAL_NS: Final = {ORDER: 2300, LAUNCH: 5000, RETURN: 3000, EVENT: 1000}
-"""Used if a recording has no example; measured on an H200. Consecutive graphs are 2.3 µs apart there
-(benchmarks/results/gpu_gaps.json, ggg); the others are right to an order of magnitude.
-"""
-
 _IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what it takes without waiting
 
 
 def find_edges(trace: Trace, segments: Segments) -> Edges:
     """All edges between the points of the segments, with their recorded weights."""
     waits = _waits(trace, segments)
-    launches, ready = _launches(segments)
+    usual = fits_for(trace).usual
+    launches, ready = _launches(segments, usual)
     parts = [
         _host(segments),
         _calls(segments, waits),
         _activities(segments),
         launches,
-        _orders(segments, ready),
-        _events(trace, segments),
-        _returns(segments, waits),
+        _orders(segments, ready, usual),
+        _events(trace, segments, usual),
+        _returns(segments, waits, usual),
     ]
     return Edges.joined(*parts)
 
@@ -123,7 +120,7 @@ def _activities(segments: Segments) -> Edges:
     )
 
 
-def _launches(segments: Segments) -> tuple[Edges, Ints]:
+def _launches(segments: Segments, usual: Usual) -> tuple[Edges, Ints]:
     """From the start of each call to the first activity that it issued on each stream.
 
     Also returns the earliest time at which each activity could have started as far as its call is concerned, ns.
@@ -134,7 +131,7 @@ def _launches(segments: Segments) -> tuple[Edges, Ints]:
     chosen = activities[first]
     latency = (chosen["start"] - chosen["issued"]).to_numpy()
     group = _codes(segments.calls["name"].cat.codes.to_numpy()[chosen["call"]], chosen["table"].cat.codes)
-    typical = _typical(latency, group, idle[first], LAUNCH)
+    typical = _typical(latency, group, idle[first], usual.launch_ns)
     ready = activities["issued"].to_numpy().copy()
     ready[first] += typical
     target = segments.starts(np.flatnonzero(first))
@@ -149,7 +146,7 @@ def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
     return idle
 
 
-def _orders(segments: Segments, ready: Ints) -> Edges:
+def _orders(segments: Segments, ready: Ints, usual: Usual) -> Edges:
     """From each activity to the next one of its stream.
 
     The time between two activities is typical if the second was `ready` before the first ended. An activity that starts
@@ -164,7 +161,7 @@ def _orders(segments: Segments, ready: Ints) -> Edges:
     inside = (before["call"].to_numpy() == after["call"].to_numpy()) & (before["call"].to_numpy() >= 0)
     queued = ready[row + 1] <= end
     group = _codes(before["table"].cat.codes, after["table"].cat.codes, inside)
-    weight = np.where(apart, np.minimum(took, _typical(took, group, queued & apart, ORDER)), 0)
+    weight = np.where(apart, np.minimum(took, _typical(took, group, queued & apart, usual.order_ns)), 0)
     alone = inside & ~_on_several_streams(activities)[row]
     weight[alone & apart] = took[alone & apart]  # a graph on one stream: nothing else can have delayed it
     first, second = segments.starts(row), segments.starts(row + 1)
@@ -174,13 +171,13 @@ def _orders(segments: Segments, ready: Ints) -> Edges:
     )
 
 
-def _events(trace: Trace, segments: Segments) -> Edges:
+def _events(trace: Trace, segments: Segments, usual: Usual) -> Edges:
     """Between streams: through events, and inside a graph launch, where only the times show the order."""
     pairs = pd.concat([ordered_by_events(trace, segments), _inside_graphs(segments)], ignore_index=True)
     before, after = pairs["before"].to_numpy(), pairs["after"].to_numpy()
     took = segments.activities["start"].to_numpy()[after] - segments.activities["end"].to_numpy()[before]
     group = np.zeros(len(pairs), np.int64)
-    weight = np.minimum(took, _typical(took, group, took >= 0, EVENT))
+    weight = np.minimum(took, _typical(took, group, took >= 0, usual.event_ns))
     return Edges.of(segments.starts(before) + 1, segments.starts(after), weight, EVENT)
 
 
@@ -209,7 +206,7 @@ def _on_several_streams(activities: pd.DataFrame) -> NDArray[np.bool_]:
     return np.asarray((activities["call"] >= 0) & several)
 
 
-def _returns(segments: Segments, waits: pd.DataFrame) -> Edges:
+def _returns(segments: Segments, waits: pd.DataFrame, usual: Usual) -> Edges:
     """From the work that a call waited for to the return of the call."""
     took = waits["took"].to_numpy()
     calls, activities = waits["call"].to_numpy(), waits["activity"].to_numpy()
@@ -217,7 +214,7 @@ def _returns(segments: Segments, waits: pd.DataFrame) -> Edges:
         segments.calls["name"].cat.codes.to_numpy()[calls],
         segments.activities["table"].cat.codes.to_numpy()[activities],
     )
-    weight = np.minimum(took, _typical(took, group, waits["waited"].to_numpy(), RETURN))
+    weight = np.minimum(took, _typical(took, group, waits["waited"].to_numpy(), usual.return_ns))
     return Edges.of(segments.starts(activities) + 1, 2 * calls + 1, weight, RETURN)
 
 
@@ -229,10 +226,10 @@ def _codes(*columns: object) -> Ints:
     return code
 
 
-def _typical(took: Ints, group: Ints, free: NDArray[np.bool_], kind: int) -> Ints:
+def _typical(took: Ints, group: Ints, free: NDArray[np.bool_], usual_ns: int) -> Ints:
     """For each row the median over the `free` rows of its group or, without any, over all its rows, but at most
-    `USUAL_NS`.
+    `usual_ns`.
     """
     values = pd.Series(took[free])
-    overall = min(values.median(), USUAL_NS[kind]) if len(values) else USUAL_NS[kind]
+    overall = min(values.median(), usual_ns) if len(values) else usual_ns
     return pd.Series(group).map(values.groupby(group[free]).median()).fillna(overall).to_numpy().astype(np.int64)

@@ -35,10 +35,11 @@ T = TypeVar("T")
 
 COMMUNICATION: Final = "communication"
 _THREAD: Final = ["process", "thread"]
-PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
+PIECES: Final = ["step", "start", "end", "kind", "name", "bytes", "of"]
 """Columns of a path: step, time (ns), kind (one of `edges.KINDS`, `COMMUNICATION` for a collective, or `HOST_COMPUTE`
 for time between two calls in which the host computed as a device), the call or activity (for an edge between two, the
-later one), and the position of its segment.
+later one), the bytes that a product on the host read (NaN if unknown, and for everything else), and the position of its
+segment.
 """
 
 
@@ -162,6 +163,7 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
         }
     )
     pieces["name"] = _names(causality.segments)[target // 2]
+    pieces["bytes"] = np.nan
     pieces = _with_host_compute(causality, pieces[pieces["end"] > pieces["start"]])
     return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
 
@@ -195,12 +197,14 @@ def _cut(pieces: pd.DataFrame, ranges: pd.DataFrame) -> list[pd.DataFrame]:
     number = np.repeat(np.arange(len(pieces)), count)
     at = np.arange(len(number)) + np.repeat(first - np.cumsum(count) + count, count)
     inside = pieces.iloc[number]
+    read = ranges["payload"].to_numpy(np.float64, na_value=np.nan)[at]
     short = ranges["text"].astype("str").str.partition("(")[0].to_numpy()[at]
     computed = inside.assign(
         start=np.maximum(inside["start"], starts[at]), end=np.minimum(inside["end"], ends[at]),
         kind=pd.Categorical([HOST_COMPUTE] * len(at), categories=pieces["kind"].cat.categories),
         name=pd.Categorical(short),
     )  # fmt: skip
+    computed["bytes"] = read * (computed["end"] - computed["start"]) / (ends - starts)[at]
     # what is left of a piece opens at its start and at its ranges' ends, and closes at these' starts and at its end
     rest, number = pd.concat([pieces, inside]), np.append(np.arange(len(pieces)), number)
     opens, closes = (np.append(pieces[c], computed[of]) for c, of in (("start", "end"), ("end", "start")))
@@ -271,13 +275,14 @@ def _slack(causality: Causality, ends: StepEnds) -> Ints:
 
 
 def path_shares(pieces: pd.DataFrame) -> pd.DataFrame:
-    """The composition of the paths: one row per kind and name: ns_per_step (mean over the steps), steps (number of
-    steps that have it).
+    """The composition of the paths: one row per kind and name: ns_per_step and bytes_per_step (means over the steps;
+    NaN where bytes are unknown), steps (number of steps that have it).
     """
     took = pieces.assign(ns=pieces["end"] - pieces["start"])
     steps = took["step"].nunique()
     groups = took.groupby(["kind", "name"], observed=True)
     table = groups.agg(ns_per_step=("ns", "sum"), steps=("step", "nunique")).reset_index()
+    table["bytes_per_step"] = groups["bytes"].sum(min_count=1).to_numpy() / max(steps, 1)
     table["name"] = table["name"].astype("str")
     table["ns_per_step"] /= max(steps, 1)
     return table.sort_values("ns_per_step", ascending=False, ignore_index=True)

@@ -11,6 +11,7 @@ from tracer.analysis.call_sites import call_sites
 from tracer.analysis.causality.paths import PIECES, Causality, StepEnds, call_slack, critical_path, path_shares
 from tracer.analysis.causality.positions import by_position
 from tracer.analysis.distortion import known
+from tracer.analysis.fits import fits_for
 from tracer.analysis.gaps import graph_trace_level
 from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import Steps
@@ -65,6 +66,7 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
     if with_sites:
         correlation = trace["api"]["correlation"].to_numpy()[calls["row"]]
         calls["site"] = call_sites(trace, calls.assign(correlation=correlation))["site"]
+    traced = known(level, source, fits_for(trace))
     backward = causality.dag.backward
     doubt = f"{backward} edges lead back in time and are left out: clocks of host and device disagree"
     return PathReport(
@@ -72,6 +74,6 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
         shares=path_shares(pieces),
         calls=by_position(calls),
         steps=len(ends.followed),
-        warning=None if source == "host" else f"{known(level, source)}; the path includes this overhead",
+        warning=None if source == "host" else f"{traced}; the path includes this overhead",
         notes=(doubt,) if backward else (),
     )

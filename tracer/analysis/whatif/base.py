@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import LAUNCH_LEFT
+from tracer.analysis.causes import PARTS
+from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
@@ -139,17 +139,25 @@ class Base:
         """Whether the recording was made under a profiler."""
         return not self.causality.trace.is_untraced
 
+    @property
+    def fits(self) -> Fits:
+        """The constants for the recording's GPU."""
+        return fits_for(self.causality.trace)
+
     @cached_property
     def is_checked(self) -> bool:
         """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
         process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.
+
+        Holes between kernels that were launched before the device fell idle do not count: recordings of whole graphs
+        do not show those inside graphs, so that the same program would be judged differently by each of its passes.
         """
-        table, left = self.report.table, LAUNCH_LEFT.get(self.report.graph_trace, 1.0) if self.profiled else 1.0
+        table, left = self.report.table, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0
         waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
-        causes_us = list(self.report.idle.causes_us.values())
-        of_host, of_launches = (sum(causes[CAUSES[cause]] for causes in causes_us) for cause in ("host", "launch"))
-        everything = sum(sum(causes.values()) for causes in causes_us) - of_launches * (1 - left)
-        return not waits_for_work and of_host <= everything / 2
+        parts = self.report.idle.parts.sum()
+        of_launches = parts[list(PARTS["launch"])].drop("launch_queued").sum()
+        everything = parts.drop("launch_queued").sum() - of_launches * (1 - left)
+        return bool(not waits_for_work and parts[list(PARTS["host"])].sum() <= everything / 2)
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,
@@ -219,7 +227,7 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     Raises:
         TraceError: the rate leaves no time for the recorded device work.
     """
-    period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
+    period_ns, least = 1e9 / rate, fits_for(causality.trace).launch_left(level)
 
     def assumed(part: float) -> Assumed:
         """From a host that takes no time (0), through launches without records (1) and as recorded (2), to a slower

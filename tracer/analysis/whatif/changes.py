@@ -107,6 +107,19 @@ class Changes:
         np.add.at(weight, target, moved)
         self._weight = weight[:-1]
 
+    def move_calls(self, calls: Ints, behind: Ints) -> None:
+        """Move calls, and the host work before each, to after the corresponding call in `behind`. What they issue is
+        removed: its new place is the caller's to add.
+        """
+        took = self.call_times()[calls]
+        self.move_pauses(calls - 1, behind)
+        gone = self._chosen(calls)
+        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.segments.activities["call"]]
+        self.remove(gone)
+        later = pd.Series(took).groupby(behind).sum().reindex(np.arange(len(self.causality.segments)), fill_value=0)
+        host = self._edges.kind == HOST
+        self._weight[host] += later.to_numpy()[self._edges.source[host] // 2]
+
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
         """Limit the time between the start of each activity and the end of its predecessor on the stream."""
         chosen = self._chosen(activities + len(self.calls))
@@ -146,6 +159,10 @@ class Changes:
         self._weight -= computed
         self._scale(self._edges.kind == HOST, factor)
         self._weight += computed
+
+    def scale_host_compute(self, factor: float) -> None:
+        """Scale what the host computes as a device by `factor`."""
+        self._weight += (self.causality.host_compute * (factor - 1)).astype(np.int64)
 
     def scale_activities(self, activities: Ints, factor: float) -> None:
         """Scale activities by `factor`; an activity that starts while one of them runs is moved by the same amount."""

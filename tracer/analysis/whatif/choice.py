@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracer.analysis.whatif.edits import Edit, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
-from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.edits import Edit, ScaleHost, ScaleHostCompute, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.errors import UsageError
@@ -13,8 +13,9 @@ from tracer.errors import UsageError
 
 def edits_of(
     *, without_syncs: bool = False, positions: Sequence[int] = (), one_graph: bool = False, early_starts: bool = False,
-    eager_into_graph: bool = False, merge_copies: bool = False, launch_first: bool = False, read_later: bool = False,
-    kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None, sync_latency_us: float | None = None,
+    eager_into_graph: bool = False, merge_copies: bool = False, launch_first: bool = False, copies_behind: bool = False,
+    read_later: bool = False, kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None,
+    scale_host_compute: float | None = None, sync_latency_us: float | None = None,
 ) -> list[Edit]:  # fmt: skip
     """The edits in the order in which they are applied, without strategies and streams.
 
@@ -34,11 +35,15 @@ def edits_of(
         edits.append(MergedCopies())
     if launch_first:
         edits.append(LaunchFirst())
+    if copies_behind:
+        edits.append(CopiesBehind())
     if read_later:
         edits.append(ReadLater())
     edits += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
     if scale_host is not None:
         edits.append(ScaleHost(scale_host))
+    if scale_host_compute is not None:
+        edits.append(ScaleHostCompute(scale_host_compute))
     if sync_latency_us is not None:
         edits.append(SyncLatency(sync_latency_us))
     return edits

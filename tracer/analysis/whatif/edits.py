@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
+from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.margin import FEWER_CALLS
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.strategies import follow
 from tracer.errors import UnsafePlanError, UsageError
@@ -19,7 +19,7 @@ from tracer.errors import UnsafePlanError, UsageError
 class Edit(Protocol):
     """One change of a what-if."""
 
-    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
         """By how much the logarithm of that prediction may be off, for a recording made under a profiler or not; None
         if no case of its kind was measured.
         """
@@ -35,7 +35,7 @@ class Edit(Protocol):
 class Unmeasured:
     """An edit whose predictions were never checked by a measurement."""
 
-    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
         """Not known."""
         return None
 
@@ -43,9 +43,10 @@ class Unmeasured:
 class _FewerCalls:
     """An edit that only removes calls."""
 
-    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
         """See `margin`."""
-        return FEWER_CALLS[profiled].half_width(speedup)
+        margins = fits.margins
+        return margins.half_width(margins.fewer_calls_profiled if profiled else margins.fewer_calls, speedup)
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,29 @@ class ScaleHost(Unmeasured):
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Scale it."""
         changes.scale_pauses(self.factor)
+        return []
+
+
+@dataclass(frozen=True)
+class ScaleHostCompute(Unmeasured):
+    """The products and attention that the host computes as a device take `factor` times as long."""
+
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """A short description."""
+        return f"host compute × {self.factor:g}"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Scale them.
+
+        Raises:
+            UsageError: the recording has none.
+        """
+        if not changes.causality.host_compute.any():
+            raise UsageError("the host computes no products between two calls of this recording")
+        changes.scale_host_compute(self.factor)
         return []
 
 

@@ -8,11 +8,14 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
+from tracer.analysis.causality.dag import Edges
+from tracer.analysis.causality.edges import ORDER
+from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Unmeasured
-from tracer.analysis.whatif.needed import reading_syncs
-from tracer.analysis.whatif.strategies import check_device_alone, windows
+from tracer.analysis.whatif.needed import reading_syncs, sending_copies
+from tracer.analysis.whatif.strategies import check_device_alone, check_host_idle, windows
 from tracer.errors import EmptyTraceError
 
 
@@ -60,7 +63,9 @@ class LaunchFirst(Unmeasured):
 
         Raises:
             EmptyTraceError: no result is read between two launches.
+            UnsafePlanError: the host computes a part of the step, which the launch needs.
         """
+        check_host_idle(self.label, changes.causality, steps)
         table = windows(changes, steps)
         pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         if not len(pairs):
@@ -81,6 +86,50 @@ def _until_launch(table: pd.DataFrame) -> pd.DataFrame:
     has_read = table["reads"].groupby(run).cummax().astype(bool)
     chosen = has_read & ~launch & follows.notna()
     return pd.DataFrame({"call": table["call"], "launch": follows})[chosen].astype("int64")
+
+
+@dataclass(frozen=True)
+class CopiesBehind(Unmeasured):
+    """Enqueue the copies between reading a result and the next launch, which bring what was known before, behind the
+    launch of the step before.
+    """
+
+    @property
+    def label(self) -> str:
+        """A short description."""
+        return "input copies behind the launch"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Move the calls with the host code before each; on the device the copies follow the launched work.
+
+        Raises:
+            EmptyTraceError: no asynchronous copy to the device lies between a result and the next launch.
+        """
+        table = windows(changes, steps)
+        pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
+        pairs = pairs[pairs["call"].isin(sending_copies(changes.causality))]
+        if not len(pairs):
+            raise EmptyTraceError("no asynchronous copy to the device lies between a result and the next launch")
+        changes.add(_behind_launch(changes.causality, pairs))
+        changes.move_calls(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
+        notes = ["assumes that the copies bring nothing that depends on the result of the step before"]
+        if not changes.causality.segments.activities["call"].isin(pairs["call"]).any():
+            notes.append("this recording lacks the copies' time on the device, which delays the next result; a graph "
+                         "or node pass has it")  # fmt: skip
+        return notes
+
+
+def _behind_launch(causality: Causality, pairs: pd.DataFrame) -> Edges:
+    """From the end of the work of each launch to what follows on its stream: at least as long as the moved copies."""
+    activities = causality.segments.activities
+    order = activities[["call", "lane", "start", "end"]].assign(activity=np.arange(len(activities)))
+    order = order.sort_values(["lane", "start"], kind="stable")
+    order["next"] = order.groupby("lane")["activity"].shift(-1, fill_value=-1)
+    took = order.assign(ns=order["end"] - order["start"]).merge(pairs, on="call").groupby("launch")["ns"].sum()
+    last = order.drop_duplicates("call", keep="last").set_index("call").reindex(took.index).dropna()
+    last = last[last["next"] >= 0].astype("int64")
+    took, starts = took.reindex(last.index), causality.segments.starts
+    return Edges.of(starts(last["activity"].to_numpy()) + 1, starts(last["next"].to_numpy()), took.to_numpy(), ORDER)
 
 
 @dataclass(frozen=True)

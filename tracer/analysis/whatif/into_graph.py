@@ -16,10 +16,10 @@ from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCH, SYNC
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.fits import fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Unmeasured
-from tracer.analysis.whatif.one_graph import GRAPH_NODE_NS, GRAPH_ORDER_NS
 from tracer.errors import EmptyTraceError, UnsafePlanError
 from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
@@ -122,7 +122,8 @@ class IntoGraph(Unmeasured):
         launches = launches[~launches["is_wait_between"]]
         activities = launches["activity"].to_numpy()
         changes.forget_launches(activities)
-        changes.limit_orders(activities, GRAPH_ORDER_NS)
+        graph = fits_for(changes.causality.trace).graph
+        changes.limit_orders(activities, graph.order_ns)
         changes.remove_calls(launches["call"].unique(), and_issued=False)
         changes.add(_behind_launch(changes, launches[launches["where"] == BEFORE]))
         try:
@@ -130,8 +131,8 @@ class IntoGraph(Unmeasured):
         except ValueError:  # points that wait for one another
             raise UnsafePlanError(f"{self.label}: {_WAITS}") from None
         return [
-            f"assumes that a kernel of a graph follows the one before it within {GRAPH_ORDER_NS / 1e3:g} µs, and adds "
-            f"{GRAPH_NODE_NS} ns to its launch"
+            f"assumes that a kernel of a graph follows the one before it within {graph.order_ns / 1e3:g} µs, and adds "
+            f"{graph.node_ns} ns to its launch"
         ]
 
     def _values(self) -> tuple[Any, ...]:
@@ -141,7 +142,7 @@ class IntoGraph(Unmeasured):
 def _behind_launch(changes: Changes, launches: pd.DataFrame) -> Edges:
     """Edges from the launch of a graph to the kernels that came before it."""
     graph = launches["graph"].to_numpy()
-    took = changes.call_times()[graph] + GRAPH_NODE_NS
+    took = changes.call_times()[graph] + fits_for(changes.causality.trace).graph.node_ns
     start = changes.causality.segments.starts(launches["activity"].to_numpy())
     return Edges.of(2 * graph, start, took, LAUNCHED)
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from tracer.analysis.whatif.overlap import Overlap, StepKernels
+from tracer.analysis.fits import Overlap, fits_of
+from tracer.analysis.whatif.overlap import StepKernels
 
 Floats = NDArray[np.float64]
 
@@ -48,30 +49,33 @@ class Learned:
             if there are fewer than 19 pairs: another case exceeds the largest error of n pairs in 1 of n + 1 cases, so
             with fewer pairs it would cover less than 95 %.
         pairs: number of pairs; 0 for the default.
+        source: where the values come from, in words.
     """
 
     overlap: Overlap
     error: float
     pairs: int
+    source: str
 
     @property
     def note(self) -> str:
         """In a sentence."""
         edge, prologue, latency = (f"{ns / 1e3:.3g} µs" for ns in asdict(self.overlap).values())
-        source = f"learned from {self.pairs} pair{'s'[: self.pairs != 1]} of runs" if self.pairs else "as on an H200"
         return (
-            f"{source}: an edge between streams costs {edge}, a start that cannot be early at most {prologue}, and up "
-            f"to {latency} of a kernel are latencies that others hide; a step's compute may be off by {self.error:.1%}"
+            f"{self.source}: an edge between streams costs {edge}, a start that cannot be early at most {prologue}, "
+            f"and up to {latency} of a kernel are latencies that others hide; a step's compute may be off by "
+            f"{self.error:.1%}"
         )
 
 
-H200: Final = Learned(Overlap(), 0.095, 0)
-"""The three numbers and the form of the model were chosen with all 38 cases `branches` of
-benchmarks/whatif_prediction.py in view. None of these cases is off by more than `error`.
-"""
+def fitted(gpu: str) -> Learned:
+    """The default for a GPU."""
+    fits = fits_of(gpu)
+    known = fits.overlap
+    return Learned(Overlap(known.edge_ns, known.prologue_ns, known.latency_ns), known.error, 0, f"as on {fits.called}")
 
 
-def learned(pairs: Sequence[Pair]) -> Learned:
+def learned(pairs: Sequence[Pair], gpu: str) -> Learned:
     """Fit the three numbers of an overlap to pairs.
 
     Least squares over the logarithms of the relative times, in the logarithms of the numbers. One pair cannot separate
@@ -82,10 +86,12 @@ def learned(pairs: Sequence[Pair]) -> Learned:
 
     Args:
         pairs: without any, the result is the default.
+        gpu: the GPU's name, which chooses the default.
     """
+    without = fitted(gpu)
     if not pairs:
-        return H200
-    default = np.array(list(asdict(H200.overlap).values()))
+        return without
+    default = np.array(list(asdict(without.overlap).values()))
 
     def residuals(log: Floats) -> Floats:
         overlap = Overlap(*(default * np.exp(log)))
@@ -94,5 +100,6 @@ def learned(pairs: Sequence[Pair]) -> Learned:
     fit = least_squares(residuals, np.zeros(len(default)), diff_step=0.05, x_scale=1.0, max_nfev=12)
     hat = np.diagonal(fit.jac @ np.linalg.pinv(fit.jac))[: len(pairs)]
     left_out = float(np.abs(fit.fun[: len(pairs)] / (1 - hat)).max()) * _PAIR_DOUBT
-    error = left_out if len(pairs) >= _ENOUGH else max(left_out, H200.error)
-    return Learned(Overlap(*map(float, default * np.exp(fit.x))), error, len(pairs))
+    error = left_out if len(pairs) >= _ENOUGH else max(left_out, without.error)
+    source = f"learned from {len(pairs)} pair{'s'[: len(pairs) != 1]} of runs"
+    return Learned(Overlap(*map(float, default * np.exp(fit.x))), error, len(pairs), source)

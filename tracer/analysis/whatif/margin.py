@@ -1,8 +1,8 @@
 """The margin of a prediction: the model's error on programs that it was not fitted to.
 
 Half the width of a margin, in the logarithm of the speed-up, is
-    share · (`FLOOR` + |logarithm of the predicted speed-up|)
-where share is the 95 % quantile of error / (FLOOR + predicted) over the measured cases, corrected for their number as
+    share · (floor + |logarithm of the predicted speed-up|)
+where share is the 95 % quantile of error / (floor + predicted) over the measured cases, corrected for their number as
 in split conformal prediction (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005). Coverage was
 counted with whole programs left out, one at a time: the share of the other programs' cases, applied to the cases of the
 one left out (benchmarks/whatif_coverage.py, results/whatif_prediction.json). Some of these cases were in view when the
@@ -15,9 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import Final
-
-FLOOR: Final = 0.02
-"""How much the rate of one program varies between processes and days, roughly."""
 
 _LEVEL: Final = 0.95
 
@@ -35,21 +32,14 @@ class Margin:
     cases: int
     programs: int
 
-    def half_width(self, speedup: float) -> float:
+    def half_width(self, speedup: float, floor: float) -> float:
         """Half the margin for the logarithm of a predicted speed-up."""
-        return self.share * (FLOOR + abs(log(speedup)))
+        return self.share * (floor + abs(log(speedup)))
 
 
-FEWER_CALLS: Final = {False: Margin(0.52, 56, 8), True: Margin(0.34, 33, 3)}
-"""Strategies and syncs: for light passes (False), and for recordings made under a profiler with a known rate (True)."""
-
-ONE_GRAPH: Final = Margin(0.30, 10, 8)
-"""One graph with early starts, for recordings of single launches made under a profiler with a known rate."""
-
-
-def share_of(cases: Sequence[tuple[float, float]]) -> float:
+def share_of(cases: Sequence[tuple[float, float]], floor: float) -> float:
     """The share that covers these cases (predicted, measured speed-up); the largest one if there are few cases."""
-    found = sorted(abs(log(measured / predicted)) / (FLOOR + abs(log(predicted))) for predicted, measured in cases)
+    found = sorted(abs(log(measured / predicted)) / (floor + abs(log(predicted))) for predicted, measured in cases)
     return found[min(ceil((len(found) + 1) * _LEVEL), len(found)) - 1]
 
 

@@ -87,6 +87,12 @@ def bringing_copies(causality: Causality) -> Ints:
     return np.asarray(work.loc[work["brings"], "call"], dtype=np.int64)
 
 
+def sending_copies(causality: Causality) -> Ints:
+    """The positions of the calls that copy to the device and return before the copy has read its source."""
+    work = _work(causality)
+    return np.asarray(work.loc[work["sends"], "call"], dtype=np.int64)
+
+
 def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
     """(for each call its position in `steps`, or -1; the syncs inside the steps in chronological order)."""
     calls = causality.segments.calls

@@ -18,30 +18,13 @@ from tracer.analysis.calls import COPY, EVENT, GRAPH_LAUNCH, LAUNCH, WAIT, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.margin import ONE_GRAPH
 from tracer.analysis.whatif.strategies import windows
 from tracer.errors import CannotTellError, EmptyTraceError
 
 Ints = NDArray[np.int64]
-
-GRAPH_ORDER_NS: Final = 400
-"""Between consecutive kernels of a graph on an H200 (sample_traces/six-strategies, node level)."""
-
-EARLY_SHARE: Final = 0.22
-EARLY_MOST_NS: Final = 1500
-"""How much of a kernel's time is saved if it may begin before its predecessor has ended (programmatic dependent
-launch): this share, but no more than its start takes. In four models on an H200, whose recordings are named in
-benchmarks/results/whatif_prediction.json, kernels of 1 µs saved 0.2 µs and kernels of 10 µs 1.7 µs.
-"""
-
-GRAPH_LAUNCH_NS: Final = 2000
-GRAPH_NODE_NS: Final = 15
-"""Host time to launch a graph without a profiler: measured on a host with an H200 as 2.0 to 2.3 µs for 56 to 133 nodes
-and 10 µs for 342 nodes (llama.cpp); this is the line through them.
-"""
-
 
 _UNKNOWN: Final = 0.05
 """The largest share of a step that runs of launches with only a known begin and end may take."""
@@ -61,9 +44,9 @@ class OneGraph:
 
     early: bool = False
 
-    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
         """See `margin`; graphs with early starts were measured, on recordings made under a profiler."""
-        return ONE_GRAPH.half_width(speedup) if self.early and profiled else None
+        return fits.margins.half_width(fits.margins.one_graph, speedup) if self.early and profiled else None
 
     @property
     def label(self) -> str:
@@ -84,26 +67,27 @@ class OneGraph:
         calls, run = runs["call"].to_numpy(), runs["run"].to_numpy()
         first = np.append(True, run[1:] != run[:-1])
         others, graphs = calls[~first], calls[first]
+        costs = fits_for(changes.causality.trace).graph
         activities = changes.causality.segments.activities
         inside = np.flatnonzero(np.isin(activities["call"], others))
         changes.forget_launches(inside)
-        changes.limit_orders(inside, GRAPH_ORDER_NS)
+        changes.limit_orders(inside, costs.order_ns)
         changes.drop_pauses(_between(calls, run))
         changes.remove_calls(_prepare(calls, run), and_issued=False)
         of_graph = np.searchsorted(graphs, activities["call"].to_numpy()[inside], side="right") - 1
         nodes = np.bincount(of_graph, minlength=len(graphs))
-        took = GRAPH_LAUNCH_NS + GRAPH_NODE_NS * (nodes + 1)
+        took = costs.launch_ns + costs.node_ns * (nodes + 1)
         changes.set_calls(graphs, took)
         of_run = pd.DataFrame({"call": calls, "window": run})
         changes.add(_branches(changes.causality, of_run, dict(zip(run[first], took, strict=True))))
-        launching = f"assumes that launching a graph costs {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"
+        launching = f"assumes that launching a graph costs {costs.launch_ns / 1e3:g} µs and {costs.node_ns} ns per node"
         if not self.early:
-            return [f"{launching}, and that its kernels follow each other within {GRAPH_ORDER_NS / 1e3:g} µs"]
+            return [f"{launching}, and that its kernels follow each other within {costs.order_ns / 1e3:g} µs"]
         changes.limit_orders(inside, 0)
-        changes.shorten_activities(inside, EARLY_SHARE, EARLY_MOST_NS)
+        changes.shorten_activities(inside, costs.early_share, costs.early_most_ns)
         return [
-            f"{launching}; a kernel that begins early ends earlier by {EARLY_SHARE:.0%} of its time, at "
-            f"most {EARLY_MOST_NS / 1e3:g} µs"
+            f"{launching}; a kernel that begins early ends earlier by {costs.early_share:.0%} of its time, at "
+            f"most {costs.early_most_ns / 1e3:g} µs"
         ]
 
 

@@ -1,12 +1,12 @@
 """A step's independent kernels on several streams: the duration of its compute, and the time of each kernel.
 
 A recording of one stream does not show which kernels are independent; the graph of the run (graph.json) does. Up to
-`Overlap.latency_ns` of a kernel's time is latency, which other kernels hide. The rest needs a share of the device: two
-thirds of the multiprocessors that its blocks occupy, or its share of the memory bandwidth, whichever is larger; kernels
-that together need more than the device has are slowed equally. A kernel begins only if there is room for its blocks
-beside those of the running kernels: kernels that each fill the device run in sequence on several streams as on one. A
-kernel that waits for another stream starts later by `Overlap.edge_ns`, and loses the time that it gained from starting
-early.
+`Overlap.latency_ns` of a kernel's time is latency, which other kernels hide. The rest needs a share of the device: a
+part of the multiprocessors that its blocks occupy (`Room.needed`), or its share of the memory bandwidth, whichever is
+larger; kernels that together need more than the device has are slowed equally. A kernel begins only if there is room
+for its blocks beside those of the running kernels: kernels that each fill the device run in sequence on several streams
+as on one. A kernel that waits for another stream starts later by `Overlap.edge_ns`, and loses the time that it gained
+from starting early.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.analysis.fits import Overlap, Room
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.compiled import compiled
 from tracer.errors import UsageError
@@ -29,28 +30,6 @@ Needs = tuple[tuple[int, ...], ...]
 """For each kernel of a step, in launch order, the positions of the kernels whose results it reads."""
 
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
-_CROWDED: Final = (
-    1.9  # how many devices' room kernels side by side may ask for: most blocks of the last find some later
-)
-_NEEDED: Final = (
-    2 / 3
-)  # of its multiprocessors, what a kernel's work needs: it spends the rest on latencies of its blocks
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Losses and gains of kernels on several streams; the defaults are for an H200, see `learning.H200`.
-
-    Attributes:
-        edge_ns: from the end of a kernel to the start of a dependent one on another stream, inside a CUDA graph.
-        prologue_ns: the most that a kernel after such an edge loses by not starting before its predecessor has ended
-            (programmatic dependent launch).
-        latency_ns: the part of a kernel's time that leaves the device free for others.
-    """
-
-    edge_ns: float = 50
-    prologue_ns: float = 120
-    latency_ns: float = 500
 
 
 @dataclass(frozen=True)
@@ -87,6 +66,7 @@ class StepKernels:
         processors: its number of blocks / the device's multiprocessors.
         resident: its number of blocks / the number that the device can hold at once.
         needs: the kernels whose results it reads.
+        shares: how the kernels share the device.
     """
 
     time: Floats
@@ -95,6 +75,7 @@ class StepKernels:
     processors: Floats
     resident: Floats
     needs: Needs
+    shares: Room
 
     @classmethod
     def of(cls, graph: RunGraph, step: RecordedStep) -> StepKernels:
@@ -118,13 +99,13 @@ class StepKernels:
         if step.bandwidth > 0:
             rate = min(rate, step.bandwidth / 1e9)
         processors = blocks / step.multiprocessors if step.multiprocessors > 0 else np.ones(len(time))
-        return cls(time, gap, moved / rate, processors, resident, _needs(graph))
+        return cls(time, gap, moved / rate, processors, resident, _needs(graph), step.fits.room)
 
     def under(self, overlap: Overlap) -> list[Kernel]:
         """The kernels with their losses and gains."""
         latency = np.minimum(self.time, overlap.latency_ns)
         work = self.time - latency
-        demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), _NEEDED * self.processors), 1e-3, 1)
+        demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), self.shares.needed * self.processors), 1e-3, 1)
         early = np.minimum(np.maximum(-self.gap, 0), overlap.prologue_ns)
         late = early + np.maximum(overlap.edge_ns - np.maximum(self.gap, 0), 0)
         room = np.minimum(self.resident, 1)
@@ -135,7 +116,7 @@ class StepKernels:
         stream.
         """
         alone = float(self.time.sum())
-        start, end = simulate(self.under(overlap), streams)
+        start, end = simulate(self.under(overlap), streams, self.shares.crowded)
         return start / alone, end / alone
 
 
@@ -206,7 +187,7 @@ def assign(needs: Needs, most: int) -> list[int]:
     return streams
 
 
-def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats, Floats]:
+def simulate(kernels: Sequence[Kernel], streams: Sequence[int], crowded: float) -> tuple[Floats, Floats]:
     """When each kernel starts and ends on these streams, ns: its latency, then its work at its share of the device.
 
     A kernel starts once the preceding kernel on its stream and all its dependencies have ended (`late_ns` later for
@@ -216,7 +197,7 @@ def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats,
     after = np.cumsum([0, *(len(kernel.after) for kernel in kernels)])
     needs = np.array([need for kernel in kernels for need in kernel.after], dtype=np.int64)
     latency, work, demand, late, early, room = np.array(rows, dtype=np.float64).reshape(-1, 6).T.copy()
-    return _run(latency, work, demand, late, early, room, after, needs, np.array(streams, dtype=np.int64))
+    return _run(latency, work, demand, late, early, room, after, needs, np.array(streams, dtype=np.int64), crowded)
 
 
 @compiled
@@ -230,6 +211,7 @@ def _run(
     after: Ints,
     needs: Ints,
     streams: Ints,
+    crowded: float,
 ) -> tuple[Floats, Floats]:  # pragma: no cover - compiled
     """The loop of `simulate`; kernel i depends on `needs[after[i] : after[i + 1]]`."""
     count, lanes = len(latency), streams.max() + 1 if len(streams) else 0
@@ -265,7 +247,7 @@ def _run(
                     ready = max(ready, end[need])
             if ready > now:
                 coming = min(coming, ready)
-            elif running == 0 or held + room[i] <= _CROWDED:
+            elif running == 0 or held + room[i] <= crowded:
                 phase[i], left[i], start[i] = 1, latency[i], now
                 held += room[i]
                 running += 1

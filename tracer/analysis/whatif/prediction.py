@@ -114,7 +114,7 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
     label = ", ".join(edit.label for edit in edits) or "nothing different"
     trace = changed_trace(changes, time, label) if timeline else Trace({})
-    half = together([edit.half_margin(of_steps.estimate, base.profiled) for edit in edits])
+    half = together([edit.half_margin(of_steps.estimate, base.profiled, base.fits) for edit in edits])
     if base.state == TRACED:
         trace.metadata[STILL_TRACED], half = True, None
     elif half is None:
@@ -123,6 +123,8 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
         notes, half = [*notes, UNLIKE], None
     elif of_steps.bounds is None:
         notes.append(TOO_FEW)
+    if base.fits.caution:
+        notes.append(base.fits.caution)
     if not base.before.gap_us:
         notes.append(NO_GAP)
     return Prediction(

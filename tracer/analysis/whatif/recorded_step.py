@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.fits import Fits, Multiprocessor, fits_for
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import UsageError
@@ -17,14 +18,6 @@ from tracer.schema import MISSING, TABLES
 from tracer.trace import Trace
 
 _WARP: Final = 32  # threads
-_REGISTERS, _REGISTER_UNIT, _QUARTERS = 65_536, 256, 4
-_WARPS, _BLOCKS = 64, 32
-_SHARED, _SHARED_OF_SYSTEM = 228 * 1024, 1024  # bytes; the second per block
-"""Limits of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, Technical Specifications per
-Compute Capability); recordings do not contain those of their device. A warp's registers are allocated in units, in one
-of four partitions.
-"""
-
 _FIRST_KERNEL: Final = re.compile(r"^cast_f16$")
 _SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
 """In the names of matrix-product kernels, the parts before and after the product: together they are one node of the
@@ -45,12 +38,14 @@ class RecordedStep:
             it).
         multiprocessors, bandwidth: those of the device, and its memory bandwidth as it reports it (bytes/s); `MISSING`
             if unknown.
+        fits: the constants for the device.
     """
 
     rows: pd.DataFrame
     times: pd.DataFrame
     multiprocessors: int
     bandwidth: int
+    fits: Fits
 
     @classmethod
     def of(cls, node: Trace, steps: Steps) -> RecordedStep:
@@ -78,14 +73,15 @@ class RecordedStep:
         goes_on = second | np.append(False, first[:-1])
         devices = node["devices"]
         sms, bandwidth = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
+        fits = fits_for(node)
         times = pd.DataFrame({
             "time": np.median(np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1), axis=0),
             "gap": np.append(0.0, np.median(start[:, 1:] - reached[:, :-1], axis=0)),
             "blocks": blocks.max(axis=0),
-            "resident": blocks.max(axis=0) / (held_blocks(rows) * sms) if sms > 0 else 0.0,
+            "resident": blocks.max(axis=0) / (held_blocks(rows, fits.multiprocessor) * sms) if sms > 0 else 0.0,
             "kernel": np.maximum(np.cumsum(~goes_on) - 1, 0),
         })  # fmt: skip
-        return cls(rows, times, sms, bandwidth)
+        return cls(rows, times, sms, bandwidth, fits)
 
     def kernels(self) -> pd.DataFrame:
         """Columns time, gap, blocks and resident, one row per kernel of the step."""
@@ -99,16 +95,16 @@ class RecordedStep:
         return to - self.times["time"] / whole, to
 
 
-def held_blocks(kernels: pd.DataFrame) -> NDArray[np.float64]:
+def held_blocks(kernels: pd.DataFrame, limits: Multiprocessor) -> NDArray[np.float64]:
     """The number of blocks of each kernel that a multiprocessor holds at once, from their threads, registers and shared
     memory.
     """
     columns = ("block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared")
     x, y, z, registers, *shared = (kernels[c].to_numpy(dtype=np.float64).clip(min=0) for c in columns)
     warps = np.maximum(np.ceil(x * y * z / _WARP), 1)
-    of_warp = np.maximum(np.ceil(registers * _WARP / _REGISTER_UNIT), 1) * _REGISTER_UNIT
-    by_registers = np.floor(_REGISTERS / _QUARTERS / of_warp) * _QUARTERS // warps
-    by_shared = _SHARED // (sum(shared) + _SHARED_OF_SYSTEM)
+    of_warp = np.maximum(np.ceil(registers * _WARP / limits.register_unit), 1) * limits.register_unit
+    by_registers = np.floor(limits.registers / limits.partitions / of_warp) * limits.partitions // warps
+    by_shared = limits.shared // (sum(shared) + limits.shared_of_system)
     return np.asarray(
-        np.minimum.reduce([by_registers, by_shared, _WARPS // warps, np.full(len(x), _BLOCKS)]).clip(min=1)
+        np.minimum.reduce([by_registers, by_shared, limits.warps // warps, np.full(len(x), limits.blocks)]).clip(min=1)
     )

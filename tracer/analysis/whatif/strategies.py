@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import Edges
-from tracer.analysis.causality.edges import ORDER, USUAL_NS
+from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
+from tracer.analysis.fits import fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs
@@ -95,6 +96,13 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
 
 def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
     """Raise UnsafePlanError if the host computes in the steps, or reads something between two of their launches."""
+    check_host_idle(edit, causality, steps)
+    if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
+        raise UnsafePlanError(f"{edit} is impossible: the host reads a copy's result between two launches of a step")
+
+
+def check_host_idle(edit: str, causality: Causality, steps: Steps) -> None:
+    """Raise UnsafePlanError if the host computes in the steps."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
@@ -102,8 +110,6 @@ def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.
         raise UnsafePlanError(
             f"{edit} is impossible: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})"
         )
-    if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
-        raise UnsafePlanError(f"{edit} is impossible: the host reads a copy's result between two launches of a step")
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
@@ -119,4 +125,5 @@ def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> N
     lanes = activities["lane"].to_numpy()
     apart = lanes[before] != lanes[after]  # on one stream they follow each other already
     source, target = segments.starts(before[apart]) + 1, segments.starts(after[apart])
-    changes.add(Edges.of(source, target, np.full(len(source), USUAL_NS[ORDER]), ORDER))
+    usual = fits_for(changes.causality.trace).usual
+    changes.add(Edges.of(source, target, np.full(len(source), usual.order_ns), ORDER))

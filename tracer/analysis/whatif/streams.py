@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.fits import Fits, gpu_of
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.learning import H200, Learned
+from tracer.analysis.whatif.learning import Learned, fitted
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.analysis.whatif.timetable import Timetable, lowest_free
@@ -30,18 +31,22 @@ class Concurrent:
     Attributes:
         graph: the graph of the run.
         node: a recording of the run with every kernel (its node pass), and its steps.
-        learned: the losses and gains of kernels on several streams.
+        learned: the losses and gains of kernels on several streams; None for those fitted to the node pass's GPU.
     """
 
     graph: RunGraph
     node: Trace
     node_steps: Steps
     streams: int = 4
-    learned: Learned = H200
+    learned: Learned | None = None
 
-    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
         """The error of what was learned; light passes were measured."""
-        return None if profiled else self.learned.error
+        return None if profiled else self._overlaps.error
+
+    @property
+    def _overlaps(self) -> Learned:
+        return self.learned or fitted(gpu_of(self.node))
 
     @property
     def label(self) -> str:
@@ -63,7 +68,7 @@ class Concurrent:
         _check_launches(activities["call"].to_numpy()[compute], at)
         recorded = RecordedStep.of(self.node, self.node_steps)
         kernels = StepKernels.of(self.graph, recorded)
-        start, end = kernels.schedule(self.learned.overlap, assign(kernels.needs, self.streams))
+        start, end = kernels.schedule(self._overlaps.overlap, assign(kernels.needs, self.streams))
         ratio = float(end.max())
         changes.scale_activities(compute, ratio)
         streams, of = lowest_free(start, end), recorded.times["kernel"].to_numpy()
@@ -71,7 +76,7 @@ class Concurrent:
         changes.timetable = Timetable(compute, at, recorded.rows, begin, finish, streams[of])
         return [
             f"{streams.max() + 1} streams: a step's {len(start)} kernels take {ratio:.3f} times as long",
-            self.learned.note,
+            self._overlaps.note,
         ]
 
 

@@ -57,7 +57,7 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 
 /* The share of the time, in percent, that launching stamps in and around runs may take: 0 gives each run stamps at its
  * ends, whatever that costs, and none inside. */
-#define BUDGET 0.3
+#define BUDGET 0.2
 
 HOT_DATA static Driver driver;
 HOT_DATA static int has_driver;

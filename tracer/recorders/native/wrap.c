@@ -37,6 +37,21 @@ HOT static void end_before(uint8_t context, unsigned how, Stream on) {
     if (how & FORGET) stamps_forget(context, on);
 }
 
+/* With -DOWN_TIME, `object` and `bytes` are the recorder's own time, ns: before this call of the driver, and after the
+ * thread's previous one (benchmarks/light_own_time.py). */
+#ifdef OWN_TIME
+static _Thread_local __attribute__((tls_model("initial-exec"))) uint64_t own_after;
+#define OWN_BEGIN uint64_t own_begin = ring_now();
+#define LEAVE(how)                                                                                                    \
+    record.object = (uint64_t)((double)(record.begin - own_begin) * 1e3 / ring.ticks_per_us);                         \
+    record.bytes = own_after;                                                                                         \
+    leave(&record, how, stream_, result);                                                                             \
+    own_after = (uint64_t)((double)(ring_now() - record.end) * 1e3 / ring.ticks_per_us);
+#else
+#define OWN_BEGIN
+#define LEAVE(how) leave(&record, how, stream_, result);
+#endif
+
 HOT __attribute__((noinline)) static void enter(Record *record, enum Call call, unsigned how, Stream on, Context other) {
     *record = (Record){.call = (uint16_t)call, .stream = (uintptr_t)on};
     record->context = how & END_OTHER ? device_of(other) : device_context();
@@ -64,6 +79,7 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
 
 #define DEFINE(id, own, params, args, on, about, size, kind, how, other)                                              \
     Result id params {                                                                                                \
+        OWN_BEGIN                                                                                                     \
         Result(*real) params = (Result(*) params)real_call(CALL_##id);                                                \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!recording()) return real args;                                                                           \
@@ -74,7 +90,7 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
         record.object = (uintptr_t)(about);                                                                           \
         record.bytes = (uint64_t)(size);                                                                              \
         record.copy_kind = (uint8_t)(kind);                                                                           \
-        leave(&record, how, stream_, result);                                                                         \
+        LEAVE(how)                                                                                                    \
         return result;                                                                                                \
     }
 

@@ -1,0 +1,294 @@
+"""Constants of the model that no recording tells, by GPU: `fits.toml`, and a user's own file in the same format.
+
+The file says for every table when its numbers were fitted, to what, and with what error. A recording of a GPU that it
+does not know gets those of the first device, and a caution that says so (`Fits.caution`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from tracer.analysis.whatif.margin import Margin
+from tracer.errors import FormatError, UsageError
+from tracer.regular import check_regular
+from tracer.trace import Trace
+from tracer.typed_json import typed_object
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+VARIABLE: Final = "INTERTOKEN_FITS"
+"""Environment variable: a user's own file. Its devices come before the shipped ones; what a device lacks is taken from
+the shipped device that its name matches, or else from the first."""
+
+_SHIPPED: Final = Path(__file__).with_name("fits.toml")
+
+
+@dataclass(frozen=True)
+class Left:
+    """The share of the recorded idle time that remained without the profiler.
+
+    Attributes:
+        least, most: over all runs without one.
+        recordings: the number of recordings.
+        programs: the number of programs.
+    """
+
+    least: float
+    most: float
+    recordings: int
+    programs: int
+
+
+@dataclass(frozen=True)
+class Remained:
+    """Level of nsys's tracing ("none": no CUDA graphs), or "PyTorch" -> the share of idle time that remained. Runs of
+    one program vary too, so for some recordings it is more than all of it."""
+
+    levels: Mapping[str, Left]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What node-level tracing adds to the CUDA graphs of a step, ns: per kernel, and per ns of kernels.
+
+    Attributes:
+        per_kernel, share: of the fitted line.
+        error: per kernel, for 95 % of programs that were not used for the fit.
+        union: the smallest ratio between the union of the kernels' times and their sum. Kernels that start early or
+            run on several streams overlap; with more overlap than this, the stretch may be hidden.
+    """
+
+    per_kernel: float
+    share: float
+    error: float
+    union: float
+
+
+@dataclass(frozen=True)
+class CausesLeft:
+    """The correction of causes.
+
+    Attributes:
+        launch_left: level of tracing -> the share of a graph launch (call and latency) that remains without it.
+        error: of `distortion.untraced_causes`, relative to their sum.
+    """
+
+    launch_left: Mapping[str, float]
+    error: float
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Durations of edges of which a recording has no example, ns; see `causality.edges.KINDS`."""
+
+    order_ns: int
+    launch_ns: int
+    return_ns: int
+    event_ns: int
+
+
+@dataclass(frozen=True)
+class GraphCosts:
+    """CUDA graphs that a what-if makes.
+
+    Attributes:
+        order_ns: between consecutive kernels.
+        early_share, early_most_ns: how much of a kernel's time is saved if it may begin before its predecessor has
+            ended (programmatic dependent launch): this share, but no more than its start takes.
+        launch_ns, node_ns: host time of a launch without a profiler, and for each node.
+    """
+
+    order_ns: int
+    early_share: float
+    early_most_ns: int
+    launch_ns: int
+    node_ns: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Losses and gains of kernels on several streams.
+
+    Attributes:
+        edge_ns: from the end of a kernel to the start of a dependent one on another stream, inside a CUDA graph.
+        prologue_ns: the most that a kernel after such an edge loses by not starting before its predecessor has ended
+            (programmatic dependent launch).
+        latency_ns: the part of a kernel's time that leaves the device free for others.
+    """
+
+    edge_ns: float
+    prologue_ns: float
+    latency_ns: float
+
+
+@dataclass(frozen=True)
+class FittedOverlap(Overlap):
+    """An overlap and the largest error of the logarithm of a step's relative time."""
+
+    error: float
+
+
+@dataclass(frozen=True)
+class Room:
+    """How kernels share the device.
+
+    Attributes:
+        crowded: how many devices' room kernels side by side may ask for: most blocks of the last find some later.
+        needed: of the multiprocessors that a kernel's blocks occupy, what its work needs: it spends the rest on
+            latencies of its blocks.
+    """
+
+    crowded: float
+    needed: float
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """Limits of a multiprocessor. A warp's registers are allocated in units, in one of the partitions; `shared` memory
+    and what the system takes of it per block in bytes."""
+
+    registers: int
+    register_unit: int
+    partitions: int
+    warps: int
+    blocks: int
+    shared: int
+    shared_of_system: int
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The errors of what-ifs: strategies and syncs, for light passes and for recordings made under a profiler with a
+    known rate, and one graph with early starts, for the latter.
+
+    Attributes:
+        floor: how much the rate of one program varies between processes and days, roughly (see `margin`).
+    """
+
+    floor: float
+    fewer_calls: Margin
+    fewer_calls_profiled: Margin
+    one_graph: Margin
+
+    def half_width(self, margin: Margin, speedup: float) -> float:
+        """Half of one of the margins for the logarithm of a predicted speed-up."""
+        return margin.half_width(speedup, self.floor)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The constants for a GPU.
+
+    Attributes:
+        gpu: the part of a device's name by which they were chosen.
+        called: the GPU in a sentence.
+        caution: what a reader must know if they are not, or not all, of the recording's GPU; None if they are, and for
+            recordings that name no device.
+    """
+
+    gpu: str
+    called: str
+    remained: Remained
+    stretch: Stretch
+    causes: CausesLeft
+    usual: Usual
+    graph: GraphCosts
+    overlap: FittedOverlap
+    room: Room
+    multiprocessor: Multiprocessor
+    margins: Margins
+    caution: str | None = None
+
+    def launch_left(self, level: str) -> float:
+        """The share of a graph launch (call and latency) that remains without tracing at that level."""
+        return self.causes.launch_left.get(level, 1.0)
+
+
+def fits_for(trace: Trace) -> Fits:
+    """The constants for a recording.
+
+    Raises:
+        UsageError: the user's own file cannot be read.
+    """
+    return fits_of(gpu_of(trace))
+
+
+def gpu_of(trace: Trace) -> str:
+    """The names of the trace's devices."""
+    return ", ".join(sorted(set(trace["devices"]["name"].astype("str"))))
+
+
+def fits_of(gpu: str) -> Fits:
+    """The constants for a device's name; errors as in `fits_for`."""
+    return _fits(gpu, os.environ.get(VARIABLE, ""))
+
+
+def own_file() -> list[Any]:
+    """The user's own file and its state, for keys of caches; empty if there is none."""
+    path = os.environ.get(VARIABLE, "")
+    try:
+        return [path, os.stat(path).st_mtime_ns] if path else []
+    except OSError:
+        return [path]
+
+
+@cache
+def _fits(gpu: str, own: str) -> Fits:
+    shipped = _devices(_SHIPPED)
+    base = next((one for one in shipped if one["gpu"] in gpu), shipped[0])
+    try:
+        chosen = next((one for one in _devices(Path(own)) if one["gpu"] in gpu), {}) if own else {}
+        tables = {name: value | chosen.get(name, {}) for name, value in base.items() if isinstance(value, dict)}
+        names = {key: chosen.get(key, base[key]) for key in ("gpu", "called")}
+        others = [] if base["gpu"] in gpu or not gpu else sorted(tables.keys() - chosen.keys())
+        found: Fits = typed_object({**tables, **names, "caution": _caution(base, chosen, others)}, Fits, "device")
+    except (FormatError, TypeError) as error:
+        raise UsageError(f"{VARIABLE}={own}: {error}") from error
+    return found
+
+
+def _caution(base: dict[str, Any], chosen: dict[str, Any], others: list[str]) -> str | None:
+    if not others:
+        return None
+    some = f"those of {', '.join(others)}" if chosen else "all constants of the model"
+    return f"{some} were fitted to {base['called']}, not to the GPU of this recording, where they may be wrong"
+
+
+def _devices(path: Path) -> list[dict[str, Any]]:
+    """The devices of a file.
+
+    Raises:
+        FormatError: it cannot be read, is no TOML, names no device, or has something else than tables of numbers that
+            are not negative.
+    """
+    try:
+        check_regular(path)
+        devices = tomllib.loads(path.read_text(encoding="utf-8")).get("device")
+    except (OSError, ValueError, RecursionError) as error:
+        raise FormatError(str(error)) from error
+    if not isinstance(devices, list) or not all(isinstance(d, dict) and isinstance(d.get("gpu"), str) for d in devices):
+        raise FormatError("has no [[device]] with `gpu`, a part of its name")
+    for device in devices:
+        for name, value in device.items():
+            if name not in ("gpu", "called") and not isinstance(value, dict):
+                raise FormatError(f"{name} is not a table")
+    if (at := _negative(devices, "device")) is not None:
+        raise FormatError(f"{at} is negative")
+    return devices
+
+
+def _negative(value: Any, where: str) -> str | None:
+    """Where there is a negative number; None if nowhere."""
+    if isinstance(value, (dict, list)):
+        rows = value.items() if isinstance(value, dict) else enumerate(value)
+        return next((at for key, inner in rows if (at := _negative(inner, f"{where}.{key}")) is not None), None)
+    return where if isinstance(value, (int, float)) and value < 0 else None
