@@ -234,6 +234,7 @@ def many_copies(options: argparse.Namespace) -> Loop:
     decoder = Decoder(options)
     decoder.capture()
     host = decoder.pinned(INPUTS, 64, dtype=torch.bfloat16)
+    rows = list(zip(decoder.given, host, strict=True))
 
     def decode(steps: int) -> list[int]:
         tokens = []
@@ -242,7 +243,7 @@ def many_copies(options: argparse.Namespace) -> Loop:
             if options.changed:
                 decoder.given.copy_(host, non_blocking=True)
             else:
-                for given, row in zip(decoder.given, host, strict=True):
+                for given, row in rows:
                     given.copy_(row, non_blocking=True)
             decoder.launch()
             tokens.append(int(decoder.token.item()))
@@ -259,10 +260,11 @@ def late_copies(options: argparse.Namespace) -> Loop:
     decoder = Decoder(options)
     decoder.capture()
     host = decoder.pinned(INPUTS, 64, dtype=torch.bfloat16)
+    rows = list(zip(decoder.given, host, strict=True))
 
     def give(step: int) -> None:
         host.fill_(step % 7)
-        for given, row in zip(decoder.given, host, strict=True):
+        for given, row in rows:
             given.copy_(row, non_blocking=True)
 
     def decode(steps: int) -> list[int]:
