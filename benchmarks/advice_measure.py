@@ -48,7 +48,8 @@ HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run
 READ_LATER: Final = "device sampling, results read a step later"
 LOOPS: Final = {
-    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": "ggg", "eager": "one graph launch",
+    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": "ggg",
+    "eager": "one graph launch",
     "late-launch": "host work after the launch", "many-copies": "input copies merged",
     "late-copies": "input copies behind the launch",
 }  # fmt: skip

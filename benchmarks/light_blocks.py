@@ -199,6 +199,12 @@ def truth_of(options: argparse.Namespace) -> dict[str, float]:
         return {}
 
 
+def same_block(rates: list[float], idle_us: list[float | None], busy_us: float) -> list[float]:
+    """Return the idle time told of recorded blocks over their own period, by the engine's count, minus the busy time:
+    for engines whose rate changes from block to block. The recorder's slowdown is in both."""
+    return interval([told / (1e6 / rate - busy_us) for rate, told in zip(rates, idle_us, strict=True) if told])
+
+
 def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_us: float | None) -> dict[str, Any]:
     """Return slowdown, period, and idle time beside the true one, of a case."""
     slowdown = interval([off / on for off, on in zip(found["paused"], found["recorded"], strict=True)])
@@ -224,6 +230,9 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
         known = [(told_us, true) for told_us, true in zip(light["idle_us"], truth, strict=True) if told_us is not None]
         ratio = interval([told_us / true for told_us, true in known])
         said |= {"truth": {"busy_us": busy_us, "idle_us": interval(truth), "told_over_true": ratio}}
+        same = same_block(found["recorded"], light["idle_us"], own_us * bool(light["graph_launches"]) + busy_us)
+        said["truth"]["told_over_same_block"] = same
+        print(f"{name}: idle over the recorded blocks' own period - busy: {same}", flush=True)
         idle, busy = (float(np.nanmedian(np.array(light[each], float))) for each in ("idle_us", "busy_us"))
         print(
             f"{name}: idle {idle:.1f} µs, true {statistics.median(truth):.1f}, ratio {ratio}; busy {busy:.1f}, "

@@ -148,13 +148,15 @@ def host_products(found: dict[str, Any]) -> Iterator[str]:
         "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many "
         "threads in turn, which counts what is read and written. Brackets hold the middle 80 % of the rounds. *fast*: "
         "the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that "
-        "rate, of the product and of the copy, as when two threads share a core. Load average when it ended: "
+        "rate, of the product and of the copy, as when two threads share a core. *with NumPy*: NumPy's and PyTorch's "
+        "product take turns with both, and their threads go on spinning on the same cores. Load average when it ended: "
         f"{found['machine']['load_average_1_min']}."
     )
     yield table(
         ["weights", "matrix", "tokens", "threads", "GB/s", "copy, GB/s", "over the copy", "fast", "slow, of"],
         [[row["format"], f"{row['outputs']} × {row['inputs']}", str(row["tokens"]),
-          f"{row['threads']}, {row['threading_layer']}", _rounds(row["gb_per_s"], 1), _rounds(row["copy_gb_per_s"], 1),
+          f"{row['threads']}, {row['threading_layer']}{', with NumPy' if row['over_others'] else ''}",
+          _rounds(row["gb_per_s"], 1), _rounds(row["copy_gb_per_s"], 1),
           _rounds(row["over_copy"], 2), f"{row['fast_over_copy']:.2f}",
           f"{row['slow_rounds']} and {row['slow_copies']}, {len(row['gb_per_s']['rounds'])}"] for row in found["rows"]],
     )  # fmt: skip
