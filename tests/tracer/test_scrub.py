@@ -33,6 +33,7 @@ from tracer.scrub import Texts, learn, scrub
 from tracer.trace import Trace
 
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
+LIGHT = SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13"
 MODES = pytest.mark.parametrize("mode", [(), ("--names",)], ids=["names kept", "names hashed"])
 Mode = tuple[str, ...]
 
@@ -121,7 +122,7 @@ def figures(path: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "source", [LLAMA["saaas", "graph"], SIX, RUN_DIRECTORY, RUN_DIRECTORY / "node"], ids=lambda path: path.name
+    "source", [LLAMA["saaas", "graph"], SIX, RUN_DIRECTORY, RUN_DIRECTORY / "node", LIGHT], ids=lambda path: path.name
 )
 @MODES
 def test_analyses_give_the_same_figures(source: Path, mode: Mode, tmp_path: Path) -> None:

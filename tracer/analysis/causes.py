@@ -106,7 +106,12 @@ def present(causes_us: Mapping[str, float]) -> dict[str, float]:
 
 def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
     """Which rows of trace["nvtx"] mark the host computing part of the graph."""
-    return rows_named(ranges["text"], lambda text: re.match(_HOST_COMPUTE, text) is not None)
+    return rows_named(ranges["text"], names_host_compute)
+
+
+def names_host_compute(text: str) -> bool:
+    """Whether a range of this text marks the host computing part of the graph."""
+    return re.match(_HOST_COMPUTE, text) is not None
 
 
 @dataclass(frozen=True)

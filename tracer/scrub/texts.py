@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import Final
 
 from tracer.analysis.call_names import SUFFIX, letter
+from tracer.analysis.causes import names_host_compute
 from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL, word
 from tracer.engines.torch import OPERATOR, TRAINING_TEXT
@@ -228,8 +229,9 @@ class Texts:
         return self._name(text, where)
 
     def _hashed(self, text: str, where: str) -> str:
-        """The text's hash. If the text names a token step, its step words and numbers come before the hash."""
-        if not text:
+        """The text's hash. If the text names a token step, its step words and numbers come before the hash. A range in
+        which our executor computes on the host is kept."""
+        if not text or names_host_compute(text):
             return text
         mark, remainder = _mark(text)
         if mark and not _LETTER.search(remainder):
