@@ -149,7 +149,8 @@ def host_products(found: dict[str, Any]) -> Iterator[str]:
         "threads in turn, which counts what is read and written. Brackets hold the middle 80 % of the rounds. *fast*: "
         "the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that "
         "rate, of the product and of the copy, as when two threads share a core. *with NumPy*: NumPy's and PyTorch's "
-        "product take turns with both, and their threads go on spinning on the same cores. Load average when it ended: "
+        "product take turns with both, each after a longer rest. Why both are slower there is not known. Load average "
+        "when it ended: "
         f"{found['machine']['load_average_1_min']}."
     )
     yield table(
