@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, default=6)
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so do their own
     serve = [part.format(model=options.model) for part in SERVE]
     with tempfile.TemporaryDirectory() as folder:
         trace, said = Path(folder, "recording"), Path(folder, "said")
