@@ -256,7 +256,16 @@ def test_another_device_computes_for_the_same_steps() -> None:
 def test_another_device_that_decodes_by_itself_is_no_part() -> None:
     script = idle()
     script.rows["nvtx"] += [
-        {"text": "token", "start": t, "end": t + 900, "process": 9, "thread": 9, "kind": "push/pop", "domain": ""}
+        {
+            "text": "token",
+            "start": t,
+            "end": t + 900,
+            "process": 9,
+            "thread": 9,
+            "kind": "push/pop",
+            "domain": "",
+            "payload": None,
+        }
         for t in (1000, 2000)
     ]
     for t in (1000, 2000):
