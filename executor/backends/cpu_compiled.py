@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
@@ -212,7 +213,8 @@ def _load_tbb() -> None:
     except PackageNotFoundError:
         return
     for place in places:
-        ctypes.CDLL(str(place))
+        with suppress(OSError):  # then Numba takes OpenMP
+            ctypes.CDLL(str(place))
 
 
 def _tasks() -> set[int]:

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SAMPLES
+from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tracer import read, run_json, write
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.settings import effort_of
+from tracer.analysis.settings import effort_of, engine_of
 from tracer.analysis.whatif.edits import Strategy
 from tracer.analysis.whatif.host_edits import ReadLater
 from tracer.analysis.whatif.prediction import UNMEASURED
@@ -159,6 +160,23 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert str(tmp_path / "one") in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernels", "name"),
+    [
+        (["vllm::rms_norm_kernel", "quantize_q8_1<__half>"], "vLLM"),
+        (["void vllm::act", "tensorrt_llm::kernels::cutlass_kernels::gemm"], "vLLM"),
+        (["at::native::add", "quantize_q8_1<__half>"], "llama.cpp"),
+    ],
+)
+def test_kernels_that_an_engine_takes_from_another_do_not_name_it(kernels: list[str], name: str) -> None:
+    script = Script()
+    for at, kernel in enumerate(kernels):
+        script.launch((10 * at, 10 * at + 1), (10 * at + 2, 10 * at + 5), name=kernel)
+    found = engine_of(script.trace)
+    assert found is not None
+    assert found.name == name
 
 
 def test_the_engine_is_known_by_its_kernels_and_names_the_edits() -> None:

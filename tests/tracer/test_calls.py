@@ -101,6 +101,14 @@ def test_a_copy_between_devices_is_none_to_the_host() -> None:
     assert host_calls(script.trace)["kind"].tolist() == ["PtoP", "PtoP", "PtoP", "DtoH", "DtoH"]
 
 
+def test_a_graph_that_copies_both_ways_stays_a_launch() -> None:
+    script = Script()
+    correlation = script.call("cudaGraphLaunch_v10000", 0, 5)
+    for kind in ("DtoH", "HtoD"):
+        script.copied((5, 9), kind, correlation)
+    assert host_calls(script.trace)["kind"].tolist() == ["DtoH"]
+
+
 def test_the_last_before_a_time_is_of_the_same_thread() -> None:
     others = pd.DataFrame({"process": [1, 1, 1, 2], "thread": [7, 8, 7, 7], "start": [10, 15, 20, 30]})
     asking = pd.DataFrame({"process": [1, 1, 1, 1, 2, 3], "thread": [7, 7, 7, 8, 7, 7]})

@@ -1,6 +1,7 @@
 """Constants by GPU: where each comes from, what other GPUs get, and a user's own file."""
 
 import dataclasses
+import os
 import sys
 from pathlib import Path
 
@@ -51,6 +52,11 @@ def test_a_device_that_the_file_knows_gets_no_caution_and_another_one_does() -> 
     assert dataclasses.replace(other, caution=None) == known
 
 
+@pytest.mark.parametrize("gpu", ["NVIDIA GH200 480GB", "NVIDIA H100, NVIDIA H200"])
+def test_another_device_with_a_similar_name_or_beside_it_gets_the_caution(gpu: str) -> None:
+    assert fits_of(gpu).caution is not None
+
+
 def test_what_the_constants_decide_carries_the_caution_once() -> None:
     for gpu, times in (("NVIDIA H200", 0), (OTHER, 1)):
         trace = on(gpu)
@@ -78,6 +84,18 @@ def test_a_users_own_numbers_replace_those_shipped(tmp_path: Path, monkeypatch: 
     assert Cache(tmp_path).entry(own) != before  # what was computed with other constants is not reused
 
 
+def test_a_part_of_an_inner_table_is_replaced_and_a_changed_file_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, shipped = tmp_path / "own.toml", fits_of("NVIDIA H200")
+    monkeypatch.setenv(VARIABLE, str(own))
+    for number, share in enumerate((0.5, 0.25)):
+        own.write_text(f'[[device]]\ngpu = "H200"\n[device.causes.launch_left]\ngraph = {share}\n')
+        os.utime(own, ns=(number, number))
+        found = fits_of("NVIDIA H200")
+        assert (found.launch_left("graph"), found.launch_left("node")) == (share, shipped.launch_left("node"))
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -86,6 +104,7 @@ def test_a_users_own_numbers_replace_those_shipped(tmp_path: Path, monkeypatch: 
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = -1\n", "device.0.graph.node_ns is negative"),
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = 'x'\n", "device.graph.node_ns is not of type int"),
         ("[[device]]\ngpu = 'A100'\ngraph = 3\n", "graph is not a table"),
+        ("[[device]]\ngpu = 'A100'\n[device.strech]\nshare = 1\n", "there is no table strech"),
     ],
 )
 def test_a_damaged_file_is_one_clear_line(

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.machine import Machine
+from tests.tracer.test_steps import layers_on_two_devices
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.needed import READS, needed_syncs
+from tracer.analysis.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
 
 TOKENS = 6
 
@@ -142,3 +143,12 @@ def test_light_passes_on_two_devices_need_the_sync_of_the_last() -> None:
         readers = syncs.loc[syncs["reason"] == READS, "position"]
         assert set(readers) == {last}
         assert len(readers) == syncs["at"].nunique()
+
+
+def test_a_copy_between_devices_brings_the_host_nothing() -> None:
+    """It is staged through the host; only the sync after each token's logits is read behind."""
+    trace = layers_on_two_devices().trace
+    steps = find_steps(trace)
+    _, reading = reading_syncs(Causality.of(trace), steps)
+    assert len(reading) == len(trace["syncs"])
+    assert len(bringing_copies(Causality.of(trace))) == len(trace["syncs"])

@@ -127,18 +127,19 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     for column, missing in (("stream", MISSING), ("kind", "")):
         values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
         calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
-    calls.loc[_between_devices(trace, calls), "kind"] = "PtoP"
+    calls.loc[between_devices(trace, calls), "kind"] = "PtoP"
     return pd.DataFrame(calls)
 
 
-def _between_devices(trace: Trace, calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which calls copy from one device to another, by their name, or since one copy goes to the host and from there to
-    a device: without peer access the driver does that (CUDA Driver API, cuMemcpyPeerAsync)."""
+def between_devices(trace: Trace, calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which calls (name, process, correlation) copy from one device to another: by their name, or those copies that go
+    to the host and from there to a device, as the driver does without peer access (CUDA Driver API,
+    cuMemcpyPeerAsync)."""
     of_name = calls["name"].astype("category")
     names = of_name.cat.categories.astype(str)
     by_name = names.str.contains("Peer", regex=False)[of_name.cat.codes]
     copies = trace["memcpys"]
-    both = np.ones(len(calls), bool)
+    both = np.array([letter(name) in COPIES for name in names], bool)[of_name.cat.codes]
     for kind in ("DtoH", "HtoD"):
         both &= match_rows(copies[copies["kind"] == kind], calls) >= 0
     return np.asarray(by_name | (both & ~names.str.contains("Batch", regex=False)[of_name.cat.codes]))

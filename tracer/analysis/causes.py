@@ -92,7 +92,7 @@ PART_COLUMNS: Final = list(PART_NAMES)
 CAUSE_OF: Final = {part: cause for cause, parts in PARTS.items() for part in parts}
 """Part's column -> its cause's column."""
 
-_HOST_COMPUTE: Final = r"split \d+: host$"
+_HOST_COMPUTE: Final = re.compile(r"split [0-9]{1,9}: host")
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op"}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -111,7 +111,7 @@ def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
 
 def names_host_compute(text: str) -> bool:
     """Whether a range of this text marks the host computing part of the graph."""
-    return re.match(_HOST_COMPUTE, text) is not None
+    return _HOST_COMPUTE.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import LAUNCHES, last_before, match_rows
+from tracer.analysis.calls import LAUNCHES, between_devices, last_before, match_rows
 from tracer.analysis.waits import Targets
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -60,6 +60,7 @@ def _copies_to_host(trace: Trace) -> pd.DataFrame:
     """Process, thread, issue time (start of the call, ns) and stream of each copy, in that order."""
     copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
     call = match_rows(trace["api"], copies)
+    call[between_devices(trace, trace["api"])[call] & (call >= 0)] = MISSING
     found = trace["api"].iloc[call[call >= 0]][[*_THREAD, "start"]].rename(columns={"start": "issued"})
     return found.assign(stream=copies["stream"].to_numpy()[call >= 0]).sort_values("issued", ignore_index=True)
 

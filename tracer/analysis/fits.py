@@ -7,6 +7,7 @@ does not know gets those of the first device, and a caution that says so (`Fits.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -228,8 +229,8 @@ def gpu_of(trace: Trace) -> str:
 
 
 def fits_of(gpu: str) -> Fits:
-    """The constants for a device's name; errors as in `fits_for`."""
-    return _fits(gpu, os.environ.get(VARIABLE, ""))
+    """The constants for a device's name, or several; errors as in `fits_for`."""
+    return _fits(gpu, *own_file())
 
 
 def own_file() -> list[Any]:
@@ -241,15 +242,32 @@ def own_file() -> list[Any]:
         return [path]
 
 
+def _is_of(device: dict[str, Any], gpu: str) -> bool:
+    """Whether constants are of every GPU of these names: GH200 is no H200."""
+    word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(device['gpu'])}(?![A-Za-z0-9])")
+    return all(word.search(name) for name in gpu.split(", "))
+
+
+def _replaced(value: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A table with what another one has, also in the tables inside it."""
+    inner = {key: _replaced(value[key], new) for key, new in own.items()
+             if isinstance(new, dict) and isinstance(value.get(key), dict)}  # fmt: skip
+    return value | own | inner
+
+
 @cache
-def _fits(gpu: str, own: str) -> Fits:
+def _fits(gpu: str, own: str = "", _changed: int = 0) -> Fits:
     shipped = _devices(_SHIPPED)
-    base = next((one for one in shipped if one["gpu"] in gpu), shipped[0])
+    base = next((one for one in shipped if _is_of(one, gpu)), shipped[0])
     try:
-        chosen = next((one for one in _devices(Path(own)) if one["gpu"] in gpu), {}) if own else {}
-        tables = {name: value | chosen.get(name, {}) for name, value in base.items() if isinstance(value, dict)}
+        chosen = next((one for one in _devices(Path(own)) if _is_of(one, gpu)), {}) if own else {}
+        if unknown := sorted(chosen.keys() - base.keys()):
+            raise FormatError(f"there is no table {unknown[0]}")
+        tables = {
+            name: _replaced(value, chosen.get(name, {})) for name, value in base.items() if isinstance(value, dict)
+        }
         names = {key: chosen.get(key, base[key]) for key in ("gpu", "called")}
-        others = [] if base["gpu"] in gpu or not gpu else sorted(tables.keys() - chosen.keys())
+        others = [] if not gpu or _is_of(base, gpu) else sorted(tables.keys() - chosen.keys())
         found: Fits = typed_object({**tables, **names, "caution": _caution(base, chosen, others)}, Fits, "device")
     except (FormatError, TypeError) as error:
         raise UsageError(f"{VARIABLE}={own}: {error}") from error

@@ -64,7 +64,7 @@ class PlacedKernels:
         """
         kernels = self.rows.sort_values(["start", "end"], kind="stable")
         ended = kernels.groupby(_STREAM, sort=False)["end"].cummax()
-        before = ended.groupby([kernels[c] for c in _STREAM], sort=False).shift(fill_value=0)
+        before = ended.groupby([kernels[c] for c in _STREAM], sort=False).shift(fill_value=np.iinfo(np.int64).min)
         own = (kernels["end"] - np.maximum(kernels["start"], before)).clip(lower=0)
         length = (own / 1e3).groupby(kernels["short_name"].astype(str))
         found = pd.DataFrame({"calls": length.size(), "us": length.sum()}) / max(self.steps, 1)

@@ -17,6 +17,7 @@ LLAMA_CPP: Final = Engine(
     "llama.cpp",
     whole_graphs_decode=True,
     one_sequence_graphs=True,
+    generality=2,
     settings=(
         Setting(COPIES, "`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp", "ggml 0.25.3"),
         Setting(GRAPH, "CUDA graphs: run without `GGML_CUDA_DISABLE_GRAPHS`", "ggml 0.25.3"),

@@ -74,5 +74,5 @@ def _plain(name: str) -> re.Pattern[str]:
 
 
 NAMES: Final = ("token", "decode", "step", "forward", "execute_model", "prefill")
-OURS: Final = tuple(_called(name, 0.97, 1) for name in NAMES[:2])
-USUAL: Final = tuple(_called(name, 0.85, 4) for name in NAMES[2:])
+OURS: Final = tuple(_called(name, 0.97, 3) for name in NAMES[:2])
+USUAL: Final = tuple(_called(name, 0.85, 6) for name in NAMES[2:])

@@ -27,5 +27,6 @@ TENSORRT_LLM: Final = Engine(
     "TensorRT-LLM",
     marks=(Mark(re.compile(_REQUESTS), _forward), Mark(re.compile(r"(?:^|TrtGptModel\w*::)forwardAsync$"))),
     whole_graphs_decode=True,
+    generality=1,
     kernels=re.compile(r"\btensorrt_llm::"),
 )

@@ -16,7 +16,7 @@ TORCH: Final = Engine(
     "PyTorch",
     marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),),
     sure=0.95,
-    generality=2,
+    generality=4,
     kernels=re.compile(r"\bat::native::"),
     settings=(
         Setting(
@@ -31,7 +31,7 @@ OPTIMIZER: Final = Engine(
     "PyTorch's optimizers",
     marks=(Mark(re.compile(r"^Optimizer\.step#"), lambda _: Work(TRAINING), position=CLOSES),),
     sure=0.85,
-    generality=3,
+    generality=5,
 )
 """Without `profiler.step()`, each optimizer step ends a training step if there is only one optimizer."""
 

@@ -11,4 +11,4 @@ from typing import Final
 
 from tracer.engines.engine import DIFFUSION, Engine, Mark, Work
 
-XDIT: Final = Engine("xDiT", marks=(Mark(re.compile(r"^execute_diffusion_"), lambda _: Work(DIFFUSION)),))
+XDIT: Final = Engine("xDiT", marks=(Mark(re.compile(r"^execute_diffusion_"), lambda _: Work(DIFFUSION)),), generality=1)

@@ -108,11 +108,13 @@ class Changes:
         self._weight = weight[:-1]
 
     def move_calls(self, calls: Ints, behind: Ints) -> None:
-        """Move calls, and the host work before each, to after the corresponding call in `behind`. What they issue is
-        removed: its new place is the caller's to add.
+        """Move calls, and the host work between them, to after the corresponding call in `behind`. The host work before
+        the first of consecutive calls stays: it may be anything. What they issue is removed: its new place is the
+        caller's to add.
         """
         took = self.call_times()[calls]
-        self.move_pauses(calls - 1, behind)
+        follows = np.isin(calls - 1, calls)
+        self.move_pauses(calls[follows] - 1, behind[follows])
         gone = self._chosen(calls)
         gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.segments.activities["call"]]
         self.remove(gone)
@@ -162,7 +164,8 @@ class Changes:
 
     def scale_host_compute(self, factor: float) -> None:
         """Scale what the host computes as a device by `factor`."""
-        self._weight += (self.causality.host_compute * (factor - 1)).astype(np.int64)
+        scaled = self._weight + (self.causality.host_compute * (factor - 1)).astype(np.int64)
+        self._weight = np.maximum(scaled, 0)  # another edit may have taken a part of it
 
     def scale_activities(self, activities: Ints, factor: float) -> None:
         """Scale activities by `factor`; an activity that starts while one of them runs is moved by the same amount."""

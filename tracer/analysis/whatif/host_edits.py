@@ -100,11 +100,13 @@ class CopiesBehind(Unmeasured):
         return "input copies behind the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Move the calls with the host code before each; on the device the copies follow the launched work.
+        """Move the calls with the host code between them; on the device the copies follow the launched work.
 
         Raises:
             EmptyTraceError: no asynchronous copy to the device lies between a result and the next launch.
+            UnsafePlanError: the host computes a part of the step, whose results the copies bring.
         """
+        check_host_idle(self.label, changes.causality, steps)
         table = windows(changes, steps)
         pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         pairs = pairs[pairs["call"].isin(sending_copies(changes.causality))]

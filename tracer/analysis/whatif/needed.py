@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among
+from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among, between_devices
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
@@ -130,6 +130,7 @@ def _work(causality: Causality) -> pd.DataFrame:
     issued = activities[activities["call"] >= 0].drop_duplicates(["call", "lane"])
     kinds = issued["name"].astype(str)
     memcpys = causality.trace["memcpys"]
+    between = between_devices(causality.trace, calls)
     pageable = np.zeros(len(issued), bool)
     copies = (issued["table"] == "memcpys").to_numpy()
     pageable[copies] = (memcpys["src_kind"].to_numpy() == "pageable")[issued["row"].to_numpy()[copies]]
@@ -137,7 +138,7 @@ def _work(causality: Causality) -> pd.DataFrame:
         {
             "call": issued["call"],
             "lane": issued["lane"],
-            "brings": (kinds == "memcpy DtoH").to_numpy(),
+            "brings": ((kinds == "memcpy DtoH") & ~between[issued["call"]]).to_numpy(),
             "sends": (kinds == "memcpy HtoD").to_numpy() & ~pageable,
         }
     )
