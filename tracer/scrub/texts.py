@@ -57,7 +57,7 @@ removing too much is safer, because file names may contain spaces."""
 _HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
 _USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")
 _SECRET_KEY: Final = re.compile(
-    r"(?i)token|secret|passw|(api|access|private)[_-]?key|credential|uuid|serial|luid|bus_?loc"
+    r"(?i)(?<!inter)token|secret|passw|(api|access|private)[_-]?key|credential|uuid|serial|luid|bus_?loc"
 )
 _ASSIGNED: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]*)=([^\s\"']+)")
 _OF_USER: Final = re.compile(r"(?:/home/|/Users/|\\Users\\)([^/\\\s\"':]+)")
