@@ -357,7 +357,7 @@ def main() -> None:
         for loop in options.loops:
             try:
                 run(loop, options)
-            except Exception as problem:
+            except Exception as problem:  # the other loops are measured all the same, and this line says it
                 print(f"{loop} failed {type(problem).__name__}: {problem}", flush=True)
 
 

@@ -74,22 +74,24 @@ class Program:
             RuntimeError: it fails.
         """
         command = [*before, *self.command]
-        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, "PYTHONPATH": path, **self.environment}
         try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+            done = subprocess.run(command, env=self._variables(), capture_output=True, text=True, timeout=LIMIT_S)
         except (OSError, subprocess.TimeoutExpired) as problem:
             raise RuntimeError(f"{shlex.join(command)}: {problem}") from None
         if done.returncode:
             raise RuntimeError(f"{shlex.join(command)}: exit code {done.returncode}: {done.stderr[-800:]}")
         return done.stdout
 
+    def _variables(self) -> dict[str, str]:
+        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {**os.environ, **self.environment, "PYTHONPATH": path}
+
     def until_end(self) -> str:
         """Run it; return what it printed, also if it fails or does not end in time, which is said."""
-        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        environment = {**os.environ, **self.environment, "PYTHONPATH": path}
         try:
-            done = subprocess.run(self.command, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
+            done = subprocess.run(
+                self.command, env=self._variables(), capture_output=True, timeout=LIMIT_S, check=False
+            )
         except subprocess.TimeoutExpired as cut:
             print(f"{shlex.join(self.command)}: {cut}", file=sys.stderr)
             return (cut.stdout or b"").decode()

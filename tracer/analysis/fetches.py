@@ -57,12 +57,13 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
 
 
 def _copies_to_host(trace: Trace) -> pd.DataFrame:
-    """Process, thread, issue time (start of the call, ns) and stream of each copy, in that order."""
+    """Process, thread, issue time (start of the call, ns) and stream of each copy that ends there, in that order."""
     copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
     call = match_rows(trace["api"], copies)
-    call[between_devices(trace, trace["api"])[call] & (call >= 0)] = MISSING
-    found = trace["api"].iloc[call[call >= 0]][[*_THREAD, "start"]].rename(columns={"start": "issued"})
-    return found.assign(stream=copies["stream"].to_numpy()[call >= 0]).sort_values("issued", ignore_index=True)
+    calls = trace["api"].iloc[call[call >= 0]]
+    found = calls[[*_THREAD, "start"]].rename(columns={"start": "issued"})
+    found = found.assign(stream=copies["stream"].to_numpy()[call >= 0])
+    return found[~between_devices(trace, calls)].sort_values("issued", ignore_index=True)
 
 
 def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
