@@ -5,8 +5,8 @@ many threads, counts all bytes read and written. NumPy's products use float32 we
 matrix-vector product per token, so that as in ours a token's bits do not depend on other tokens, and one product for
 all tokens. PyTorch's, where it is installed, use the weights' own format, except q8_0, which it lacks. Every call uses
 the next of several equal matrices, too many for any cache, and copies to separate memory. In each round every
-contestant, on each number of threads, makes several calls, the first of which are not counted, after a pause in which
-the threads of the previous one go to sleep; each round begins with another contestant. The figure of a round is the
+contestant, on each number of threads, makes calls for 20 ms that are not counted and five that are, after a pause in
+which the threads of the previous one go to sleep; each round begins with another contestant. The figure of a round is the
 median. Rounds slower than a third of the fast ones (90 % are slower) are counted as slow: threads that share a core.
 Fast over copy is the rate of the fast rounds over that of the copy's.
 Usage: python benchmarks/host_products.py [--shapes 2048x2048,8192x2048,2048x8192,32000x2048] [--tokens 1,4,64]
@@ -40,9 +40,11 @@ from executor.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
 """Total bytes of all equal matrices."""
-NOT_COUNTED, COUNTED = 2, 5
-REST_S, REST_ALONE_S = 0.05, 0.02
-"""NumPy's threads wait awake for longer than ours."""
+NOT_COUNTED_S, COUNTED = 0.02, 5
+"""Woken threads may begin on the core that woke them, until the kernel moves them; in a decode that happens once."""
+REST_S, AWAKE = 0.02, 0.1
+"""A pause lasts until all threads together compute for less than this part of it: OpenBLAS's, which are NumPy's, wait
+awake for 0.1 s after a product, and others on their cores share them."""
 NUMPY = "numpy f32, token by token"
 Calls = dict[tuple[str, int], list[Callable[[], None]]]
 
@@ -116,20 +118,32 @@ def by_torch(weights: list[Any], x: Any, threads: int) -> dict[str, list[Callabl
     return {"torch": [partial(torch.nn.functional.linear, inputs, tensor) for tensor in tensors]}
 
 
-def seconds(works: Calls, rounds: int, rest_s: float) -> dict[tuple[str, int], list[float]]:
+def rest() -> None:
+    """Pause until the threads of the last contestant sleep."""
+    awake = True
+    while awake:
+        begun, cpu = time.perf_counter(), time.process_time()
+        time.sleep(REST_S)
+        awake = time.process_time() - cpu > AWAKE * (time.perf_counter() - begun)
+
+
+def seconds(works: Calls, rounds: int) -> dict[tuple[str, int], list[float]]:
     """Return the seconds per call in every round."""
     taken: dict[tuple[str, int], list[float]] = {key: [] for key in works}
     calls = {key: cycle(each) for key, each in works.items()}
     for number in range(rounds):
         first = number % len(calls)
         for key in [*calls][first:] + [*calls][:first]:
-            time.sleep(rest_s)
+            rest()
+            until = time.perf_counter() + NOT_COUNTED_S
+            while time.perf_counter() < until:
+                next(calls[key])()
             times = []
-            for work in islice(calls[key], NOT_COUNTED + COUNTED):
+            for work in islice(calls[key], COUNTED):
                 begin = time.perf_counter()
                 work()
                 times.append(time.perf_counter() - begin)
-            taken[key].append(statistics.median(times[NOT_COUNTED:]))
+            taken[key].append(statistics.median(times))
     return taken
 
 
@@ -151,7 +165,7 @@ def rows(format: str, shape: tuple[int, int], tokens: int, options: argparse.Nam
     weights, works = matrices(format, shape), Calls()
     for threads in options.threads:
         works |= contestants(weights, tokens, threads, options)
-    taken = seconds(works, options.rounds, REST_ALONE_S if options.alone else REST_S)
+    taken = seconds(works, options.rounds)
     read, copied = weights[0].nbytes, 2 * integers(weights[0]).nbytes
     for threads in options.threads:
         ours, copies = (

@@ -52,7 +52,6 @@ sleeps may wake on the core of another. The default is three times as long."""
 _TBB: Final = "libtbb.so.12"
 _LONG_S: Final = 1.0
 _one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers
-_latest: Final = threading.local()  # the number of threads last set in each calling thread
 _TASKS: Final = Path("/proc/self/task")
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 
@@ -162,9 +161,7 @@ class CompiledKernels:
 
         threads = threads or self._threads
         with _one_at_a_time:
-            if threads != getattr(_latest, "threads", None):
-                numba.set_num_threads(threads)  # applies to the calling thread
-                _latest.threads = threads
+            numba.set_num_threads(threads)  # of the calling thread; others that use Numba may have set it
             if not self._pinned or hasattr(self._callers, "pinned"):
                 kernel(*arguments, threads)
                 return
