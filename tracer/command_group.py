@@ -18,7 +18,7 @@ from tracer.extensions import COMMANDS, extensions
 from tracer.text import spelled
 
 _GARBAGE: Final = 50_000
-"""New objects from one garbage collection to the next. Python's default cost a command 3 % of its CPU time; arrays and
+"""Number of new objects between two garbage collections. Python's default took 3 % of a command's CPU time; arrays and
 tables are freed without a collection."""
 
 

@@ -79,7 +79,7 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(
         report.grid(
             {
-                "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
                 "idle": _idle(facts),
                 **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),

@@ -56,11 +56,11 @@ PARTS: Final = {
         "sync_idle": "nothing to wait for",
         "sync_unknown": "waiting for work that the trace does not name",
     },
-    "copy": {"copy_device": "device copies or fills", "copy_call": "inside a copy call"},
+    "copy": {"copy_device": "device copies or memsets", "copy_call": "inside a copy call"},
     "launch": {
         "launch_call": "inside a launch call",
         "launch_latency": "from its return to the first kernel",
-        "launch_queued": "launched before the device fell idle",
+        "launch_queued": "launched before the device became idle",
         "launch_setup": "graph instantiation, update, upload",
     },
     "host": {
