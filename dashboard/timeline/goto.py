@@ -40,7 +40,7 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     Args:
         view, runs: the current view and its runs.
         text: "17" or "token 17", "-3.5 ms", "> 100 us" or "gap > 100 us".
-        step: 1 for the next gap, -1 for the one before.
+        step: 1 for the next gap, -1 for the previous one.
     """
     wanted = text.strip()
     if not any(run.tokens for run in runs):
