@@ -49,7 +49,7 @@ CAUSES: Final = {
 """Column -> the cause's name."""
 
 PARTS: Final = {
-    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), waiting for other ranks included"},
+    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), including waiting for other ranks"},
     "sync": {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
