@@ -147,10 +147,10 @@ def host_products(found: dict[str, Any]) -> Iterator[str]:
     yield (
         "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many "
         "threads in turn, which counts what is read and written. Brackets contain the middle 80 % of the rounds. "
-        "*fast*: the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of "
-        "that rate, of the product and of the copy, as when two threads share a core. *with NumPy*: NumPy's and "
-        "PyTorch's product alternate with both, each after a longer pause. It is not known why both are slower then. Load "
-        "average when it ended: "
+        "*fast*: the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third "
+        "of that rate, of the product and of the copy, as when two threads share a core. *with NumPy*: NumPy's and "
+        "PyTorch's product alternate with both, each after a longer pause. It is not known why both are slower then. "
+        "Load average when it ended: "
         f"{found['machine']['load_average_1_min']}."
     )
     yield table(
