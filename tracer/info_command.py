@@ -29,8 +29,10 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """
     from tracer import kept
     from tracer.analysis.summary import analyse
+    from tracer.pandas_options import set_options
     from tracer.run_passes import node_kernels
 
+    set_options()
     with report.reading(path):
         trace = kept.read(path)
     start, end = trace.span
