@@ -1,7 +1,7 @@
 """The light pass: runs and records configurations without a profiler.
 
 A backend that reports its work (`Backend.reports`) runs in this process. The calls of one that does not are recorded by
-the light recorder, whose library is preloaded when a process starts. So its light pass is a process of its own,
+the light recorder, whose library is preloaded when a process starts. So its light pass is a separate process,
 `python -m executor.light_pass FOLDER PIPE PARENT`: the folder contains the request and receives the results, and the
 pipe gets a line after each warm-up and each repeat, and finally the error, if there is one.
 """
@@ -48,7 +48,7 @@ def record_light(
         command: starts the process of a pass under the light recorder.
 
     Raises:
-        UsageError, UnsafePlanError, ExecutionError: as `execute`.
+        UsageError, UnsafePlanError, ExecutionError: see `execute`.
         RecordError: the light recorder cannot record here.
     """
     if all(backend_class(configuration.backend).reports for configuration in configurations):

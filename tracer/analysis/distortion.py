@@ -88,7 +88,7 @@ def of_another_run(period_us: float, steps_per_s: float) -> str | None:
         return None
     return (
         f"under the profiler a step took {period_us:.1f} µs, by the untraced rate of {steps_per_s:g} steps/s "
-        f"{untraced_us:.1f} µs; that rate is of another run"
+        f"{untraced_us:.1f} µs; that rate is from another run"
     )
 
 

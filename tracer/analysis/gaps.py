@@ -128,7 +128,7 @@ class GapReport:
         if self.untraced_gap_us is None:
             raise TraceError(
                 f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
-                "the untraced rate allows; tracing stretched the kernels (graph level does so least), or the figure "
+                "the untraced rate allows; tracing stretched the kernels (least at graph level), or the figure "
                 "belongs to another run"
             )
         launch_us = float(
@@ -171,7 +171,7 @@ def gap_report(
         if not len(table):
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
-        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
+        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)

@@ -1,4 +1,4 @@
-"""Steps with marks: ranges and annotations of an engine, on threads that launch work, or what the user asks for.
+"""Steps with marks: ranges and annotations of an engine, on threads that launch work, or whatever the user selects.
 
 Stages:
 1. for each distinct text, which mark of the engine it is and what that implies; if a pattern is given that matches no

@@ -28,7 +28,7 @@ from tracer.schema import MISSING
 from tracer.trace import LIGHT, Trace
 
 MOST_ROWS: Final = 1 << 20
-"""Maximum kernels and copies to place; graphs after them stay as they are."""
+"""Maximum kernels and copies to place; graphs after them are unchanged."""
 
 _INSIDE: Final = ("kernels", "memcpys", "memsets")
 _STREAM: Final = ["process", "device", "stream"]

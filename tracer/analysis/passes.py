@@ -38,7 +38,7 @@ MOST: Final = 0.5
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
-"""The confidence in steps that can be read differently, or whose waits have an unknown target."""
+"""The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64

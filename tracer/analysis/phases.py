@@ -1,6 +1,6 @@
 """The phase of steps whose marks do not give it, judged by their compute.
 
-1. Training: optimizers, gradients and their kernels, which only training has, in most of the steps or in single ones.
+1. Training: optimizers, gradients and their kernels, which only training has, in most or some of the steps.
 2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
    generation has. Among these steps, prompts are those in which some of the kernels shared with the usual step (at
    least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is fetched, or which take

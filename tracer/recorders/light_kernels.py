@@ -6,9 +6,9 @@ that no stamp is late. The time between two stamps around a launch exceeds that 
 much as the launch takes longer than that kernel. The same launches recur, for example in every step, so the medians of
 the samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch
 has arrived, so launch times and durations determine when each ran, also in runs without stamps. The stamps at the ends
-of runs verify this: a run that contradicts them, or runs with the same launches that mostly do, get no kernels. Where
-the host paused before the call that ended the run, the stamp is that much later than the last kernel: the tail is
-launched right before that call.
+of runs verify this: a run that contradicts them, or runs whose launches are the same and most of which do, get no
+kernels. Where the host paused before the call that ended the run, the stamp is that much later than the last kernel:
+the tail is launched right before that call.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def run_kernels(
         ring: the recording.
         letter: what each record's call does.
         runs: a row per run, by stream and time: number, start and end (host ns; without stamps the earliest and the
-            latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the row
-            before tells when the stream reached it); its index is kept.
+            latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the
+            previous row shows when the stream reached it); its index is kept.
         clocks: per context.
         costs: of a stamp, per context.
     """

@@ -147,7 +147,7 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(ring: Ring, table: pd.DataFrame) -> pd.DataFrame:
-    """The runs of the table, by stream, with `follows`: whether only a run without stamps tells when this one began.
+    """The runs of the table, by stream, with `follows`: whether only a run without stamps shows when this one began.
     Runs that follow work without known times, such as a graph without stamps, are left out."""
     letter, records = letters(ring), ring.records
     is_unknown = (letter == GRAPH_LAUNCH) & (records["graph"] == 0) | (letter == LAUNCH) & (records["number"] == 0)

@@ -86,8 +86,8 @@ def fields_of(edit: Edit) -> dict[str, Any]:
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
-    """The rows of the table of eager launches, with short names that stay different. The reason for no prediction omits
-    the kernel, which has a column."""
+    """The rows of the table of eager launches, with short names that remain distinct. The reason for a missing
+    prediction omits the kernel, which has its own column."""
     eager = list(eager)
     return [
         asdict(one)

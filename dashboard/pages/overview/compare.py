@@ -152,7 +152,7 @@ ROOM: Final = html.Div(className="skeleton tall")
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
-    """Cautions, or space reserved for them while they are computed, so that the layout hardly changes."""
+    """Cautions, or space reserved for them while they are computed, so that the layout barely changes."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
     return [html.Li(plain(text, 1000)) for text in cautions]

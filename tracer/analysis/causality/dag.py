@@ -224,7 +224,7 @@ def _backward(
 def walk(
     ends: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
-    """Walk back from every end along the deciding edges, as long as they end after its floor.
+    """Walk back from every end along the deciding edges while they end after its floor.
 
     Returns:
         (number of the end, edge) of each step back, the latest edge of an end first.

@@ -64,7 +64,7 @@ class StepTimes:
         return statistics(self._gaps(time))
 
     def idle_ns(self, time: Ints) -> Ints:
-        """How long nothing of a step computes, inside the step and in the gap after it, for each of `followed`.
+        """How long no compute of a step runs, inside the step and in the gap after it, for each of `followed`.
 
         Communication, and compute of others on the device, count as idle here.
         """
