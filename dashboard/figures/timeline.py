@@ -35,7 +35,7 @@ class Drawing:
     """One run as the figure needs it.
 
     Attributes:
-        title, note: its heading, and the note beside it; neither escaped.
+        title, note: its heading, and the note next to it; neither is escaped.
         panel: its position.
         marks: as returned by `timeline.marks.marks_of`.
         lines: as returned by `timeline.marks.connectors`.
@@ -317,7 +317,7 @@ def _tracks(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, object]]
 
 
 def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object]]:
-    """The run's name, and as much of the note as has room; on a narrow page both begin over the names of the rows."""
+    """The run's name, and as much of the note as fits; on a narrow page both start above the names of the rows."""
     shift = left_of(width) if width < _NARROW else 0
     title = plain(drawing.title, min(60, int(width / _PER_LETTER_OF_HEADING)))
     room = (width - left_of(width) + shift) / _PER_LETTER_OF_HEADING - len(title)

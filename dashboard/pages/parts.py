@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
-    """A section with a title and controls or a hint beside it; with a key, hidden until filled."""
+    """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 

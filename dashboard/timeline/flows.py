@@ -33,7 +33,7 @@ _SYNC: Final = KINDS.index("sync")
 def flows_of(
     rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame
 ) -> tuple[pd.DataFrame, int]:
-    """Arrows from and to an event, and the number of further ones beyond the `_MOST` that are returned.
+    """Arrows from and to an event, and the number of those beyond the `_MOST` that are returned.
 
     Args:
         rows: the run's rows.

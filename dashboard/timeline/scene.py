@@ -202,7 +202,7 @@ def _ruled(run: Run, window: Window) -> pd.DataFrame:
 
 
 def _note(run: Run, token: int) -> str:
-    """The note beside a run's name: its class, the idle time of this token's step, and its gap."""
+    """The note next to a run's name: its class, the idle time of this token's step, and its gap."""
     tokens = run.tokens
     assert tokens is not None
     at = tokens.clamp(token)

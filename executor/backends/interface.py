@@ -115,7 +115,7 @@ class Backend(Protocol):
         return
 
     def expect_steps(self, steps: int) -> None:
-        """Set the number of steps that will be reported at once. Default: nothing."""
+        """Set the number of steps that will be reported together. Default: nothing."""
         return
 
     def accompany(self, others: Sequence[Backend]) -> None:

@@ -60,7 +60,7 @@ class Doubt:
     Attributes:
         why: the reason in words, without the number of steps.
         steps: positions in the table of steps.
-        spans: further periods of wall-clock time that this makes unusable, ns.
+        spans: other periods of wall-clock time that this makes unusable, ns.
     """
 
     why: str

@@ -6,8 +6,9 @@ that the node pass recorded in the same graph of the same step: the first starts
 where it ends, and the times between are scaled in proportion. A copy outside of graphs gets its duration and its
 delay after the preceding work.
 
-The times of single kernels are therefore estimates. Figures (gap, idle time, rates) are those of the light recording,
-which the edges of its graphs keep unchanged; idle time between kernels is not shown, since CUPTI causes most of it.
+The times of individual kernels are therefore estimates. Figures (gap, idle time, rates) are those of the light
+recording, which the edges of its graphs keep unchanged; idle time between kernels is not shown, since CUPTI causes most
+of it.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
 
 
 def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
-    """How many passes through a model a step seems to be, judged by its launches: 0, 1, or 2 for more."""
+    """How many passes through a model a step appears to contain, judged by its launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]
         return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1

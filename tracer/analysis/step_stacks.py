@@ -1,4 +1,4 @@
-"""The host in single steps: the ranges, functions and CUDA call open at each moment."""
+"""The host in individual steps: the ranges, functions and CUDA call open at each moment."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def lengths(codes: Ints, least: int) -> list[int]:
 
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
-    """The begin and end of each run of at least this many true values."""
+    """The start and end of each run of at least this many true values."""
     padded = np.zeros(len(flags) + 2, bool)
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)

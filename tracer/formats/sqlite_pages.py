@@ -195,7 +195,7 @@ class _Reader:
         return count
 
     def _read(self, pages: Ints) -> Bytes:
-        """The pages, followed by padding; consecutive pages of the file are read at once."""
+        """The pages, followed by padding; consecutive pages of the file are read together."""
         if pages.min() < 2 or pages.max() > self._most_pages or (pages == _LOCK_BYTE // self._size + 1).any():
             raise _NotPlain
         starts = np.flatnonzero(np.diff(pages, prepend=-1) != 1).tolist()

@@ -214,7 +214,8 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
 
 
 def _cost(chain: NDArray[Any]) -> Cost | None:
-    """The cost of a stamp, from alternating heads, which record the time of their end, and tails, of their start."""
+    """The cost of a stamp, from alternating heads, which record the time of their end, and tails, which record the time
+    of their start."""
     time, is_tail = chain["time"].astype(np.int64), (chain["word"] & 1).astype(bool)
     if len(chain) < 4 or (is_tail[1:] == is_tail[:-1]).all():
         return None

@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def of_engine(self) -> Interval | None:
-        """The speed-up of the engine; None if it is that of the engine under its profiler, for lack of a rate."""
+        """The speed-up of the engine; None if, without a rate, it is that of the engine under its profiler."""
         return None if self.state == TRACED else self.speedup
 
 
