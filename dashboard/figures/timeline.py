@@ -77,7 +77,8 @@ def timeline_figure(plot: Plot) -> go.Figure:
 
 
 def packed(value: Any) -> Any:
-    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js reads since 2.35."""
+    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js has supported since
+    2.35."""
     match value:
         case np.ndarray() if value.dtype.kind == "f" or value.dtype == np.uint16:
             little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))

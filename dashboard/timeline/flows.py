@@ -151,10 +151,10 @@ def _starting(row: Row, time: int) -> int | None:
 def event_pairs(trace: Trace) -> pd.DataFrame:
     """Every wait for a CUDA event, with the last record of that event before it.
 
-    Columns: process, for both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and of
-    a stream's wait the last activity before the record and the first one after the wait, with their streams and the end
-    of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there are
-    none.
+    Columns: process, for both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and
+    for a stream's wait the last activity before the record and the first one after the wait, with their streams and the
+    end of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there
+    are none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
     waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})

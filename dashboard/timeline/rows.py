@@ -129,7 +129,7 @@ class Row:
 def rows_of(
     trace: Trace, low: int | None = None, high: int | None = None, functions: pd.DataFrame | None = None
 ) -> list[Row]:
-    """The rows with an event in [low, high], host threads first, then device streams; the others, aside, last.
+    """The rows with an event in [low, high], host threads first, then device streams; the other rows (`aside`) last.
 
     Args:
         trace: the recording, without Python functions.

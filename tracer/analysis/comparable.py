@@ -211,7 +211,7 @@ def _command(base: Run, other: Run) -> str:
 
 
 def _rate(run: Run, letter: str) -> str:
-    """Token steps per second as the option takes them, letters for those that must be measured."""
+    """The value of the option for token steps per second, with letters for rates that must be measured."""
     if run.untraced is None:
         return ",".join([letter] * 3)
     rate = run.rates("untraced").get("steps/s")

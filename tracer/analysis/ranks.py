@@ -40,8 +40,8 @@ class Waiting:
     """How ranks wait for one another in collectives.
 
     Attributes:
-        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (in how many
-            it came last), caused (ns that the others waited in those).
+        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (the number
+            in which it arrived last), caused (ns that the others waited in those).
         left_out: names of collectives that some ranks entered more often than others, so that occurrences cannot be
             matched.
         rank: position of the rank that the others wait for; None if no single rank stands out.

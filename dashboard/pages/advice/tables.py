@@ -122,7 +122,7 @@ def _with_bounds(row: dict[Any, Any]) -> str:
 
 
 def waited_lines(threads: Iterable[dict[str, Any]]) -> list[str]:
-    """How long the host waits for which thread, and how that is known."""
+    """The threads that the host waits for, for how long, and how that is known."""
     return [
         f"{row['idle_us']:,.1f} µs a step: {row['how']}"
         if row["thread"] == MISSING

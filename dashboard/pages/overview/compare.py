@@ -148,7 +148,7 @@ def skeleton(lines: int) -> list[Any]:
 
 
 ROOM: Final = html.Div(className="skeleton tall")
-"""Reserves the place of the figures while they are computed."""
+"""Reserves space for the figures while they are computed."""
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:

@@ -154,7 +154,7 @@ def _by_target(edges: Edges) -> Edges:
 
 @compiled
 def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compiled
-    """Kahn's order (1962); points in cycles are not in it."""
+    """Kahn's order (1962); points in cycles are not included."""
     points, edges = len(first) - 1, len(source)
     waiting = np.empty(points, np.int64)
     heads, links = np.full(points, -1), np.empty(edges, np.int64)

@@ -61,7 +61,9 @@ class RecordedStep:
         kernels = kernels.assign(at=at)[at >= 0].sort_values(["at", "start"], kind="stable")
         sizes = kernels.groupby("at").size()
         if not len(sizes):
-            raise UsageError("the recording has no kernels, only whole graphs: streams need one at node level")
+            raise UsageError(
+                "the recording has no kernels, only whole graphs: predicting streams needs a recording at node level"
+            )
         usual = sizes[sizes == sizes.mode().iloc[0]].index
         kernels = kernels[kernels["at"].isin(usual)]
         start, end = (kernels[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))

@@ -60,7 +60,7 @@ class StepTimes:
         return np.asarray(time[table["point"]] - time[table["previous"]])
 
     def gap_us(self, time: Ints) -> dict[str, float]:
-        """p50, p90 and mean of the gaps, as the gap is defined."""
+        """p50, p90 and mean of the gaps, as defined in `gaps`."""
         return statistics(self._gaps(time))
 
     def idle_ns(self, time: Ints) -> Ints:
