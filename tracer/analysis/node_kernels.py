@@ -158,8 +158,8 @@ def _of_graphs(node: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _paired(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Pair rows of the light pass with those of the node pass in the step of the same number (the last one, if it has
-    fewer), by start; only where both steps have as many of the kind. Columns of the node pass end in "_node" where both
-    have them."""
+    fewer), by start; only if both steps have the same number of that kind. Columns of the node pass end in "_node"
+    where both have them."""
     if not len(rows) or not len(others):
         return rows.iloc[:0].merge(others.iloc[:0], on=keys, suffixes=("", "_node"))
     clipped = rows.assign(of=rows["of"].clip(upper=int(others["of"].max())))

@@ -34,7 +34,7 @@ class Work:
     """The stamped work, and the other runs of launches.
 
     Attributes:
-        table: one row per graph launch or run of launches: start end (host ns; of a run without stamps or kernels, the
+        table: one row per graph launch or run of launches: start end (host ns; for a run without stamps or kernels, the
             earliest and the latest possible time), context (as numbered in records), stream (as in `stream_keys`),
             record (position of the launch, or of a run's first launch), graph (id; MISSING for a run), launches (number
             of kernels in a run; 0 for a graph), number (of the run, or of the graph's launch), head (host ns of the
