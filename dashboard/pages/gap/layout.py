@@ -15,9 +15,9 @@ from dashboard.pages.parts import chart, choice, csv_file, links, number, sectio
 
 LONGEST_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
+    number("gap", "Gap, µs", ",.1f", 100),
     links("show", "In the timeline", 120, "Show the gap after this token"),
     number("device", "GPU", "d", 70),
-    number("gap", "Gap, µs", ",.1f", 100),
     number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
     words("cause", "Largest cause", 150),
     number("share", "Its share", ".0%", 90, "Share of the gap"),
