@@ -30,7 +30,7 @@ from tracer.schema import MISSING
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
-_LONGEST: Final = 44  # characters of a kernel's name
+_LONGEST: Final = 80  # characters of a kernel's name
 _MOST_ROWS: Final = 200
 _LEAST_US: Final = 0.05  # a step: less would read as 0
 
