@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def stamp_of(path: Path) -> list[list[Any]]:
-    """The recording's state, see `tracer.cache.fingerprint`; empty if it is gone."""
+    """The recording's state, see `tracer.cache.fingerprint`; empty if it no longer exists."""
     try:
         return fingerprint(path)
     except OSError:

@@ -1,6 +1,6 @@
 """Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
 
-Questions hold weak references to runs, so that answers do not keep a run alive after its recording is gone.
+Questions hold weak references to runs, so that answers do not keep a run alive after its recording was removed.
 """
 
 from __future__ import annotations

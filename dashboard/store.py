@@ -93,7 +93,7 @@ class RunStore:
         return at_rates(self.each(), rates)
 
     def each(self) -> Iterator[Run]:
-        """Every run, one by one: a recording is read when its first run is requested."""
+        """Yield every run: a recording is read when its first run is requested."""
         return (run for place in self._places() for run in self._read(place))
 
     def so_far(self, rates: Iterable[Rate] = ()) -> list[Run]:
@@ -209,7 +209,7 @@ class RunStore:
     def key_of(self, name: str) -> str:
         """The key of the run meant by a link, under any name it was shown with; the name itself if unknown.
 
-        The first of several recordings of that name; one with that very key comes before all others.
+        The first of several recordings of that name, but one with exactly that key takes precedence.
         """
         places = self._places()
         if any(place.holds(name) for place in places):

@@ -47,13 +47,13 @@ def calibrate(
     sources = dict[str, str]()
     calls_ns, between_ns = call_costs(host, sources), pauses(host, sources)
     wake_up_ns = calls_ns["sync"]
-    sources["wake_up_ns"] = "assumed: a polling sync takes as long after the end of the work as an idle one"
+    sources["wake_up_ns"] = "assumed: a polling sync returns as soon after the end of the work as an idle one"
     latency_ns = launch_latency(host, sources)
     copy_in, copy_out = _copy_costs(host, node, wake_up_ns, sources)
     edge_ns, bytes_per_ns, kernels = kernel_costs(
         step_time(host, trace, within), host.how, kernel_times(node, within), nodes_of(trace), sources
     )
-    sources["graph"] = "assumed: a queued graph starts as long after the work before it as on an idle device"
+    sources["graph"] = "assumed: a queued graph starts with the same delay after earlier work as on an idle device"
     sources["graph.host_node_ns"] = sources["graph.host_stream_ns"] = "assumed: part of calls_ns.graph_launch"
     sources["graph.node_ns"] = "assumed: part of the kernels' times"
     sources["streams"] = "assumed: hardware queues of NVIDIA GPUs (CUDA_DEVICE_MAX_CONNECTIONS is at most 32)"

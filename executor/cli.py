@@ -110,7 +110,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--halves/--no-halves", default=False, show_default=True,
-    help="Whether each token step is run in two halves of its sequences, so that host and device compute at once.",
+    help="Whether each token step is run in two halves of its sequences, so that host and device compute concurrently.",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1),

@@ -17,7 +17,7 @@ class GrowingScheduler:
     instantiated again where that is not possible. All devices are idle then, because inputs and results move.
 
     Args:
-        schedulers: schedulers of the same steps, fewest cells first, each created from the one before.
+        schedulers: schedulers of the same steps, fewest cells first, each created from the previous one.
 
     Attributes:
         now: the current scheduler.
@@ -34,7 +34,8 @@ class GrowingScheduler:
         self.start(tokens, position)
 
     def start(self, tokens: HostArray, position: Position) -> None:
-        """Start its sequences, when those of all schedulers of the cache are as long as their positions say."""
+        """Start its sequences; the sequences of all schedulers of the cache must have the lengths given by their
+        positions."""
         fitting = self._fitting(position)
         if fitting is not self.now:
             self._become(fitting)

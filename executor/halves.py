@@ -1,7 +1,7 @@
 """Token steps in two halves of the sequences, whose parts on the host and on the devices alternate.
 
-While the host computes its part for one half, the devices compute theirs for the other: layers beside layers, or
-experts on the host beside attention. Each half has its own memory and graphs; they share weights and state, of which
+While the host computes its part for one half, the devices compute theirs for the other: layers on both, or experts on
+the host and attention on the devices. Each half has its own memory and graphs; they share weights and state, of which
 each touches only what belongs to its sequences. Both read all weights, so this pays off if the time of a part grows
 with the number of sequences: with many of them, or if each uses different experts.
 """

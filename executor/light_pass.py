@@ -2,8 +2,8 @@
 
 A backend that reports its work (`Backend.reports`) runs in this process. The calls of one that does not are recorded by
 the light recorder, whose library is preloaded when a process starts. So its light pass is a process of its own,
-`python -m executor.light_pass FOLDER PIPE PARENT`: the order is in the folder, the results are written there, and the
-pipe gets a line after each warm-up and each repeat, and at last the error, if there is one.
+`python -m executor.light_pass FOLDER PIPE PARENT`: the folder contains the request and receives the results, and the
+pipe gets a line after each warm-up and each repeat, and finally the error, if there is one.
 """
 
 from __future__ import annotations

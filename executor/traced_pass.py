@@ -1,10 +1,11 @@
-"""One traced pass in a separate process: `python -m executor.traced_pass LEVEL DIRECTORY`, with the order on stdin.
+"""One traced pass in a separate process: `python -m executor.traced_pass LEVEL DIRECTORY`, with the request on stdin.
 
 LEVEL is graph or node; with `none` nothing is recorded, for a profiler that traces from outside.
 
 CUPTI at graph level must be enabled before the first CUDA call of the process, and a profiler must not disturb the
-light pass, so the parent (`executor.passes`) starts one process per pass. The order is one JSON object: `configuration`
-(the fields of `Configuration`), `run` (the contents of run.json) and `kinds` (a name of `cupti_layout.SETS`).
+light pass, so the parent (`executor.passes`) starts one process per pass. The request is one JSON object:
+`configuration` (the fields of `Configuration`), `run` (the contents of run.json) and `kinds` (a name of
+`cupti_layout.SETS`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def limit_of(panels: Sequence[GapPanel], scale: str) -> float:
 
 
 def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Gaps one by one, or means of consecutive ones so that there are `most` rows.
+    """Individual gaps, or means of consecutive ones so that there are `most` rows.
 
     Returns:
         Columns first, last (step), longest (gap, µs), longest_step, and the mean of each cause, µs, by its column in

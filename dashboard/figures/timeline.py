@@ -165,7 +165,8 @@ def _of_events(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
 
 
 def _of_bins(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
-    """The facts of merged marks, and the template of their hovers, which holds the width of the bins if it is one."""
+    """The facts of merged marks, and the template of their hovers, which includes the bin width if all bins have the
+    same."""
     widths = {each[-1] for each in more}
     if len(widths) > 1:
         return more, _HOVER_BIN.format("%{customdata[4]}")

@@ -21,7 +21,8 @@ def opened(view: View, store: RunStore) -> View:
     """The view of a link; if it names no runs, two comparable ones: those with the longest and the shortest gap.
 
     They are chosen when all recordings are read, or after `PATIENCE` seconds from those read by then; until then `runs`
-    is None. Keys of a link become today's keys; those that show nothing stay, after the others (`missing` says which).
+    is None. Keys of a link are replaced by current ones; keys that show nothing are kept, after the others (`missing`
+    lists them).
     """
     if view.runs is None:
         chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []

@@ -35,12 +35,12 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
 
 
 def poll(key: str) -> dcc.Interval:
-    """What makes a page ask again for answers that are still being computed, while it is not disabled."""
+    """The timer that makes a page request answers again while they are being computed, unless it is disabled."""
     return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
 
 
 def asking(key: str) -> list[tuple[Output, int, int]]:
-    """`running` of a callback that `poll` triggers: it is not triggered again before its answer is there.
+    """`running` of a callback that `poll` triggers: it is not triggered again until it has answered.
 
     Dash drops an answer if its callback was triggered again since, so answers slower than the interval would never be
     shown.
@@ -49,7 +49,7 @@ def asking(key: str) -> list[tuple[Output, int, int]]:
 
 
 def digest(shown: Any) -> str:
-    """Tells whether the content has changed; the same in all server processes."""
+    """Identifies the content, to detect changes; the same in all server processes."""
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -57,7 +57,8 @@ class Recorder:
         return future.result() if future.done() else None
 
     def plan(self, arguments: Sequence[str]) -> list[str] | None:
-        """The runs that these arguments would record; None while unknown: ask again, as plans are made one by one.
+        """The runs that these arguments would record; None while unknown: ask again, as only one plan is made at a
+        time.
 
         Raises:
             UsageError: the command rejects them; the message is the command's own.

@@ -48,7 +48,7 @@ class Running:
         self._keeping: Future[str] | None = None
 
     def rows(self) -> list[Live] | None:
-        """The last result, without waiting (None before the first); a new look starts if it is old."""
+        """The last result, without waiting (None before the first); a new one is started if it is old."""
         with self._lock:
             if self._looking is not None and self._looking.done():
                 looked, self._looking, self._looked = self._looking, None, time.monotonic()

@@ -28,8 +28,8 @@ def give_memory_back() -> None:
 def keep_memory() -> None:
     """Make the C library reuse the memory of large arrays, until `trim`; call it before threads are started.
 
-    By default each is a mapping of its own, whose pages the system zeroes anew: half of the processor time of reading
-    ten million events.
+    By default each is a mapping of its own, whose pages the system zeroes each time: half of the processor time of
+    reading ten million events.
     """
     _set((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
 

@@ -28,9 +28,7 @@ def check_gzip(path: Path, limit: int) -> None:
             except zlib.error:
                 return
             if size > limit:
-                raise FormatError(
-                    f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
-                )
+                raise FormatError(f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit")
 
 
 def unpack_zip(path: Path, target: Path, limit: int) -> None:
@@ -62,7 +60,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
                         left -= len(chunk)
                         if left < 0:
                             raise FormatError(
-                                f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
+                                f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit"
                             )
                         file.write(chunk)
     # What zipfile raises for archives that are damaged, encrypted, cut short or packed in unknown ways.

@@ -78,7 +78,7 @@ class Inbox:
         one without any data so far.
 
         Raises:
-            UsageError: too large, empty, or too many at once.
+            UsageError: too large, empty, or too many at the same time.
         """
         if size > self._limit:
             raise UsageError(f"has {size:,} bytes, the limit is {self._limit:,} (--upload-limit)")
@@ -100,7 +100,7 @@ class Inbox:
     def _lacks(self, size: int) -> str | None:
         """The reason why this many more bytes do not fit; None if they do."""
         if len(self._open) >= _MOST_OPEN:
-            return "too many uploads at once; wait until one has finished"
+            return "too many simultaneous uploads; wait until one has finished"
         promised = sum(upload.size - upload.received for upload in self._open.values())
         if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
             return "the server's disk has no room for it"

@@ -123,7 +123,7 @@ def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFram
 
 
 def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], step: int) -> Spot | None:
-    """The next match of the view's search after the chosen event, or with a `step` of -1 the one before it.
+    """The next match of the view's search after the chosen event, or with a `step` of -1 the previous one.
 
     Without a chosen event it is the next from the start of `limits`, the visible range; the search wraps around.
     Matches are ordered by time, over all runs and visible rows; ties by run, row and event.

@@ -25,30 +25,30 @@ from executor.backends.weight_formats import Array, Quantised, bits
 from tracer.errors import UsageError
 
 LEAST_VALUES: Final = 1 << 19
-"""Values of a matrix from which its products are compiled."""
+"""Minimum number of values of a matrix for its products to be compiled."""
 BLOCK: Final = 32
 """The row length of a compiled product is a multiple of this."""
 LEAST_QUERY: Final = 1024
-"""Values of a token's query from which attention is compiled."""
+"""Minimum number of values of a token's query for attention to be compiled."""
 LEAST_ROW: Final[Mapping[str, int]] = {
     "rms_norm": 1024, "mul": 1024, "add": 1024, "swiglu": 1024, "moe_expert_reduce": 1024, "rope": 512,
     "set_rows": 512, "soft_max": 32, "top_k": 32,
 }  # fmt: skip
-"""Values of a token from which an op on its row is compiled."""
+"""Minimum number of values of a token for an op on its row to be compiled."""
 FEW_CORES: Final = 4
 """With up to this many cores, all of them compute. With more, one is left to other threads, because the others saturate
 the memory bandwidth.
 """
 
 _ATTENTION_WORTH_SHARING: Final = 1 << 16
-"""Number of multiplications of attention from which all threads take part. It is always all or one: an OpenMP team that
-shrinks ends its other threads, and starts them again for the next product.
+"""Minimum number of multiplications in attention for all threads to take part. It is always all threads or one: an
+OpenMP team that shrinks ends its other threads and starts them again for the next product.
 """
 _ROWS_WORTH_SHARING: Final = 1 << 15
-"""Size of an op on rows, in values, from which all threads take part."""
+"""Minimum size of an op on rows, in values, for all threads to take part."""
 _SPINS: Final = "100000"
-"""Spin count of an idle GNU OpenMP thread, some milliseconds: longer than the device's part of a step. A thread that
-sleeps may wake on the core of another. The default is three times as long."""
+"""Spin count of an idle GNU OpenMP thread, equal to some milliseconds: longer than the device's part of a step. A
+thread that sleeps may wake up on another thread's core. The default is three times as long."""
 _TBB: Final = "libtbb.so.12"
 _LONG_S: Final = 1.0
 _one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers

@@ -15,7 +15,7 @@ from executor.graph import BLOCK_FORMATS, Tensor
 from tracer.errors import ExecutionError
 
 LONG_ROW: Final = 4096
-"""From this many values a block shares a row, unless rms_norm is fused with the product."""
+"""Minimum row length, in values, at which a block shares a row, unless rms_norm is fused with the product."""
 BLOCKS_PER_MULTIPROCESSOR: Final = 4
 LEAST_ROWS_PER_BLOCK: Final = 4
 

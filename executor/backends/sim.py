@@ -1,7 +1,7 @@
 """A simulated device: host and device run in virtual time, at the costs given by a profile.
 
-It computes nothing: logits and tokens are zeros, no memory is allocated, no weights are generated. The host is modelled
-by the profile too, its share of a hybrid run included (`sim_host`), so the speed of Python does not matter, and a
+It computes nothing: logits and tokens are zeros, no memory is allocated, no weights are generated. The profile also
+models the host, including its share of a hybrid run (`sim_host`), so the speed of Python does not matter, and a
 repeated run is identical to the ns.
 
 - A host call starts `between_ns` after the previous one returned and takes its `calls_ns`.

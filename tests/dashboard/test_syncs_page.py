@@ -72,7 +72,7 @@ def test_a_predicted_gain_is_that_of_the_command(rows, position):
 
 
 def test_a_needed_sync_says_why_and_has_no_gain(rows):
-    assert rows[12]["verdict"] == "sync 13 cannot go: the host reads the result of the copy before it"
+    assert rows[12]["verdict"] == "sync 13 cannot be removed: the host reads the result of the copy before it"
     assert rows[12]["gain"] is None
     assert rows[0]["verdict"].startswith("not needed")
 
@@ -148,7 +148,7 @@ def test_without_a_rate_no_gain_is_stated(tmp_path):
     rows = complete(store, run)
     assert [row["gain"] for row in rows] == [row["gap_us"] for row in rows] == [None] * 14
     assert rows[0]["verdict"] == "not needed; enter the engine's own rate to predict the gain"
-    assert rows[12]["verdict"].startswith("sync 13 cannot go")
+    assert rows[12]["verdict"].startswith("sync 13 cannot be removed")
     together = gain_without(store, run, None).result(60)
     assert in_words(run, rows, together, "dark")[-1] == ": the gain is unknown: enter the engine's own rate."
     assert warning_of(run).endswith("Predictions need the engine's own rate.")

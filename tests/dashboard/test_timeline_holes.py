@@ -70,7 +70,7 @@ def test_a_hover_says_place_length_what_is_behind_and_why(idle):
     assert texts[0] == "<b>idle before the graph: 20.0 µs</b><br>until graph 1<br>mostly host: plain host code"
     assert texts[1] == (
         "<b>idle after the graph: 5.00 µs</b><br>until &lt;b&gt;k&lt;/b&gt;<br>"
-        "mostly launch: launched before the device fell idle"
+        "mostly launch: launched before the device became idle"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
 @pytest.mark.parametrize(
     ("key", "fields", "words"),
     [
-        (TRACED.name, {"without": ("13",)}, "sync 13 cannot go: the host reads the result of the copy before it"),
+        (TRACED.name, {"without": ("13",)}, "sync 13 cannot be removed: the host reads the result of the copy"),
         (TRACED.name, {"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
         (TRACED.name, {"graph": "plain"}, "no step launches kernels one by one"),
         (TRACED.name, {"streams": 4.0}, "has no graph.json"),

@@ -74,7 +74,7 @@ def test_advice_of_llama_cpp_with_its_own_rate() -> None:
     of_host = {
         "input copies merged",
         "host work after the launch",
-        "input copies behind the launch",
+        "input copies after the launch",
         "device sampling, results read a step later",
     }
     assert {one["edit"] for one in facts["unsure"]} == of_host | {f"without sync {n}" for n in (*range(1, 12), 14)}

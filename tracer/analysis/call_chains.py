@@ -47,8 +47,8 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trace: the recording.
-        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Moments without it
-            have the functions that are on the stacks of the calls before and after, see `between_calls`.
+        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Times without it
+            get the functions on the stacks of the previous and the next call, see `between_calls`.
 
     Returns:
         Columns site, through (see `call_sites.call_sites`) and is_python, with the index of `calls`; texts are empty

@@ -205,7 +205,7 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct values, sorted; mostly there is one."""
+    """The distinct values, sorted; usually there is only one."""
     return values[:1] if (values == values[0]).all() else np.unique(values)
 
 

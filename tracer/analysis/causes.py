@@ -49,18 +49,18 @@ CAUSES: Final = {
 """Column -> the cause's name."""
 
 PARTS: Final = {
-    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), waiting for other ranks included"},
+    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), including waiting for other ranks"},
     "sync": {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
         "sync_idle": "nothing to wait for",
         "sync_unknown": "waiting for work that the trace does not name",
     },
-    "copy": {"copy_device": "device copies or fills", "copy_call": "inside a copy call"},
+    "copy": {"copy_device": "device copies or memsets", "copy_call": "inside a copy call"},
     "launch": {
         "launch_call": "inside a launch call",
         "launch_latency": "from its return to the first kernel",
-        "launch_queued": "launched before the device fell idle",
+        "launch_queued": "launched before the device became idle",
         "launch_setup": "graph instantiation, update, upload",
     },
     "host": {

@@ -200,8 +200,9 @@ class IdleReport:
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
-    """Find the idle time in the periods of the steps; none if they all start to compute at once. Periods of which more
-    than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed in them.
+    """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
+    which more than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
+    in them.
 
     Args:
         trace: the recording.

@@ -4,7 +4,7 @@ A light recording knows when each CUDA graph starts and ends, but not what runs 
 start. The node pass knows both, at times that CUPTI lengthens. A graph of the light pass gets the kernels and copies
 that the node pass recorded in the same graph of the same step: the first starts where the graph starts, the last ends
 where it ends, and the times between are scaled in proportion. A copy outside of graphs gets its duration and its
-delay behind the work before it.
+delay after the preceding work.
 
 The times of single kernels are therefore estimates. Figures (gap, idle time, rates) are those of the light recording,
 which the edges of its graphs keep unchanged; idle time between kernels is not shown, since CUPTI causes most of it.
@@ -218,7 +218,7 @@ def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> pd
 
 
 def _delays(node: Trace, copies: pd.DataFrame) -> NDArray[np.int64]:
-    """How long after its call, and after the work before it on its stream, each copy of the node pass starts, ns."""
+    """How long after its call, and after the preceding work on its stream, each copy of the node pass starts, ns."""
     works = node.activities().sort_values("start", kind="stable")
     behind = works.groupby(_STREAM, sort=False)["end"].cummax().groupby([works[c] for c in _STREAM]).shift()
     key = [*_STREAM, "correlation", "start"]

@@ -7,8 +7,8 @@ Stages, over the turns of each host (`tracer.analysis.turns`):
 2. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
    replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
-3. keep the most common kind of step, and what computes as much next to it (prompts, other batches); of what precedes
-   them (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
+3. keep the most common kind of step, and other kinds that compute as much (prompts, other batches); before them
+   (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
 4. begin each step where its inputs begin;
 5. check whether something contradicts that each of these steps is one pass;
 6. combine the hosts: the confidence is the share of the device's time that their steps explain.
@@ -43,7 +43,7 @@ _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
-_DRAFTS: Final = "drafts and what verifies them each (or prompts that have few tokens each)"
+_DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
 _NO_PASS: Final = "which do not show a complete pass through a model"
 
 

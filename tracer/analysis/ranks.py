@@ -138,7 +138,7 @@ class RankReport:
         for device, hosts in self.table.groupby("device"):
             if len(hosts) > 1:
                 named = _joined([_host(row) for _, row in hosts.iterrows()])
-                notes.append(f"{named} work on device {device} at once; each has its own figures, see streams")
+                notes.append(f"{named} share device {device}; each has its own figures, see streams")
         if (last := self.waited_for) is not None and self.waiting is not None:
             notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
                          f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip

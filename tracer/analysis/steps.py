@@ -135,7 +135,7 @@ class Steps:
         if self.confidence < UNSURE:
             notes.append(
                 f"the steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
-                "--pattern names what begins a step, --range where to look, an NVTX range around each step settles it"
+                "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
             )
         notes += self.doubts
         if self.regime is not None:

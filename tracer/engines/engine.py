@@ -116,8 +116,8 @@ class Engine:
         plain: texts that certainly name a step; the confidence in other texts is at most `LIKELY`.
         sure: the confidence that its marks are steps, 0..1.
         settings: what it calls the changes that `intertoken advise` proposes.
-        generality: 0 if nobody else writes its marks and launches its kernels; engines with more are asked after those
-            with less.
+        generality: 0 if no other engine writes its marks or launches its kernels; engines with a higher value are tried
+            after those with a lower one.
     """
 
     name: str

@@ -99,7 +99,7 @@ class Cupti:
         self._check("cuptiEnableCallback", *numbers)
 
     def finalize(self) -> None:
-        """Detach from the process; all settings and callbacks are gone."""
+        """Detach from the process; all settings and callbacks are lost."""
         self._check("cuptiFinalize")
 
     def flush(self) -> None:

@@ -241,7 +241,9 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     counters = ring.counters
     notes = []
     if ring.overwritten:
-        notes.append(f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} older ones are gone")
+        notes.append(
+            f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} older ones were overwritten"
+        )
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
         notes.append(f"{who}: CUDA graphs without stamps, whose times are unknown: {', '.join(left)}")

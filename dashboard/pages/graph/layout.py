@@ -72,7 +72,7 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
 def _parts() -> html.Div:
     return html.Div(
         [
-            html.Button("‹", id="part-back", className="button", title="Part before", **named("Part before")),
+            html.Button("‹", id="part-back", className="button", title="Previous part", **named("Previous part")),
             html.Span(id="part-label"),
             html.Button("›", id="part-on", className="button", title="Next part", **named("Next part")),
         ],

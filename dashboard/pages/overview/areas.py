@@ -88,7 +88,7 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
             html.Span(by, role="group", className="moves", **named("Sum by")),
             copied,
             copied_text,
-            ask("Close", {"what": "no area"}, "Sum nothing", "link"),
+            ask("Close", {"what": "no area"}, "Clear the sums", "link"),
         ],
         className="bar",
     )

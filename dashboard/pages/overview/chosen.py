@@ -58,7 +58,7 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
                         ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
                         " ",
                         html.Button("Copy as text", id="copy-event", className="link",
-                                    title="All that is said about the event", **copies),
+                                    title="All details of the event", **copies),
                         " ",
                         ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
                     ],

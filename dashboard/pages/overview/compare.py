@@ -31,7 +31,7 @@ _BESIDE: Final = 2
 _HEAD: Final = 26  # characters of a column's name
 _SHORT: Final = 16  # of a run's name in one of several sentences, which then fit on a line
 _NOTHING: Final = ({"0"}, {"1.00"})
-"""What all runs have in a line that is left out of the matrix of several: no time, no tracing overhead."""
+"""A line with one of these values for all runs is left out of the matrix of several: no time, no tracing overhead."""
 
 
 def section(*below: Any) -> html.Section:

@@ -22,8 +22,8 @@ MOVES = {
     "show-all": ("Whole run", "Show the whole recording"),
     "zoom-out": ("−", "Zoom out"),
     "zoom-in": ("+", "Zoom in"),
-    "pan-left": ("←", "Move left"),
-    "pan-right": ("→", "Move right"),
+    "pan-left": ("←", "Pan left"),
+    "pan-right": ("→", "Pan right"),
 }
 _BLANK = {
     "data": [],
@@ -133,8 +133,8 @@ def _token() -> html.Div:
                 "‹",
                 id="token-back",
                 className="button",
-                title="Token before",
-                **named("Token before"),
+                title="Previous token",
+                **named("Previous token"),
             ),
             html.Div(
                 dcc.Slider(

@@ -71,11 +71,11 @@ def above() -> list[Any]:
         html.Div(
             [
                 _field("find", "Search", f"Search, such as {HINT}"),
-                _step("find-back", "‹", "Match before"),
+                _step("find-back", "‹", "Previous match"),
                 _step("find-on", "›", "Next match"),
                 html.Span(id="found", role="status", className="hint"),
                 _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
-                _step("go-back", "‹", "Gap before", disabled=False),
+                _step("go-back", "‹", "Previous gap", disabled=False),
                 _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
                 html.Span(id="gone", role="status", className="hint"),
             ],

@@ -1,7 +1,7 @@
 """The critical path of each token step, and the slack of everything off it.
 
-The path of a step leads from the end of the last compute of the step before it to the end of its own last compute:
-over kernels, copies, launches, syncs and host code, each of which began because the one before it on the path ended.
+The path of a step leads from the end of the last compute of the previous step to the end of its own last compute:
+over kernels, copies, launches, syncs and host code, each of which began because its predecessor on the path ended.
 Anything off the path can be later by its slack, and removing it gains nothing.
 """
 

@@ -149,7 +149,7 @@ class Base:
         """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
         process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.
 
-        Holes between kernels that were launched before the device fell idle do not count: recordings of whole graphs
+        Holes between kernels that were launched before the device became idle do not count: recordings of whole graphs
         do not show those inside graphs, so that the same program would be judged differently by each of its passes.
         """
         table, left = self.report.table, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0

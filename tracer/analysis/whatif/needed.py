@@ -106,7 +106,7 @@ def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFram
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
     """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in the order of `until`.
-    Syncs of which the trace says nothing wait for all streams of their process.
+    Syncs about which the trace has no information are taken to wait for all streams of their process.
     """
     lanes = table[["call", "start", "process"]].merge(
         sync_lanes(causality.trace, causality.segments), on="call", how="left"

@@ -94,8 +94,8 @@ class OneGraph:
 def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
     """The calls that one graph each would replace.
 
-    A run consists of consecutive launches, with the events, and the copies and fills within the device, between them. A
-    graph launch belongs to a run only if the run contains several of them (a piecewise graph).
+    A run consists of consecutive launches, with the events, and the copies and memsets within the device, between them.
+    A graph launch belongs to a run only if the run contains several of them (a piecewise graph).
 
     Returns:
         Columns call (position) and run (number), sorted by call; a run has at least two calls, the first of which
@@ -120,7 +120,7 @@ def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 
 def _within_device(causality: Causality) -> NDArray[np.bool_]:
-    """Which calls issue only fills and copies within a device."""
+    """Which calls issue only memsets and copies within a device."""
     activities = causality.segments.activities
     within = (activities["table"] == "memsets") | (activities["name"].astype(str) == "memcpy DtoD")
     found, issued = np.zeros(len(causality.segments.calls), bool), activities["call"].to_numpy()
@@ -130,7 +130,7 @@ def _within_device(causality: Causality) -> NDArray[np.bool_]:
 
 
 def _between(calls: Ints, run: Ints) -> Ints:
-    """All calls of any kind from the first of each run to the one before its last; a thread's calls are consecutive."""
+    """All calls of any kind from the first of each run to the second-to-last; a thread's calls are consecutive."""
     inside = np.flatnonzero(run[1:] == run[:-1])
     sizes = calls[inside + 1] - calls[inside]
     begins = np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -112,7 +112,7 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
     notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
     time = changes.dag().replayed()[0]
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
-    label = ", ".join(edit.label for edit in edits) or "nothing different"
+    label = ", ".join(edit.label for edit in edits) or "no changes"
     trace = changed_trace(changes, time, label) if timeline else Trace({})
     half = together([edit.half_margin(of_steps.estimate, base.profiled, base.fits) for edit in edits])
     if base.state == TRACED:

@@ -26,7 +26,7 @@ from tracer.errors import UnsafePlanError, UsageError
 Ints = NDArray[np.int64]
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
-"""Strategies, each with fewer host calls than the one before."""
+"""Strategies, each with fewer host calls than the previous one."""
 
 
 def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
