@@ -15,9 +15,9 @@ from dashboard.text import markup, plain
 from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
-from executor.configuration import Configuration
 from executor.run import execute
-from executor.run_directory import write_run
+from executor.run.configuration import Configuration
+from executor.run.directory import write_run
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.causes import CAUSES
