@@ -210,7 +210,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
 
 
 def _file_options(command: Command) -> Command:
-    """Add TRACE..., --token and --force, which all commands that write a file about several runs take."""
+    """Add TRACE..., --token and --force, which all commands that write a file about several runs accept."""
     for option in (
         click.option("--force", is_flag=True, help="Replace FILE."),
         click.option("--token", type=click.IntRange(0), metavar="N",

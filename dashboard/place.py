@@ -71,7 +71,7 @@ class Place:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names under which the recording can be shown, also beside others of the same name; the key comes
+        """All names under which the recording can be shown, also next to others of the same name; the key comes
         first."""
         alone, parent = name_of(self.path), self.path.absolute().parent.name
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)

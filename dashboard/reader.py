@@ -60,7 +60,7 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
 
 
 def done(memory: int, share: Any, work: Callable[..., None], path: Path, *arguments: Any) -> str:
-    """Handle a task; nothing, or a one-line error."""
+    """Handle a task; return nothing, or a one-line error."""
 
     def report_share(done: float) -> None:
         share.value = done

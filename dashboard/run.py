@@ -216,7 +216,7 @@ class Run:
 
     @_Recorded
     def gaps(self) -> GapReport | None:
-        """The gaps as recorded, with the untraced ones beside them; None if there are none."""
+        """The gaps as recorded, with the untraced ones next to them; None if there are none."""
 
         def report(trace: Trace, steps: Steps) -> GapReport:
             return gap_report(trace, steps, measured_rate(trace, steps, self.within))

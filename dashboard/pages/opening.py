@@ -62,7 +62,8 @@ def missing(view: View, store: RunStore) -> list[str]:
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
-    """As `opened`, for a page that needs runs to be rendered: waits for those of the link, or for a moment."""
+    """Like `opened`, but for a page that cannot be rendered without runs: waits for those of the link, or up to
+    `PATIENCE` seconds for any."""
     keys = [store.key_of(name) for name in view.runs or ()]
     store.read_ahead(keys)
     if not store.chosen(keys):

@@ -35,7 +35,7 @@ class Recorder:
     Args:
         output: directory for the runs.
         command: the program and its first arguments.
-        grace: seconds that a run has to end by itself.
+        grace: seconds that a run has to end on request.
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:

@@ -138,7 +138,7 @@ class Inbox:
                 raise KeyError(key) from None
             except OSError as problem:
                 self.cancel(key)
-                raise UsageError(f"the server cannot keep it: {problem.strerror}") from None
+                raise UsageError(f"the server cannot store it: {problem.strerror}") from None
             upload.received += len(data)
             upload.touched = self._clock()
             return upload.received

@@ -194,7 +194,7 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
             k: v for k, v in bare[key].items() if k not in apart
         }
     assert "5 steps/s, ignored" in rows[VLLM]["rate_note"]
-    assert "that rate is of another run" in rows[VLLM]["rate_note"]
+    assert "that rate is from another run" in rows[VLLM]["rate_note"]
     assert rows["light"]["rate_note"].endswith("ignored: the recording is untraced, so the rate changes nothing")
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]

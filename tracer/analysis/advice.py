@@ -53,7 +53,7 @@ _SYNCS_GONE: Final = (
     "while a copy may still read it",
 )
 _STAGED: Final = (
-    "inputs lie in one pinned buffer of the host and one of the device, from which the kernels read them",
+    "inputs are in one pinned host buffer and one device buffer, from which the kernels read them",
     "the pinned buffer is written again only after the copy has finished",
 )
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)

@@ -1,4 +1,4 @@
-"""The callbacks of the gap page: each event makes a new view (`reduce`), which is rendered (`render`)."""
+"""The callbacks of the gap page: each event creates a new view (`reduce`), which is rendered (`render`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The callbacks of the graph page; as on the overview, each event makes a new view, which is rendered."""
+"""The callbacks of the graph page; as on the overview, each event creates a new view, which is rendered."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
     """The first rows of each run, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a
-    spreadsheet would read as formulas are escaped."""
+    spreadsheet would interpret as formulas are escaped."""
     tables = [
         table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
         for run, table in zip(runs, found, strict=True)

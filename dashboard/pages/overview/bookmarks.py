@@ -108,7 +108,7 @@ def listed(view: View, runs: Sequence[Run]) -> list[Any]:
     linked = [mark for mark in view.bookmarks if mark.run in names and mark not in in_files[mark.run]]
     items += [_item(names[mark.run], mark, "unmark") for mark in linked]
     buttons = [
-        ask(f"Save those of {plain(run.name, 40)} beside the recording", {"what": "keep bookmarks", "run": run.key},
+        ask(f"Save those of {plain(run.name, 40)} next to the recording", {"what": "keep bookmarks", "run": run.key},
             f"Write them to {plain(run.name, 60)}{SUFFIX}")
         for run in runs
         if any(mark.run == run.key for mark in linked) and may_keep(run)

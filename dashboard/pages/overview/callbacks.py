@@ -1,6 +1,6 @@
 """The callbacks of the overview.
 
-Two callbacks and one in the browser: each event makes a new view (`reduce`), the browser sets theme and width
+Two callbacks and one in the browser: each event creates a new view (`reduce`), the browser sets theme and width
 (`screen`), and the view is rendered (`render`).
 """
 
@@ -279,7 +279,7 @@ def nothing_to_show(
     """Instructions for the reader if no timeline is shown.
 
     Args:
-        runs: all there are, read or not.
+        runs: all runs, whether read or not.
         progress: how many are read.
         watched: directories watched for new recordings.
         uploads: whether recordings can be dropped on the page.

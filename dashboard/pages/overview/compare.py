@@ -148,11 +148,11 @@ def skeleton(lines: int) -> list[Any]:
 
 
 ROOM: Final = html.Div(className="skeleton tall")
-"""Reserves the place of the figures while they are computed."""
+"""Reserves space for the figures while they are computed."""
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
-    """Cautions, or space reserved for them while they are computed, so that the layout hardly changes."""
+    """Cautions, or space reserved for them while they are computed, so that the layout barely changes."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
     return [html.Li(plain(text, 1000)) for text in cautions]

@@ -1,4 +1,4 @@
-"""The selected runs as a strip of chips, into which the table of all runs folds."""
+"""The selected runs as a strip of chips, into which the table of all runs collapses."""
 
 from __future__ import annotations
 

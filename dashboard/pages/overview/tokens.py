@@ -1,4 +1,4 @@
-"""Buttons for notable tokens: the median, the worst, or any percentile of the base's gaps."""
+"""Buttons for characteristic tokens: the median, the worst, or any percentile of the base's gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Navigation beside the timeline: keys, search, rows, ruler and minimap."""
+"""Navigation tools of the timeline: keys, search, rows, ruler and minimap."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def buttons() -> list[Any]:
 
 
 def above() -> list[Any]:
-    """Search, places to go to, rows and bookmarks."""
+    """Search, the field for destinations, rows and bookmarks."""
     return [
         html.Div(
             [

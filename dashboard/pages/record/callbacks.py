@@ -85,7 +85,7 @@ def _form(app: Dash, recorder: Recorder) -> None:
         State({FIELD: ALL}, "value"),
     )
     def fill(_: Any, search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
-        """Render the form once the options are known, and again when a link (or Back) brings other values."""
+        """Render the form once the options are known, and again when a link (or Back) changes the values."""
         if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
         options, view = known_options(recorder), RecordView.parse(search)

@@ -1,6 +1,6 @@
 """The callbacks of the what-if page.
 
-Each event makes a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
+Each event creates a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
 next to it when it is ready, for which the page polls.
 """
 
