@@ -10,7 +10,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
 from tracer.analysis.holes import PLACES

@@ -11,8 +11,8 @@ import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.frame import named
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}

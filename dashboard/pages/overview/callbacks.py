@@ -34,8 +34,8 @@ from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height
 from dashboard.pages.overview.table import rows as rows_of
 from dashboard.pages.parts import asking
-from dashboard.run import Run
-from dashboard.store import Progress, RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import Progress, RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.view import View

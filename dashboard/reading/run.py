@@ -12,8 +12,8 @@ from weakref import ref
 
 import pandas as pd
 
-from dashboard.executions import Executions, executions_of
 from dashboard.rates import Rate, text_of
+from dashboard.reading.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
 from dashboard.timeline.holes import HoleRow, hole_rows

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dashboard.readers import Readers
-from dashboard.reading import name_of, read_runs
-from dashboard.run import Run
+from dashboard.reading.read import name_of, read_runs
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
 from tracer.cache import Cache, fingerprint

@@ -12,12 +12,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from dashboard.background import Background
-from dashboard.place import Place, stamp_of
 from dashboard.rates import Rate
-from dashboard.readers import Readers
-from dashboard.reading import is_pass, name_of, read_functions
-from dashboard.run import Run, at_rates
+from dashboard.reading.background import Background
+from dashboard.reading.place import Place, stamp_of
+from dashboard.reading.read import is_pass, name_of, read_functions
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.cache import Cache

@@ -16,9 +16,9 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
-from dashboard import failure
+from dashboard.pages import failure
 from dashboard.pages.opening import missing
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 
 
@@ -101,7 +101,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         server=server,
         routes_pathname_prefix=f"/{page.address}",
         requests_pathname_prefix=f"{prefix}/{page.address}",
-        assets_folder=str(Path(__file__).parent / "assets"),
+        assets_folder=str(Path(__file__).parents[1] / "assets"),
         title=f"{page.name} · intertoken",
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dashboard import reading  # noqa: F401  # loaded before the first recording comes
-from dashboard.serving.allocation import keep_memory, trim
+from dashboard.reading.allocation import keep_memory, trim
 from tracer import progress
 from tracer.errors import TraceError, printable
 from tracer.pandas_options import set_options

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from dashboard.readers import half_of_memory
+from dashboard.reading.readers import half_of_memory
 
 Answer = TypeVar("Answer")
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import pandas as pd
 
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from tracer.analysis import compare
 from tracer.analysis.recorded import Recording, measure
