@@ -34,9 +34,9 @@ import numpy as np
 from gpu_machine import commit
 from read_nsys_sqlite import machine
 
-from executor.backends.cpu_compiled import CompiledKernels, default_threads
+from executor.backends.cpu.compiled import CompiledKernels, default_threads
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
-from executor.models import WEIGHTS
+from executor.graph.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
 """Total bytes of all equal matrices."""

@@ -51,7 +51,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from dashboard.app import create_app
 from dashboard.view import View
-from executor.configuration import Configuration
+from executor.run.configuration import Configuration
 from executor.run import execute
 from tests.sync_counts.test_cpu import copies, syncs
 from tests.tracer.handmade import Script
@@ -120,7 +120,7 @@ def guided(tmp_path: Path) -> Path:
             'COMMANDS: Final = {"longest_command:longest": "The longest kernel.",',
         ),
         "dashboard/app.py": ("graph.PAGE)", "graph.PAGE, longest.PAGE)"),
-        "executor/strategies.py": ("STRATEGIES: Final", f"{strategy}\n\nSTRATEGIES: Final"),
+        "executor/scheduling/strategies.py": ("STRATEGIES: Final", f"{strategy}\n\nSTRATEGIES: Final"),
     }
     for path, (before, after) in changed.items():
         text = (tmp_path / path).read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def guided(tmp_path: Path) -> Path:
         (tmp_path / path).write_text(text.replace(before, after), encoding="utf-8")
     pages = tmp_path / "dashboard" / "app.py"
     pages.write_text(pages.read_text(encoding="utf-8").replace("import advice, gap,", "import advice, gap, longest,"))
-    table = tmp_path / "executor" / "strategies.py"
+    table = tmp_path / "executor" / "scheduling" / "strategies.py"
     table.write_text(table.read_text(encoding="utf-8").replace("AAAS, AAAG,", "AAAS, GUIDED, AAAG,"), encoding="utf-8")
     return tmp_path
 

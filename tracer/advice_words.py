@@ -125,7 +125,7 @@ def rest(facts: dict[str, Any]) -> list[str]:
     shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
     without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
     if shown:
-        lines.append(f"no gain shown, because the margin includes no gain:  {', '.join(shown)}")
+        lines.append(f"no gain shown, because the margin includes zero: {', '.join(shown)}")
     reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
     for why in reasons:
         edits = ", ".join(

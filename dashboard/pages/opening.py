@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from flask import Flask, request
 
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.frame import named
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
@@ -123,8 +123,16 @@ def csv_file(name: str) -> dict[str, Any]:
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
     """The columns, of these fields only those that differ between rows."""
-    same = {field for field in fields if len({row[field] for row in rows}) <= 1}
-    return [column | {"hide": column["field"] in same} for column in columns]
+    return _without(columns, {field for field in fields if len({row[field] for row in rows}) <= 1})
+
+
+def with_values(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
+    """The columns, of these fields only those that some row has a value for."""
+    return _without(columns, {field for field in fields if all(row[field] in (None, "", "–") for row in rows)})
+
+
+def _without(columns: list[dict[str, Any]], fields: Collection[str]) -> list[dict[str, Any]]:
+    return [column | {"hide": column.get("hide", False) or column["field"] in fields} for column in columns]
 
 
 def table_height(rows: Sequence[Any], lines: Sequence[int] = ()) -> dict[str, str]:

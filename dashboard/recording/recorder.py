@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dashboard.background import Background
+from dashboard.reading.background import Background
 from dashboard.recording.job import FAILED, RUNNING, Job, Place
 from dashboard.recording.options import Option, options_of
 from tracer.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.flows import counterpart, flows_of
 from dashboard.timeline.layout import Panel, Placed, panels

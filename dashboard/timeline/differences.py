@@ -15,7 +15,7 @@ import pandas as pd
 from dashboard.figures.shades import LABELLED
 from dashboard.figures.timeline import Drawing, Plot
 from dashboard.palette import THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import difference
 

@@ -25,7 +25,7 @@ from dashboard.figures.timeline import (
     timeline_plot,
 )
 from dashboard.palette import THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline import align, holes
 from dashboard.timeline.ahead import around
 from dashboard.timeline.arrange import places_of

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement

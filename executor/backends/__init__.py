@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from executor.backends.host import HostBackend
+from executor.backends.cpu.host import HostBackend
 from executor.backends.interface import Backend
-from executor.devices import Device
 from executor.names import lookup
+from executor.planning.devices import Device
 
 BACKENDS: Final[Mapping[str, str]] = {
-    "cpu": "executor.backends.cpu:CpuBackend",
-    "cuda": "executor.backends.cuda:CudaBackend",
-    "sim": "executor.backends.sim:SimBackend",
+    "cpu": "executor.backends.cpu.backend:CpuBackend",
+    "cuda": "executor.backends.cuda.backend:CudaBackend",
+    "sim": "executor.backends.sim.backend:SimBackend",
 }
 """Maps a name to `module:class`."""
 
@@ -45,6 +45,6 @@ def open_backend(device: Device | str) -> Backend:
         return backend_class(device.backend).start(device)
     if device.profile is None:
         return HostBackend.start(device)
-    from executor.backends.sim_host import SimHostBackend
+    from executor.backends.sim.host import SimHostBackend
 
     return SimHostBackend.start(device)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from traceback import walk_tb
 
 from executor.backends.interface import Backend
-from executor.devices import Device
+from executor.planning.devices import Device
 from tracer.errors import ExecutionError
 
 

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from executor.concurrency import MAIN_STREAM
-from executor.devices import Device
 from executor.graph import Tensor
-from executor.models.step import random_weight
-from executor.plans import Instruction, Launch, Plan, Record
+from executor.graph.models.step import random_weight
+from executor.planning.concurrency import MAIN_STREAM
+from executor.planning.devices import Device
+from executor.planning.plans import Instruction, Launch, Plan, Record
 from tracer.errors import ExecutionError, UsageError
 from tracer.recorders.host import HostRecorder
 
@@ -59,9 +59,9 @@ class Backend(Protocol):
         name: its name on the command line.
         staged: whether it stages the sources of asynchronous copies; if not, the caller must keep them unchanged.
         weight_dtypes: the dtypes of weight matrices that it has kernels for.
-        traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.passes`.
+        traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.run.passes`.
         reports: whether it reports its calls and activities to a host recorder. Otherwise the light recorder records
-            its calls of the CUDA driver, see `executor.light_pass`.
+            its calls of the CUDA driver, see `executor.run.light_pass`.
         fuses: whether chains of nodes are fused by default, see `fusion`.
         default_profile: cost profile of a simulated device, whose logits and tokens are zeros; None for a device that
             computes.

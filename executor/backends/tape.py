@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from executor.backends.interface import Backend, HostArray
-from executor.devices import Device
 from executor.graph import Flag, Tensor
-from executor.happens_before import HOST_STREAM, EventSync, Item, Span, Sync, Touch
-from executor.plans import Plan, Record, Wait
+from executor.planning.devices import Device
+from executor.planning.happens_before import HOST_STREAM, EventSync, Item, Span, Sync, Touch
+from executor.planning.plans import Plan, Record, Wait
 from tracer.recorders.host import HostRecorder
 
 

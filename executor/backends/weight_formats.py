@@ -17,7 +17,7 @@ def encoded(values: Array, dtype: str) -> Array:
 
 
 def quantised(values: Array) -> Array:
-    """Quantise whole blocks of 32 float32 values to q8_0: all int8 first, then all f16 scales (kernels/common.cuh).
+    """Quantise whole blocks of 32 float32 values to q8_0: all int8 first, then all f16 scales (common.cuh).
 
     As in ggml, the scale of a block is its largest magnitude / 127; a block takes 34 bytes.
     """

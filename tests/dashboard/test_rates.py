@@ -15,10 +15,10 @@ from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.record.view import RecordView
 from dashboard.pages.whatif.view import WhatIfView
-from dashboard.predictions import gain_without
 from dashboard.rates import MOST_RATES, NoRate, Rate, parsed, rate_of, text_of, with_rate
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import gain_without
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.conftest import click_on, faults, served, until
 from tests.dashboard.traces import decode

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.concurrency import MODES, Region, map_streams
-from executor.configuration import Configuration
-from executor.dependencies import find_dependencies
-from executor.fusion import fuse
 from executor.graph import Flag
-from executor.happens_before import Copy, Sync, happens_before
-from executor.hazards import find_hazards, unordered
-from executor.models import MODELS
-from executor.plans import Launch, Record, Wait, make_plan
-from executor.prepare import prepare
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning import prepare
+from executor.planning.allocator import ALLOCATORS, Schedule, allocate
+from executor.planning.concurrency import MODES, Region, map_streams
+from executor.planning.dependencies import find_dependencies
+from executor.planning.happens_before import Copy, Sync, happens_before
+from executor.planning.hazards import find_hazards, unordered
+from executor.planning.plans import Launch, Record, Wait, make_plan
 from executor.run import execute
+from executor.run.configuration import Configuration
 from tests.executor.handmade import SlowBackend, fan_out_graph, graph_of, plan_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tests.thorough import covering

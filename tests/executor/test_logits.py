@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from executor.backends.weight_formats import dequantised, quantised
-from executor.configuration import Configuration
-from executor.models import WEIGHTS
-from executor.models.step import first_tokens, random_weights
+from executor.graph.models import WEIGHTS
+from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
 from tests.thorough import covering

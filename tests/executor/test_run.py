@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_kernels import KERNELS
-from executor.configuration import Configuration, combinations
-from executor.describe import run_json
+from executor.backends.cpu.backend import CpuBackend
+from executor.backends.cpu.kernels import KERNELS
 from executor.run import execute
+from executor.run.configuration import Configuration, combinations
+from executor.run.describe import run_json
 from tests.executor.handmade import SlowBackend
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 from tracer.run_json import SCHEMA

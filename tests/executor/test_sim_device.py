@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.backends.sim_device import Device, Mark, Stage, Waiting, Work
+from executor.backends.sim.device import Device, Mark, Stage, Waiting, Work
 from tracer.errors import ExecutionError
 
 

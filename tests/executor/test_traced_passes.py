@@ -7,12 +7,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from executor import describe, kv_cache
-from executor.configuration import Configuration
-from executor.passes import MOST_TRACED_TOKENS, record_traced
-from executor.run import execute
-from executor.run_directory import write_run
-from executor.traced_pass import main
+from executor.graph.models import kv_cache
+from executor.run import describe, execute
+from executor.run.configuration import Configuration
+from executor.run.directory import write_run
+from executor.run.passes import MOST_TRACED_TOKENS, record_traced
+from executor.run.traced_pass import main
 from tracer import formats, read
 from tracer.errors import ExecutionError
 from tracer.formats.nsys_parquet import RUN_FILE

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
 from executor.backends.weight_formats import dequantised, floats, quantised
-from executor.devices import HOST, Device
 from executor.graph import Flag, Graph
-from executor.memory import COPIED, load_weights
-from executor.models.step import random_weight
-from executor.splits import Origin, Split
+from executor.graph.models.step import random_weight
+from executor.planning.devices import HOST, Device
+from executor.planning.splits import Origin, Split
+from executor.scheduling.memory import COPIED, load_weights
 from tracer.errors import ExecutionError
 
 SHAPES = [(768, 1024), (40, 64), (3, 700, 160)]

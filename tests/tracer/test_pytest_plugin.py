@@ -13,7 +13,7 @@ PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash
 HEAD = '''
 import numpy as np
 import pytest
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
 from tracer import annotate, record
 from tracer.recorders.host import HostRecorder
 
@@ -158,7 +158,7 @@ def test_steps_may_be_found(pytester: pytest.Pytester) -> None:
     result = ran(
         pytester,
         """
-from executor.configuration import Configuration
+from executor.run.configuration import Configuration
 from executor.run import execute
 
 class Unmarked(HostRecorder):

@@ -125,7 +125,7 @@ class Advised:
 
     Attributes:
         kept: edits by gain, the largest first.
-        unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
+        unsure: label -> the prediction of an edit without a margin, or whose margin includes zero.
         refused: label -> why data flow forbids the edit.
         withheld: label -> why the gain of the edit cannot be determined from this recording.
         before: the figures of the recording, without the profiler if a rate is known.

@@ -25,7 +25,7 @@ PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
 
 BELOW_PROGRAM: Final = re.compile(
     r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
-    r"|(^|/)executor/backends/(cpu|cuda|sim)\.py\("
+    r"|(^|/)executor/backends/(cpu|cuda|sim)(\.py\(|/)"
     r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
 )
 """Files of Python libraries: a program calls them but does not contain them. Paths are shortened to the module, as

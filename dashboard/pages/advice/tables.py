@@ -9,13 +9,13 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.whatif.edits import concurrent
 from dashboard.pages.whatif.view import ADDRESS as WHAT_IF
 from dashboard.pages.whatif.view import ALL
-from dashboard.predictions import Candidate, Sites
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Candidate, Sites
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
@@ -30,7 +30,7 @@ from tracer.schema import MISSING
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
-_LONGEST: Final = 44  # characters of a kernel's name
+_LONGEST: Final = 80  # characters of a kernel's name
 _MOST_ROWS: Final = 200
 _LEAST_US: Final = 0.05  # a step: less would read as 0
 

@@ -26,8 +26,8 @@ from dashboard.pages.parts import (
     with_several,
 )
 from dashboard.pages.presses import done
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 _SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")

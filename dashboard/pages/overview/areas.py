@@ -9,10 +9,10 @@ from typing import Any, Final
 import pandas as pd
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.timeline.sums import COLUMNS, sums_of

@@ -8,14 +8,14 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.bookmarks import SUFFIX, keep, kept, may_keep
-from dashboard.frame import named
+from dashboard.pages.bookmarks import SUFFIX, keep, kept, may_keep
+from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
 from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import difference, duration
 from dashboard.view import Bookmark, View

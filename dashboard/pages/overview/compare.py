@@ -12,12 +12,12 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
 from dashboard.pages.syncs.table import known
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
 from tracer.compare_matrix import Cell, Line, matrix

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 
 import pandas as pd
 
-from dashboard.frame import link
-from dashboard.predictions import gain_without, site_of, slack_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.pages.frame import link
+from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
 from dashboard.view import Spot, View, span, with_fields
 from tracer.analysis.calls import SYNC
