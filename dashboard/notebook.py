@@ -24,7 +24,7 @@ def timeline(
     Args:
         trace: the recording.
         token: its number, from 0; None for the most typical one.
-        show: "token", "gap" or "all", as of `intertoken timeline`.
+        show: "token", "gap" or "all", as in `intertoken timeline`.
         theme: "light" or "dark".
         width: px.
 

@@ -122,7 +122,7 @@ def csv_file(name: str) -> dict[str, Any]:
 
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
-    """The columns, of these fields only those that differ between rows."""
+    """The columns without those of these fields that are equal in all rows."""
     return _without(columns, {field for field in fields if len({row[field] for row in rows}) <= 1})
 
 
