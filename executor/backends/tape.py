@@ -18,7 +18,6 @@ from executor.graph import Flag, Tensor
 from executor.planning.devices import Device
 from executor.planning.happens_before import HOST_STREAM, EventSync, Item, Span, Sync, Touch
 from executor.planning.plans import Plan, Record, Wait
-from tracer.recorders.host import HostRecorder
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,6 @@ class TapeBackend(Backend):
 
     def __init__(self, tape: Tape, device: Device) -> None:
         self._tape, self._device, self.staged = tape, device, device.staged or device.is_host
-
-    def report_to(self, recorder: HostRecorder) -> None:
-        """Do nothing: no call takes place."""
 
     def close(self) -> None:
         """Do nothing: there are no threads to end."""

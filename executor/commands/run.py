@@ -216,7 +216,7 @@ def run(
 
 
 def _as_json(results: list[Result], written: list[Path], figures: list[dict[str, Any]]) -> dict[str, Any]:
-    from executor.run.describe import measured, plan_facts
+    from executor.run.directory import measured, plan_facts
 
     return {
         "schema": "intertoken.runs/1",
@@ -239,7 +239,7 @@ def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> N
     from rich.console import Console
     from rich.table import Table
 
-    from executor.run.describe import measured, plan_facts
+    from executor.run.directory import measured, plan_facts
 
     traced = [name for name in figures[0] if name != "light"]
     headings = [

@@ -10,7 +10,7 @@ from executor.backends.cpu.backend import CpuBackend
 from executor.backends.cpu.kernels import KERNELS
 from executor.run import execute
 from executor.run.configuration import Configuration, combinations
-from executor.run.describe import run_json
+from executor.run.directory import run_json
 from tests.executor.handmade import SlowBackend
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 from tracer.run_json import SCHEMA

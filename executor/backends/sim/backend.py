@@ -148,11 +148,6 @@ class SimBackend(Backend):
         self._copy("copy_out", self.profile.copy_out, source, destination, stream)
         self._fetching[stream] = True
 
-    def load(self, destination: SimArray, source: HostArray) -> None:
-        """Copy and synchronise."""
-        self.copy_to_device(destination, source, MAIN_STREAM)
-        self.synchronize(MAIN_STREAM)
-
     def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
         """Do nothing: there are no values."""
 
