@@ -69,7 +69,7 @@ def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
         error = _first(last, (*kinds, ExecutionError))
         if isinstance(error, kinds):
             said = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ExecutionError(f"{_place(error, backends)} failed: {said}") from error
+            raise ExecutionError(f"{_failed_call(error, backends)} failed: {said}") from error
         if error is last:
             raise
         raise error from error.__cause__
@@ -90,7 +90,7 @@ def _first(last: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
     return first
 
 
-def _place(error: BaseException, backends: Mapping[Device, Backend]) -> str:
+def _failed_call(error: BaseException, backends: Mapping[Device, Backend]) -> str:
     """Return the innermost backend call that the exception passed through."""
     place = "a device"  # if it could not be opened
     for frame, _ in walk_tb(error.__traceback__):

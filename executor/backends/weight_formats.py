@@ -82,6 +82,6 @@ def address(array: Array | Quantised) -> int:
     return int(memory.__array_interface__["data"][0])
 
 
-def bits(values: Array) -> Array:
+def as_bits(values: Array) -> Array:
     """View float16 as its bits: Numba has no float16 on the host."""
     return values.view(np.uint16) if values.dtype == np.float16 else values

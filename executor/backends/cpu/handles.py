@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from executor.backends.interface import HostArray
 from executor.planning.plans import Instruction
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ticket:
@@ -38,10 +37,10 @@ class StagingSlot:
     """One slot; taken from `stage` until the copy that reads it calls `free`."""
 
     def __init__(self) -> None:
-        self._bytes: Array = np.empty(0, np.uint8)
+        self._bytes: HostArray = np.empty(0, np.uint8)
         self._taken = threading.Lock()
 
-    def fill(self, source: Array) -> Array:
+    def fill(self, source: HostArray) -> HostArray:
         """Wait until the slot is free, take it, and return its copy of the source."""
         self._taken.acquire()
         if self._bytes.nbytes < source.nbytes:
@@ -62,7 +61,7 @@ class StagingRing:
         self._slots = [StagingSlot() for _ in range(slots)]
         self._next = 0
 
-    def stage(self, source: Array) -> tuple[Array, StagingSlot]:
+    def stage(self, source: HostArray) -> tuple[HostArray, StagingSlot]:
         """Copy the source to a slot; return the copy and the slot."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)

@@ -15,19 +15,17 @@ from executor.backends.interface import HostArray
 
 SLOTS: Final = 8
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
-
-def pinned_array(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> Array:
+def pinned_array(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> HostArray:
     """Allocate a zeroed array in pinned memory, which is freed with the last array that uses it."""
     size = math.prod(shape)
     memory = cuda.cupy.cuda.alloc_pinned_memory(max(size * np.dtype(dtype).itemsize, 1))
-    array: Array = np.frombuffer(memory, dtype, size).reshape(shape)
+    array: HostArray = np.frombuffer(memory, dtype, size).reshape(shape)
     array[...] = 0
     return array
 
 
-def address(array: Array) -> int:
+def address(array: HostArray) -> int:
     """Return the address of the first byte; much cheaper than `array.ctypes.data`."""
     first: int = array.__array_interface__["data"][0]
     return first
@@ -72,7 +70,7 @@ class Slot:
 
     __slots__ = ("address", "copies", "next", "number", "stream", "values")
 
-    def __init__(self, values: Array, copies: CopyCount) -> None:
+    def __init__(self, values: HostArray, copies: CopyCount) -> None:
         self.values, self.address, self.copies = values, address(values), copies
         self.number = self.stream = 0
         self.next = self

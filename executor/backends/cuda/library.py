@@ -221,7 +221,9 @@ def gemm(library: Library, out: Any, weight: Any, x: Any) -> Sequence[KernelCall
 
 
 BLOCK: Final = 256
-_SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
+SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
+VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
+"""How many weights of a dtype a thread loads at once."""
 
 
 class Array(Protocol):
@@ -249,7 +251,7 @@ def suffix(node: Tensor, dtype: str, known: str) -> str:
     Raises:
         ExecutionError: the dtype is not among the known ones.
     """
-    name = _SUFFIX.get(dtype, dtype)
+    name = SUFFIX.get(dtype, dtype)
     if name not in known.split():
         raise ExecutionError(f"backend 'cuda' computes {node.op} for {known}, not for {dtype} ({node.name})")
     return name
