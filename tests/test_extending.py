@@ -128,7 +128,7 @@ def guided(tmp_path: Path) -> Path:
         assert text.count(before) == 1
         (tmp_path / path).write_text(text.replace(before, after), encoding="utf-8")
     pages = tmp_path / "dashboard" / "app.py"
-    pages.write_text(pages.read_text(encoding="utf-8").replace("import advice, gap,", "import advice, gap, longest,"))
+    pages.write_text(pages.read_text(encoding="utf-8").replace("import advice,", "import advice, longest,"))
     table = tmp_path / "executor" / "scheduling" / "strategies.py"
     table.write_text(table.read_text(encoding="utf-8").replace("AAAS, AAAG,", "AAAS, GUIDED, AAAG,"), encoding="utf-8")
     return tmp_path
