@@ -1,4 +1,4 @@
-"""The folders of the executor: each imports only those that come before it; cuda needs no other device."""
+"""The folders of the executor: each imports only those that come before it, and no family of devices another."""
 
 import ast
 from pathlib import Path
@@ -29,8 +29,8 @@ def test_each_folder_imports_only_those_before_it():
     assert sum(map(len, found.values())) > 200
 
 
-def test_cuda_imports_no_other_device():
-    for path in (FOLDER / "backends" / "cuda").glob("*.py"):
-        assert {module[1] for module in imports(path) if module[0] == "backends"} <= {
-            "cuda", "interface", "weight_formats"
-        }  # fmt: skip
+def test_no_family_of_devices_imports_another():
+    shared = {"interface", "weight_formats"}
+    for family in ("cpu", "cuda", "sim"):
+        for path in (FOLDER / "backends" / family).glob("*.py"):
+            assert {module[1] for module in imports(path) if module[0] == "backends"} <= {family, *shared}
