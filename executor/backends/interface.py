@@ -244,3 +244,19 @@ class Backend(Protocol):
                 self.event_record(graph.events[instruction.event], own)
             else:
                 self.event_wait(graph.events[instruction.event], own)
+
+
+class Immediate(Backend):
+    """Work is done when its call returns, so nothing waits."""
+
+    def synchronize(self, stream: int) -> None:
+        """Do nothing."""
+
+    def event_record(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_wait(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_synchronize(self, event: Event) -> None:
+        """Do nothing."""

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from executor.backends.cpu.host import reads_of
 from executor.backends.sim.profiles import CALLS, FETCH, HostCost
+from executor.graph.fusion import reads_of
 from executor.planning import Prepared
 from executor.run import prepare_configuration
 from executor.run.configuration import Configuration

@@ -3,10 +3,13 @@
 Fusion precedes the search for branches and the allocation, so that both see the actual reads and writes. The op of a
 fused node is the ops of its parts joined by "+". It has the name, shape, flags and view of the last part, and its
 sources are the outer sources of the parts, without duplicates, in the order of the parts.
+
+`reads_of` gives the weights that a node reads, fused or not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -137,3 +140,48 @@ def _is_closed(
     return not any(
         read.intersection(node.written) or updated.intersection(source.root for source in node.src) for node in between
     )
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The weights that a node's products read.
+
+    Attributes:
+        nbytes: bytes of the weights that are read as a whole.
+        experts: weights of all experts, and the numbers of those that are used, each read once.
+        known: False if the node computes attention: the cells that it reads depend on the mask.
+    """
+
+    nbytes: int = 0
+    experts: tuple[tuple[Tensor, Tensor], ...] = ()
+    known: bool = True
+
+    def now(self, arrays: Mapping[Tensor, Any]) -> int | None:
+        """Return the bytes that a step reads, given the node's sources."""
+        used = sum(_each(weight) * len(set(arrays[ids].ravel().tolist())) for weight, ids in self.experts)
+        return self.nbytes + used if self.known else None
+
+    @property
+    def at_most(self) -> int | None:
+        """Return the bytes if no two tokens use the same expert."""
+        used = sum(_each(weight) * min(math.prod(ids.shape), weight.shape[0]) for weight, ids in self.experts)
+        return self.nbytes + used if self.known else None
+
+
+def reads_of(node: Tensor) -> Reads | None:
+    """Return what the products and the attention of a node, fused or not, read; None if it has none."""
+    parts = [part for part in node.params.get(PARTS, (node,)) if part.op in ("mul_mat", "mul_mat_id", "flash_attn_ext")]
+    if not parts:
+        return None
+    weights = [part.src[0] for part in parts if part.op == "mul_mat"]
+    experts = [part for part in parts if part.op == "mul_mat_id"]
+    return Reads(
+        sum(weight.nbytes for weight in weights),
+        tuple((part.src[0], part.src[2]) for part in experts),
+        all(part.op != "flash_attn_ext" for part in parts),
+    )
+
+
+def _each(weight: Tensor) -> int:
+    """Return the bytes of one expert."""
+    return weight.nbytes // weight.shape[0]

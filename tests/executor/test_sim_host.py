@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from executor.backends.cpu.host import reads_of
 from executor.backends.sim.backend import SimBackend
 from executor.backends.sim.graph import moved_bytes
 from executor.backends.sim.host import SimHostBackend
 from executor.backends.sim.profiles import HostCost
 from executor.calibration import calibrate
+from executor.graph.fusion import reads_of
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.directory import run_json

@@ -102,7 +102,7 @@ def test_it(recording):
             "first surplus call: streamSynchronize on thread * µs into step 1, in token / layer",
             f"  test_inner.py:{WAITS} in step",
             "      self.backend.synchronize(0)  # waits",
-            "    *cpu.py:* in synchronize*",
+            "    *backend.py:* in synchronize*",
             f"    test_inner.py:{line_of(HEAD + body, '# one sync too many')} in decode",
             f"    test_inner.py:{line_of(HEAD + body, '# a step')} in test_it",
         ],

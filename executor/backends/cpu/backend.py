@@ -24,10 +24,9 @@ from executor.backends.cpu.handles import (
     StagingRing,
     StagingSlot,
     Ticket,
-    Work,
     topology,
 )
-from executor.backends.cpu.kernels import KERNELS, NumpyKernel
+from executor.backends.cpu.kernels import KERNELS, NumpyKernel, Work
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import Quantised, address
 from executor.graph import BLOCK_FORMATS, Tensor

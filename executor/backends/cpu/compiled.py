@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from executor.backends.cpu.handles import Work
+from executor.backends.cpu.kernels import Work
 from executor.backends.weight_formats import Array, Quantised, as_bits
 from tracer.errors import UsageError
 

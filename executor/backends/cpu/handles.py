@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from executor.backends.cpu.kernels import Work
 from executor.backends.interface import HostArray
 from executor.planning.plans import Instruction
 
@@ -68,7 +69,6 @@ class StagingRing:
         return slot.fill(source), slot
 
 
-Work = Callable[[], None]
 Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
 """Instructions with their kernels and their numbers in the plan."""
 

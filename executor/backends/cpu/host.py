@@ -7,9 +7,8 @@ on the host's clock. A product also reports the bytes of the weights that it rea
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -17,28 +16,12 @@ import numpy as np
 
 from executor.backends.cpu.backend import CpuArray, CpuBackend
 from executor.backends.cpu.handles import CpuKernel
-from executor.backends.interface import Backend, Event, HostArray
+from executor.backends.interface import HostArray, Immediate
 from executor.graph import Tensor
-from executor.graph.fusion import PARTS, outer_sources
+from executor.graph.fusion import PARTS, outer_sources, reads_of
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 from tracer.schema import HOST_COMPUTE
-
-
-class Immediate(Backend):
-    """Work is done when its call returns, so nothing waits."""
-
-    def synchronize(self, stream: int) -> None:
-        """Do nothing."""
-
-    def event_record(self, event: Event, stream: int) -> None:
-        """Do nothing."""
-
-    def event_wait(self, event: Event, stream: int) -> None:
-        """Do nothing."""
-
-    def event_synchronize(self, event: Event) -> None:
-        """Do nothing."""
 
 
 class HostBackend(Immediate, CpuBackend):
@@ -79,48 +62,3 @@ class HostBackend(Immediate, CpuBackend):
             with annotate(kernel.label, index=kernel.reads(), domain=HOST_COMPUTE):
                 self._attempt(kernel.run, f"kernel {kernel.label} on the host")
         self._raise_failure()
-
-
-@dataclass(frozen=True)
-class Reads:
-    """The weights that a node's products read.
-
-    Attributes:
-        nbytes: bytes of the weights that are read as a whole.
-        experts: weights of all experts, and the numbers of those that are used, each read once.
-        known: False if the node computes attention: the cells that it reads depend on the mask.
-    """
-
-    nbytes: int = 0
-    experts: tuple[tuple[Tensor, Tensor], ...] = ()
-    known: bool = True
-
-    def now(self, arrays: Mapping[Tensor, CpuArray]) -> int | None:
-        """Return the bytes that a step reads, given the node's sources."""
-        used = sum(_each(weight) * len(set(arrays[ids].ravel().tolist())) for weight, ids in self.experts)
-        return self.nbytes + used if self.known else None
-
-    @property
-    def at_most(self) -> int | None:
-        """Return the bytes if no two tokens use the same expert."""
-        used = sum(_each(weight) * min(math.prod(ids.shape), weight.shape[0]) for weight, ids in self.experts)
-        return self.nbytes + used if self.known else None
-
-
-def reads_of(node: Tensor) -> Reads | None:
-    """Return what the products and the attention of a node, fused or not, read; None if it has none."""
-    parts = [part for part in node.params.get(PARTS, (node,)) if part.op in ("mul_mat", "mul_mat_id", "flash_attn_ext")]
-    if not parts:
-        return None
-    weights = [part.src[0] for part in parts if part.op == "mul_mat"]
-    experts = [part for part in parts if part.op == "mul_mat_id"]
-    return Reads(
-        sum(weight.nbytes for weight in weights),
-        tuple((part.src[0], part.src[2]) for part in experts),
-        all(part.op != "flash_attn_ext" for part in parts),
-    )
-
-
-def _each(weight: Tensor) -> int:
-    """Return the bytes of one expert."""
-    return weight.nbytes // weight.shape[0]

@@ -17,6 +17,8 @@ import numpy as np
 
 from executor.backends.weight_formats import Array, Quantised, floats
 
+Work = Callable[[], None]
+"""A kernel bound to its arrays."""
 NumpyKernel = Callable[..., None]
 
 

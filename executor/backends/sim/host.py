@@ -8,12 +8,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-from executor.backends.cpu.host import Immediate, reads_of
-from executor.backends.interface import Array, Backend
+from executor.backends.interface import Array, Backend, Immediate
 from executor.backends.sim.backend import SimArray, SimBackend, VirtualHost
 from executor.backends.sim.graph import moved_bytes
 from executor.backends.sim.profiles import Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
+from executor.graph.fusion import reads_of
 from executor.planning.devices import Device
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
