@@ -1,4 +1,4 @@
-"""`intertoken check`: check a recording against a budget."""
+"""Check a recording against a budget. Exit code 1 if broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken record`: run a command and record its CUDA activity."""
+"""Run a command and record its CUDA activity."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def record(
       intertoken record -o run2 --passes light,graph,node -- ./llama-bench -m model.gguf
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
-    from tracer import formats
+    from tracer.formats import check_writable, nsys_parquet
     from tracer.record_passes import Passes
     from tracer.recorders.light_window import Window
     from tracer.run_parts import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels
-    is_part = is_part_of_run if len(levels) > 1 else formats.nsys_parquet.is_part
-    formats.check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
+    is_part = is_part_of_run if len(levels) > 1 else nsys_parquet.is_part
+    check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
     if (left is None) == (not command):
         raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
     if left is not None:

@@ -1,4 +1,4 @@
-"""`intertoken scrub`: make a recording safe to share."""
+"""Write a recording without data about the machine and its users."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from tracer.errors import FormatError
-from tracer.formats import WHOLE, Format, register
+from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.trace import Trace
@@ -53,4 +53,4 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     return table
 
 
-register(Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED}))
+FORMAT: Final = Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED})

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
-from tracer.formats import WHOLE, Format, register
+from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
@@ -154,4 +154,4 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-register(Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED}))
+FORMAT: Final = Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED})
