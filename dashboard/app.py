@@ -12,11 +12,12 @@ from typing import Final
 from dash import Dash
 from flask import Flask
 
-from dashboard import failure, pages
-from dashboard.frame import Page, add_pages
-from dashboard.pages import record
+from dashboard import pages
+from dashboard.pages import failure, record
+from dashboard.pages.frame import Page, add_pages
 from dashboard.pages.opening import read_linked
-from dashboard.readers import Readers
+from dashboard.reading.readers import Readers
+from dashboard.reading.store import RunStore
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
@@ -26,7 +27,6 @@ from dashboard.serving.login import require_token
 from dashboard.serving.missing import add_missing
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
-from dashboard.store import RunStore
 from tracer.cache import Cache
 
 _FOUND: Final = [

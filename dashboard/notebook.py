@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from dashboard.run import Recording, Run
+from dashboard.reading.run import Recording, Run
 from dashboard.text import plain
 from dashboard.timeline import scene
 from dashboard.view import View

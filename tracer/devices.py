@@ -36,7 +36,7 @@ def numbers_differ(seen: pd.DataFrame) -> bool:
 
 
 def by_gpu(frames: Mapping[str, pd.DataFrame], seen: pd.DataFrame, notes: list[str]) -> dict[str, pd.DataFrame]:
-    """The tables with the GPUs' numbers instead of each process's own; the table of devices stays as it is.
+    """The tables with the GPUs' numbers instead of each process's own; the table of devices is unchanged.
 
     Args:
         frames: the tables of a trace.
@@ -59,7 +59,7 @@ def numbered_by_gpu(
 
     Args:
         frames: the tables; that of devices has a row for each row of `seen`, with the process's own number.
-        seen: columns process, cuda, and uuid (which tells GPUs apart; 0 if unknown).
+        seen: columns process, cuda, and uuid (which identifies the GPU; 0 if unknown).
         notes: receives a note if devices are renumbered.
     """
     rows = seen.assign(gpu=pd.factorize(seen["uuid"])[0]).reset_index(drop=True)

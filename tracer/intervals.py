@@ -102,7 +102,7 @@ def uncovered(
 
 
 def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> NDArray[np.bool_]:
-    """Which intervals overlap any of the windows, which must be disjoint and sorted as by `union`."""
+    """Which intervals overlap any of the windows, which must be disjoint and sorted as returned by `union`."""
     first, last = windows
     if len(first) == 0:
         return np.zeros(len(_int64(starts)), dtype=bool)

@@ -121,8 +121,7 @@ def record_with_stacks(command: Sequence[str], level: str, target: Path, force: 
     """Record the graph or node pass of the command with the stack of each call: its Python stacks if it is a Python
     program of this installation, without its children; otherwise nsys's backtraces.
 
-    Returns, Raises:
-        as `record`.
+    Returns, Raises: see `record`.
     """
     program = python_program(command)
     reason = f"{command[0]} is not a Python program of this installation ({sys.executable})"

@@ -115,7 +115,7 @@ def whatif(
 
     The recording is replayed: every call, kernel and copy starts when what it waited for has ended. Edits are
     combined; several strategies are predicted separately. Removing a sync is refused if the host or a stream
-    would then read data that is not there yet.
+    would then read data that has not arrived yet.
 
     \b
     Examples:

@@ -10,7 +10,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
 from tracer.analysis.holes import PLACES
@@ -98,7 +98,7 @@ def _untraced_idle(run: Run) -> float | None:
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:
-    """The causes of the idle time at each place where a run idles for a notable time."""
+    """The causes of the idle time at each place where a run idles for a significant time."""
     return [
         Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
                f"idle time{', traced: inflated' if run.inflated else ''}", "it")

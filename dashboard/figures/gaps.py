@@ -139,7 +139,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def _stacked(panels: Sequence[GapPanel], theme: str, width: int) -> go.Figure:
-    """Empty panels below each other, each with its name above, and as much of its note as has room."""
+    """Empty panels below each other, each with its name above, and as much of its note as fits."""
     look, rows = THEMES[theme], max(len(panels), 1)
     spacing = 36 / (rows * _PANEL) if rows > 1 else 0
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=spacing)

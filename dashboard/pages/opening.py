@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from flask import Flask, request
 
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 
@@ -62,7 +62,8 @@ def missing(view: View, store: RunStore) -> list[str]:
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
-    """As `opened`, for a page that needs runs to be rendered: waits for those of the link, or for a moment."""
+    """Like `opened`, but for a page that cannot be rendered without runs: waits for those of the link, or up to
+    `PATIENCE` seconds for any."""
     keys = [store.key_of(name) for name in view.runs or ()]
     store.read_ahead(keys)
     if not store.chosen(keys):

@@ -11,8 +11,8 @@ import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.frame import named
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
-    """A section with a title and controls or a hint beside it; with a key, hidden until filled."""
+    """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 
@@ -62,7 +62,7 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
 def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
     """A text field that reports its value `delay` ms after the last key, on Enter and on blur.
 
-    Bootstrap's: Dash's restores the caret late, when more letters may have been typed.
+    It is Bootstrap's component: Dash's restores the caret too late, after more characters may have been typed.
     """
     return dbc.Input(id=key, debounce=debounce, class_name="field", autocomplete="off", **options)
 
@@ -136,7 +136,8 @@ def _without(columns: list[dict[str, Any]], fields: Collection[str]) -> list[dic
 
 
 def table_height(rows: Sequence[Any], lines: Sequence[int] = ()) -> dict[str, str]:
-    """The style of a table as tall as its rows, up to a limit; `lines` that the longest text of each row takes."""
+    """The style of a table as tall as its rows, up to a limit; `lines`: the number of lines that the longest text of
+    each row takes."""
     more = _LINE * sum(count - 1 for count in lines[:_MOST_ROWS])
     return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + more + 18}px"}
 
@@ -147,7 +148,7 @@ def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
 
 
 def wrapped(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of text that goes on in further lines where it does not fit."""
+    """A column of text that wraps if it does not fit."""
     return words(field, header, width, hint) | {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dashboard.background import Background
+from dashboard.reading.background import Background
 from tracer.errors import TraceError, UsageError
 from tracer.formats import nsys_parquet
 from tracer.live import Live, live, snapshot

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.run import Run, same_work
+from dashboard.reading.run import Run, same_work
 from dashboard.text import plain
 from dashboard.units import difference, microseconds
 from tracer.analysis.holes import PLACES

@@ -69,7 +69,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
 
 
 def _check_directory(path: Path) -> None:
-    """Reject a table of contents that would exhaust the memory: zipfile reads all of it at once."""
+    """Reject a table of contents that would exhaust the memory: zipfile reads all of it into memory."""
     with path.open("rb") as file:
         tail = file.seek(0, 2)
         file.seek(max(tail - _END.size - 65_535 - 20, 0))

@@ -20,9 +20,9 @@ from typing import IO, Any, Final
 
 from flask import Flask, request
 
+from dashboard.reading.store import RunStore
 from dashboard.serving.names import safe_name
 from dashboard.serving.unpack import check_gzip, unpack_zip
-from dashboard.store import RunStore
 from dashboard.text import plain
 from tracer import formats
 from tracer.errors import FormatError, UsageError
@@ -138,7 +138,7 @@ class Inbox:
                 raise KeyError(key) from None
             except OSError as problem:
                 self.cancel(key)
-                raise UsageError(f"the server cannot keep it: {problem.strerror}") from None
+                raise UsageError(f"the server cannot store it: {problem.strerror}") from None
             upload.received += len(data)
             upload.touched = self._clock()
             return upload.received

@@ -1,6 +1,6 @@
 """Level of detail: decides which events of a row are drawn individually and which are merged into bins.
 
-Nothing in view is lost: each event is either drawn by itself or counted in every bin that it touches, and a
+Nothing in view is lost: each event is either drawn individually or counted in every bin that it touches, and a
 bin's busy time is the union of the events it merges.
 """
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.align import token_range
 from dashboard.timeline.layout import Panel

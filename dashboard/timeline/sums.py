@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement
@@ -52,7 +52,7 @@ def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
     """The rows of an area and its groups.
 
     Kernels, copies and operators belong to devices. Streams are rows of devices, and threads rows of hosts, whose calls
-    and ranges are kept apart because they are nested.
+    and ranges are kept separate because they are nested.
     """
     places = places_of(run.rows)
     lines = [line for line in arranged(run.rows, arrangement) if not area.rows or places[line.index][1] in area.rows]

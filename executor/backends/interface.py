@@ -38,7 +38,8 @@ class Guarantee(enum.Enum):
     ASYNC_SOURCES_STAGED = "the source of an asynchronous copy may be overwritten as soon as the call returns"
     LAUNCHES_IN_ORDER = "a graph launch runs after all launches issued before it to the same streams"
     PEER_COPIES_IN_ORDER = (
-        "a copy to another device runs after earlier work on its stream and before later work on that stream of both"
+        "a copy to another device runs after earlier work on its stream and before later work on that stream of both "
+        "devices"
     )
 
 
@@ -115,7 +116,7 @@ class Backend(Protocol):
         return
 
     def expect_steps(self, steps: int) -> None:
-        """Set the number of steps that will be reported at once. Default: nothing."""
+        """Set the number of steps that will be reported together. Default: nothing."""
         return
 
     def accompany(self, others: Sequence[Backend]) -> None:

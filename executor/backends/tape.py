@@ -58,7 +58,7 @@ class Tape:
         return max(len(self._streams), 1)
 
     def note(self, name: str, stream: int, spans: Sequence[Span], where: str) -> None:
-        """Record work on a stream or of the host."""
+        """Record work on a stream or on the host."""
         self.program.append(Touch(name, stream, tuple(spans), where, self.step))
 
     def host_span(self, array: HostArray | TapeArray, name: str, writes: bool) -> Span:
@@ -149,7 +149,7 @@ class TapeBackend(Backend):
         return [*written, *(span for span in read if replace(span, writes=True) not in written)]
 
     def launch(self, kernel: Sequence[Span], stream: int) -> None:
-        """Record work on a stream or of the host."""
+        """Record work on a stream or on the host."""
         if self._device.is_host:
             self._host("compute", *kernel)
         else:

@@ -70,8 +70,9 @@ def _copy_costs(
 ) -> tuple[CopyCost, CopyCost]:
     """Return the fixed time and the rate of copies in both directions.
 
-    The sync after n copies to the device returns n copies and a wake-up after the first copy's call; the sync after the
-    copy of the logits returns one copy and a wake-up after the step's last kernel.
+    The sync after n copies to the device returns when the time of n copies and a wake-up have passed since the call of
+    the first copy; the sync after the copy of the logits returns one copy and one wake-up after the end of the step's
+    last kernel.
     """
     rates, byte_ns = {}, {}
     for place, kind in (("copy_in", "HtoD"), ("copy_out", "DtoH")):

@@ -110,8 +110,8 @@ def _before(kinds: Iterable[str], groups: Iterable[int]) -> tuple[list[str], lis
 
 
 def _pauses(calls: pd.DataFrame, ranges: pd.DataFrame) -> pd.Series:
-    """Return the time before each call in which the host does not compute its splits, whose kernels cost time of their
-    own (`calibrate_products`); NaN for the first call of a group.
+    """Return the time before each call in which the host does not compute its splits, whose kernels have separate costs
+    (`calibrate_products`); NaN for the first call of a group.
     """
     computed = ranges[of_host_compute(ranges)]
     before = calls["end"].shift(fill_value=0)

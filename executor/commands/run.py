@@ -106,7 +106,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 )
 @click.option(
     "--staging/--no-staging", default=True, show_default=True,
-    help="Whether asynchronous copies read staging memory, or the host's own, which must stay unchanged meanwhile.",
+    help="Whether asynchronous copies read staging memory, or the host's own, which must not change until they end.",
 )  # fmt: skip
 @click.option(
     "--halves/--no-halves", default=False, show_default=True,

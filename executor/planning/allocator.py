@@ -65,7 +65,7 @@ class SequentialReuse:
 class Interleaved:
     """Like `SequentialReuse`, but with the kernels of a region's branches taken in turn, one from each branch.
 
-    ggml first kept branches apart this way. It is correct only while the branches run in lockstep.
+    ggml first separated branches this way. It is correct only while the branches run in lockstep.
     """
 
     name: ClassVar[str] = "interleaved"

@@ -1,6 +1,6 @@
 """Passes 3 and 4: find branches that may run concurrently, and assign every node to a stream.
 
-A region lies between a fork and a join: each of its kernels comes after the fork and before the join. It consists of
+A region is between a fork and a join: each of its kernels comes after the fork and before the join. It consists of
 mutually independent branches, which may contain inner regions. In a decoder layer the attention norm forks into Q, K
 and V, which attention joins, and the FFN norm forks into gate and up.
 """

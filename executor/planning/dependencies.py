@@ -1,4 +1,4 @@
-"""Order of the kernels as bit sets: bit i of an int stands for node i.
+"""Order of the kernels as bit sets: bit i of an int represents node i.
 
 Dependencies pass through nodes without a kernel. Closing and reducing thousands of nodes takes milliseconds.
 """

@@ -1,7 +1,7 @@
 """The order of work that streams, events and syncs guarantee.
 
 This is happens-before (Lamport, CACM 21(7), 1978). Instead of a vector clock, each piece of work has the bit set of all
-work before it, which shows for all pairs at once whether they are ordered.
+work before it, which shows whether any two are ordered.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def record_light(
         command: starts the process of a pass under the light recorder.
 
     Raises:
-        UsageError, UnsafePlanError, ExecutionError: as `execute`.
+        UsageError, UnsafePlanError, ExecutionError: see `execute`.
         RecordError: the light recorder cannot record here.
     """
     if all(backend_class(configuration.backend).reports for configuration in configurations):

@@ -16,8 +16,8 @@ from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show,
 from dashboard.pages.advice.tables import fields_of, more_edits, waited_lines
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
-from dashboard.predictions import Sites, advice_of, sites_of
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Sites, advice_of, sites_of
+from dashboard.reading.store import RunStore
 from dashboard.view import with_fields
 from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dashboard import failure
 from dashboard.app import Serving, create_app
+from dashboard.pages import failure
 from dashboard.pages.presses import MOST, done
 from dashboard.serving import callbacks
 from dashboard.view import View

@@ -11,7 +11,7 @@ from dash._utils import to_json
 from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, causes_height
 from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.text import markup, plain
 from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.background import Background
 from dashboard.pages.one_run import after
 from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import inventory_of, rows_of
-from dashboard.predictions import gain_without, site_of, slack_of
-from dashboard.store import RunStore
+from dashboard.reading.background import Background
+from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
@@ -199,7 +199,7 @@ def test_answers_asked_for_longest_ago_are_forgotten():
 
 
 def test_what_is_kept_takes_a_sixteenth_of_the_memory(monkeypatch):
-    monkeypatch.setattr("dashboard.background.half_of_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("dashboard.reading.background.half_of_memory", lambda: 8 * 10**9)
     background = Background()
     for number in range(3):
         background.ask("lane", number, lambda: None, lambda _: 8_000_000).result(20)

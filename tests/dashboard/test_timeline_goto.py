@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboard.pages.overview.acts import after_request
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.choice import panels_of
 from dashboard.timeline.goto import gone
 from dashboard.timeline.scene import limits_of, timeline_of, whole_of

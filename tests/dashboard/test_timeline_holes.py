@@ -13,7 +13,7 @@ from dashboard.figures.image import with_legend
 from dashboard.figures.shades import hole_bars
 from dashboard.figures.timeline import timeline_figure
 from dashboard.palette import HOLES, THEMES
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.holes import COLUMNS, detail_of, hole_rows, shades_of
 from dashboard.timeline.layout import Band, Panel
 from dashboard.timeline.marks import Window

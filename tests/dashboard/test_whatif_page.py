@@ -17,8 +17,8 @@ from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, 
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, number_of, without_of
-from dashboard.predictions import WhatIf, what_if
-from dashboard.store import RunStore
+from dashboard.reading.predictions import WhatIf, what_if
+from dashboard.reading.store import RunStore
 from dashboard.timeline.scene import timeline
 from dashboard.view import View
 from tests.dashboard.traces import decode

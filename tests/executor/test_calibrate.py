@@ -15,7 +15,7 @@ from executor.commands import register
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
-from tests.executor.backends.sim.profiles import handmade
+from tests.executor.profiles import handmade
 from tracer import Trace, read
 from tracer.command_group import Intertoken
 from tracer.errors import EmptyTraceError

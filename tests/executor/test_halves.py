@@ -13,7 +13,7 @@ from executor.scheduling.halves import halves_of
 from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
 from tests.executor import reference
-from tests.executor.backends.sim.profiles import handmade
+from tests.executor.profiles import handmade
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import tolerance
 from tests.thorough import covering

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dashboard.palette import KINDS
-from dashboard.reading import read_runs
+from dashboard.reading.read import read_runs
 from executor.run import execute, light_pass
 from executor.run.configuration import Configuration, combinations
 from executor.run.directory import write_run

@@ -9,7 +9,7 @@ import pytest
 from executor.backends.sim.profiles import SCHEMA, SHIPPED, load_profile, read_profile, write_profile
 from executor.run import execute
 from executor.run.configuration import Configuration
-from tests.executor.backends.sim.profiles import handmade
+from tests.executor.profiles import handmade
 from tracer.errors import FormatError, UsageError
 
 

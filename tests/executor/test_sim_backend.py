@@ -18,8 +18,8 @@ from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.describe import run_json
 from executor.scheduling.strategies import STRATEGIES
-from tests.executor.backends.sim.profiles import handmade
 from tests.executor.handmade import summing_step
+from tests.executor.profiles import handmade
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError

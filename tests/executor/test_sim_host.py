@@ -15,7 +15,7 @@ from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.describe import run_json
 from executor.scheduling.strategies import STRATEGIES
-from tests.executor.backends.sim.profiles import handmade
+from tests.executor.profiles import handmade
 from tracer.errors import UsageError
 from tracer.schema import HOST_COMPUTE
 

@@ -204,7 +204,7 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
     (folder / "graph.json").write_text("{}")
     (folder / "node").mkdir()
     told = run("convert", folder, tmp_path / "a.sqlite").stderr
-    assert told == "note: not converted: graph.json, node (beside the recording)\n"
+    assert told == "note: not converted: graph.json, node (next to the recording)\n"
 
 
 def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:

@@ -527,5 +527,5 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     assert found.before.tokens_per_s is None  # nothing tells how many a step gains
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
-    with pytest.raises(TraceError, match="that rate is of another run"):
+    with pytest.raises(TraceError, match="that rate is from another run"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)

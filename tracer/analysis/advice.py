@@ -53,7 +53,7 @@ _SYNCS_GONE: Final = (
     "while a copy may still read it",
 )
 _STAGED: Final = (
-    "inputs lie in one pinned buffer of the host and one of the device, from which the kernels read them",
+    "inputs are in one pinned host buffer and one device buffer, from which the kernels read them",
     "the pinned buffer is written again only after the copy has finished",
 )
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
@@ -125,7 +125,7 @@ class Advised:
 
     Attributes:
         kept: edits by gain, the largest first.
-        unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
+        unsure: label -> the prediction of an edit without a margin, or whose margin includes zero.
         refused: label -> why data flow forbids the edit.
         withheld: label -> why the gain of the edit cannot be determined from this recording.
         before: the figures of the recording, without the profiler if a rate is known.

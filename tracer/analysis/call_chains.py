@@ -21,7 +21,7 @@ from tracer.text import spelled
 from tracer.trace import Trace
 
 PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
-"""In the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""
+"""Matches the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""
 
 BELOW_PROGRAM: Final = re.compile(
     r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"

@@ -117,7 +117,8 @@ def names_host_compute(text: str) -> bool:
 @dataclass(frozen=True)
 class Near:
     """Everything that overlaps any window and so may explain it: calls (`letter`, `behind_copy`), polling loops,
-    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and of all.
+    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
+    compute.
     """
 
     api: pd.DataFrame

@@ -38,7 +38,7 @@ TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
 
 AHEAD_TOLERANCE_NS: Final = 30_000
-"""Recorders interpolate the device's clock between few readings of both clocks, and timestamp the end of work later
+"""Recorders interpolate the device's clock between a few readings of both clocks, and timestamp the end of work later
 than the wait for it returned: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is
 reported and makes no step unusable. In no recording does work start before its launch."""
 
@@ -60,7 +60,7 @@ class Doubt:
     Attributes:
         why: the reason in words, without the number of steps.
         steps: positions in the table of steps.
-        spans: further periods of wall-clock time that this makes unusable, ns.
+        spans: other periods of wall-clock time that this makes unusable, ns.
     """
 
     why: str

@@ -178,7 +178,7 @@ def _not_idle(
         communication: all collectives.
         rest: compute that belongs to no step.
         compute: the steps' compute, with `host`.
-        holes: is completed in place.
+        holes: its missing columns are filled in place.
     """
     within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
     several = len(compute["host"].unique()) > 1

@@ -38,7 +38,7 @@ MOST: Final = 0.5
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
-"""The confidence in steps that can be read differently, or whose waits have an unknown target."""
+"""The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64
@@ -253,7 +253,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
 
 
 def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
-    """How many passes through a model a step seems to be, judged by its launches: 0, 1, or 2 for more."""
+    """How many passes through a model a step appears to contain, judged by its launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]
         return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1

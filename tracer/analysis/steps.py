@@ -130,7 +130,7 @@ class Steps:
 
     @property
     def notes(self) -> list[str]:
-        """The caveats for any figure over these steps, beginning with the doubt."""
+        """The caveats for any figure over these steps, beginning with any doubt about the steps."""
         notes = []
         if self.confidence < UNSURE:
             notes.append(
@@ -242,7 +242,7 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {
-    "eager": ("eager pass beside graphs (a prompt or a warm-up)", "eager passes beside graphs (prompts or warm-up)"),
+    "eager": ("eager pass next to graphs (a prompt or a warm-up)", "eager passes next to graphs (prompts or warm-up)"),
     "forward": ("forward pass", "forward passes"),
     "iteration": ("iteration", "iterations"),
 }

@@ -22,7 +22,7 @@ RELEASED, UNKNOWN, RANGE, GIL = "released", "unknown", "range", "gil"
 HOW: Final = {
     RELEASED: "the only one that released a lock during the wait",
     UNKNOWN: "waiting for a lock, queue or message: the recording does not show for which thread",
-    RANGE: "in a range of its own meanwhile: may hold a lock",
+    RANGE: "inside a range at that time: may hold a lock",
     GIL: "holds the interpreter's lock (GIL)",
 }
 

@@ -277,7 +277,7 @@ def _notes(ring: Ring, work: Work) -> list[str]:
             "over 2 % of the time have no idle time, and the gap after one may be longer"
         )
     if work.untimed:
-        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times for lack of stamps")
+        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no stamps and so no times")
     if work.unmatched:
         notes.append(f"{who}: {work.unmatched} device stamps match no launch that is still in the ring")
     for number, clock in enumerate(work.alignments):

@@ -18,10 +18,10 @@ from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, m
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height, with_values
 from dashboard.pages.syncs.table import known
-from dashboard.predictions import Sites, advice_of, sites_of
 from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Sites, advice_of, sites_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of

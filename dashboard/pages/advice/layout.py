@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import chart, choice, csv_file, number, poll, rate_field, section, table_of, words, wrapped
 
 IDLE: list[dict[str, Any]] = [

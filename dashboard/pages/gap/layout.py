@@ -9,7 +9,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.gap.view import SCALES
 from dashboard.pages.parts import chart, choice, csv_file, links, number, section, table_of, words
 

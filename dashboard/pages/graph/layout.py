@@ -8,7 +8,7 @@ import dash_cytoscape as cyto
 from dash import dcc, html
 
 from dashboard.figures.graph import stylesheet
-from dashboard.frame import named
+from dashboard.pages.frame import named
 
 
 def sections() -> list[Any]:

@@ -1,6 +1,6 @@
 """The callbacks of the overview.
 
-Two callbacks and one in the browser: each event makes a new view (`reduce`), the browser sets theme and width
+Two callbacks and one in the browser: each event creates a new view (`reduce`), the browser sets theme and width
 (`screen`), and the view is rendered (`render`).
 """
 
@@ -34,8 +34,8 @@ from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height
 from dashboard.pages.overview.table import rows as rows_of
 from dashboard.pages.parts import asking
-from dashboard.run import Run
-from dashboard.store import Progress, RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import Progress, RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.view import View
@@ -279,7 +279,7 @@ def nothing_to_show(
     """Instructions for the reader if no timeline is shown.
 
     Args:
-        runs: all there are, read or not.
+        runs: all runs, whether read or not.
         progress: how many are read.
         watched: directories watched for new recordings.
         uploads: whether recordings can be dropped on the page.

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.graph.view import GraphView
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.arrange import places_of
 from dashboard.timeline.choice import found_in

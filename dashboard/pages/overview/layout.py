@@ -7,7 +7,7 @@ from typing import Any
 import dash_bootstrap_components as dbc
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.pages.parts import poll

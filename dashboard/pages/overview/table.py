@@ -9,7 +9,7 @@ import dash_ag_grid as dag
 
 from dashboard.pages.graph.view import GraphView
 from dashboard.rates import text_of
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import apart, plain
 from tracer.analysis.signature import MEANING
 

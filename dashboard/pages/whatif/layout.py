@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview.layout import MOVES, legend
 from dashboard.pages.parts import chart, choice, poll, rate_field, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES

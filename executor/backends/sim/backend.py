@@ -120,7 +120,7 @@ class SimBackend(Backend):
         """Do nothing: there are no threads to end."""
 
     def expect_steps(self, steps: int) -> None:
-        """Set the number of steps that will be reported at once."""
+        """Set the number of steps that will be reported together."""
         self._steps = steps
 
     # Memory: sizes only

@@ -37,7 +37,7 @@ class Work:
     Attributes:
         ready: its earliest start, ns.
         stages: at least one.
-        after_ns: the least time between it and the previous work on its stream.
+        after_ns: the minimum time between it and the previous work on its stream.
         done: called with the spans of the stages at the end.
     """
 

@@ -176,7 +176,7 @@ def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, 
     Args:
         kind: a name of `KINDS`.
         prompts: prompt tokens of each sequence.
-        tokens: further tokens of each sequence.
+        tokens: tokens of each sequence after its prompt.
         context: maximum tokens per sequence.
         shared: whether in `unified` all sequences share the prompt's cells.
 

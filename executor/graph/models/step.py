@@ -69,7 +69,7 @@ class DecodeStep:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of attended cells as the sequences grow; all cells at once if the step advances on the device."""
+        """Numbers of attended cells as the sequences grow; only the total if the step advances on the device."""
         if self.cache is None:
             return ()
         return self.cache.sizes if self.history is None else (self.cache.cells,)

@@ -71,7 +71,8 @@ class Strategy(_FewerCalls):
 
 @dataclass(frozen=True)
 class WithoutSyncs(_FewerCalls):
-    """Without some host syncs: those at these positions of every step (1 is the first), or all that nothing needs.
+    """Without some host syncs: those at these positions of every step (1 is the first), or all that data flow does not
+    need.
 
     Attributes:
         positions: the positions; None for all syncs that data flow does not need.

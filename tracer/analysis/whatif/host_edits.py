@@ -103,7 +103,7 @@ class CopiesBehind(Unmeasured):
         """Move the calls with the host code between them; on the device the copies follow the launched work.
 
         Raises:
-            EmptyTraceError: no asynchronous copy to the device lies between a result and the next launch.
+            EmptyTraceError: there is no asynchronous copy to the device between a result and the next launch.
             UnsafePlanError: the host computes a part of the step, whose results the copies contain.
         """
         check_host_idle(self.label, changes.causality, steps)
@@ -111,7 +111,7 @@ class CopiesBehind(Unmeasured):
         pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         pairs = pairs[pairs["call"].isin(sending_copies(changes.causality))]
         if not len(pairs):
-            raise EmptyTraceError("no asynchronous copy to the device lies between a result and the next launch")
+            raise EmptyTraceError("there is no asynchronous copy to the device between a result and the next launch")
         changes.add(_behind_launch(changes.causality, pairs))
         changes.move_calls(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
         notes = ["assumes that the copies contain nothing that depends on the result of the previous step"]

@@ -1,8 +1,8 @@
 """The edit that combines the kernels that a step launches one by one, or in several graphs, into one CUDA graph.
 
 The host work between the first and the last of these launches prepares them, so it disappears with them. The kernels
-keep their recorded durations. A light recording has no kernels of single launches, only the begin and end of each run,
-whose length depends on the host: nothing can be predicted from such runs.
+keep their recorded durations. A light recording has no kernels of individual launches, only the start and end of each
+run, whose length depends on the host: nothing can be predicted from such runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tracer.errors import CannotTellError, EmptyTraceError
 Ints = NDArray[np.int64]
 
 _UNKNOWN: Final = 0.05
-"""The largest share of a step that runs of launches with only a known begin and end may take."""
+"""The maximum share of a step for runs of launches of which only the start and end are known."""
 _WITHOUT_KERNELS: Final = (
-    "the recording lacks the kernels that the graph would contain: it has only the begin and end of runs of launches, "
+    "the recording lacks the kernels that the graph would contain: it has only the start and end of runs of launches, "
     "which depend on the host; record with --passes light,node"
 )
 

@@ -12,8 +12,8 @@ from weakref import ref
 
 import pandas as pd
 
-from dashboard.executions import Executions, executions_of
 from dashboard.rates import Rate, text_of
+from dashboard.reading.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
 from dashboard.timeline.holes import HoleRow, hole_rows
@@ -216,7 +216,7 @@ class Run:
 
     @_Recorded
     def gaps(self) -> GapReport | None:
-        """The gaps as recorded, with the untraced ones beside them; None if there are none."""
+        """The gaps as recorded, with the untraced ones next to them; None if there are none."""
 
         def report(trace: Trace, steps: Steps) -> GapReport:
             return gap_report(trace, steps, measured_rate(trace, steps, self.within))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dashboard.readers import Readers
-from dashboard.reading import name_of, read_runs
-from dashboard.run import Run
+from dashboard.reading.read import name_of, read_runs
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
 from tracer.cache import Cache, fingerprint
@@ -71,7 +71,7 @@ class Place:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names under which the recording can be shown, also beside others of the same name; the key comes
+        """All names under which the recording can be shown, also next to others of the same name; the key comes
         first."""
         alone, parent = name_of(self.path), self.path.absolute().parent.name
         return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)

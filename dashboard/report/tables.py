@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dashboard.comparisons import comparison_table
 from dashboard.figures.causes import causes_of
-from dashboard.run import Run
+from dashboard.reading.comparisons import comparison_table
+from dashboard.reading.run import Run
 
 
 @dataclass(frozen=True)

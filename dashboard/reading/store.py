@@ -12,12 +12,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from dashboard.background import Background
-from dashboard.place import Place, stamp_of
 from dashboard.rates import Rate
-from dashboard.readers import Readers
-from dashboard.reading import is_pass, name_of, read_functions
-from dashboard.run import Run, at_rates
+from dashboard.reading.background import Background
+from dashboard.reading.place import Place, stamp_of
+from dashboard.reading.read import is_pass, name_of, read_functions
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.cache import Cache
@@ -110,7 +110,7 @@ class RunStore:
         return [place.name for place in self._places() if place.is_being_read]
 
     def read_ahead(self, first: Iterable[str] = ()) -> None:
-        """Read in the background what is not read yet: the recordings of these keys first, then, once the page has had
+        """Read the unread recordings in the background: the recordings of these keys first, then, once the page has had
         time to draw them, the others in the order of the paths, traced passes of runs last."""
         with self._lock:
             wanted = tuple(first) or self._wanted
@@ -165,7 +165,7 @@ class RunStore:
 
     @property
     def waited(self) -> float:
-        """Seconds since reading in the background first began, 0 before."""
+        """Seconds since background reading first started, 0 before."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     def chosen(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
@@ -186,7 +186,8 @@ class RunStore:
         return next((run for place in here for run in self._read(place) if run.key == key), None)
 
     def with_functions(self, run: Run) -> Trace | None:
-        """The trace of a run with the Python functions of its program; the usual one if the recording has no others.
+        """The trace of a run with the Python functions of its program; the regular trace if the recording has no such
+        functions.
 
         Raises:
             TraceError: it cannot be read any more.

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.view import MOST_BOOKMARKS, Bookmark, Time, Words, words_of
 from tracer.errors import UsageError
 

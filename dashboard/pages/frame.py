@@ -1,8 +1,8 @@
 """The common part of all pages: one server, the navigation, and the elements around a page's own sections.
 
-Each page is a Dash app of its own on the same Flask server. Dash's `pages` would keep all of them in one list per
+Each page is a separate Dash app on the same Flask server. Dash's `pages` would keep all of them in one list per
 process, so that two dashboards (as in the tests) would show each other's pages, and in one namespace of components and
-callbacks. Links between pages are relative, so they work behind any prefix.
+callbacks. Links between pages are relative, so they work under any prefix.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
-from dashboard import failure
+from dashboard.pages import failure
 from dashboard.pages.opening import missing
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 
 
@@ -31,7 +31,7 @@ class Page:
         address: relative to the root, "" or such as "graph/".
         name: in the navigation and the title.
         motto: a short description of its contents.
-        sections: makes the contents of its <main>, and its stores.
+        sections: creates the contents of its <main>, and its stores.
         register: registers its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
             `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
             readers); a page writes `view`, the browser answers with `screen`, and sets `revision` when the recordings
@@ -104,7 +104,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         server=server,
         routes_pathname_prefix=f"/{page.address}",
         requests_pathname_prefix=f"{prefix}/{page.address}",
-        assets_folder=str(Path(__file__).parent / "assets"),
+        assets_folder=str(Path(__file__).parents[1] / "assets"),
         title=f"{page.name} · intertoken",
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dashboard import reading  # noqa: F401  # loaded before the first recording comes
-from dashboard.serving.allocation import keep_memory, trim
+from dashboard.reading.allocation import keep_memory, trim
 from tracer import progress
 from tracer.errors import TraceError, printable
 from tracer.pandas_options import set_options
@@ -60,7 +60,7 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
 
 
 def done(memory: int, share: Any, work: Callable[..., None], path: Path, *arguments: Any) -> str:
-    """Handle a task; nothing, or a one-line error."""
+    """Handle a task; return nothing, or a one-line error."""
 
     def report_share(done: float) -> None:
         share.value = done

@@ -36,8 +36,8 @@ def place() -> html.Div:
 def say(problem: Exception) -> None:
     """Show a message on the page that made the request, and leave its components unchanged; log the traceback.
 
-    For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, under which the log has
-    the details.
+    For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, which identifies the
+    details in the log.
     """
     number = _logged(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -53,7 +53,8 @@ def say(problem: Exception) -> None:
 
 
 def catch(server: Flask) -> None:
-    """Answer 500 with a number, under which the log has the traceback, for failures that no page can show itself."""
+    """Answer with status 500 and a number that identifies the traceback in the log, for failures that no page can
+    show."""
 
     @server.errorhandler(Exception)
     def answer(problem: Exception) -> Answer | HTTPException:

@@ -1,4 +1,4 @@
-"""How the C library returns freed memory (mallopt(3)); other C libraries than glibc are left as they are."""
+"""How the C library returns freed memory (mallopt(3)); C libraries other than glibc are not changed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NEVER: Final = 2**31 - 1  # bytes; a C int holds no more
 def give_memory_back() -> None:
     """Make the C library return freed memory to the system; call it before threads are started.
 
-    glibc gives each thread an arena of its own, up to eight per core, and memory freed in one arena serves no other.
+    glibc gives each thread a separate arena, up to eight per core, and memory freed in one arena serves no other.
     With a server's threads the heap then grows for hours though the memory in use does not. Two arenas for all threads,
-    and a mapping of its own for each large block, with a fixed threshold, which glibc would otherwise raise when one is
+    and a separate mapping for each large block, with a fixed threshold, which glibc would otherwise raise when one is
     freed.
     """
     _set((_ARENA_MAX, _ARENAS), (_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _LARGE))
@@ -28,8 +28,8 @@ def give_memory_back() -> None:
 def keep_memory() -> None:
     """Make the C library reuse the memory of large arrays, until `trim`; call it before threads are started.
 
-    By default each is a mapping of its own, whose pages the system zeroes each time: half of the processor time of
-    reading ten million events.
+    By default each is a separate mapping, whose pages the system zeroes each time: that was half of the processor time
+    of reading ten million events.
     """
     _set((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from dashboard.readers import half_of_memory
+from dashboard.reading.readers import half_of_memory
 
 Answer = TypeVar("Answer")
 
@@ -83,7 +83,7 @@ class Background:
             return future
 
     def now(self, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int]) -> Answer:
-        """As `ask`, but computed in the calling thread unless it is known; for parts that several answers need."""
+        """Like `ask`, but computed in the calling thread unless it is known; for parts that several answers need."""
         with self._lock:
             known = self._asked.get(question)
             future: Future[Answer] = known.future if known else Future()

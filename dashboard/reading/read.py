@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dashboard.run import Recording, Run
+from dashboard.reading.run import Recording, Run
 from dashboard.timeline.align import Tokens
 from dashboard.timeline.functions import shown_functions, without_functions
 from dashboard.timeline.holes import HoleRow
@@ -32,7 +32,7 @@ from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
 if TYPE_CHECKING:  # they import this module, in processes of their own
-    from dashboard.readers import Readers
+    from dashboard.reading.readers import Readers
 
 Found = TypeVar("Found")
 PYTHON: Final = "python_functions"

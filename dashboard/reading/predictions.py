@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dashboard.run import Recording, Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Recording, Run
+from dashboard.reading.store import RunStore
 from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site

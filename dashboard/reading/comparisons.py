@@ -9,8 +9,8 @@ from typing import Final
 
 import pandas as pd
 
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from tracer.analysis import compare
 from tracer.analysis.recorded import Recording, measure
@@ -77,7 +77,7 @@ def _against(base: Run, base_run: compare.Run, other: Run, other_run: compare.Ru
 
 
 def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:
-    """As `against_base`, computed in the background; a run's measurement is shared by all its comparisons."""
+    """Like `against_base`, but computed in the background; a run's measurement is shared by all its comparisons."""
 
     def recording_of(run: Run) -> Recording:
         return store.background.now((run.recorded, "measured", run.rate), lambda: measured(run), _weight)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from dashboard import reader
+from dashboard.reading import reader
 from tracer import progress
 from tracer.cache import Cache
 from tracer.errors import TraceError
