@@ -188,6 +188,31 @@ class Margins:
 
 
 @dataclass(frozen=True)
+class Light:
+    """The duration that CUPTI reports for a kernel that does nothing, which the light recorder adds to what it measures
+    beyond one."""
+
+    empty_ns: int
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What a cost profile assumes where its recording has no example.
+
+    Attributes:
+        calls_ns: host time of each kind of call.
+        latency_ns: from a launch to the first kernel on an idle device.
+        edge_ns: from a kernel to one of another stream that waits for it.
+        copy_ns: a copy, apart from its bytes.
+    """
+
+    calls_ns: Mapping[str, int]
+    latency_ns: int
+    edge_ns: int
+    copy_ns: int
+
+
+@dataclass(frozen=True)
 class Fits:
     """The constants for a GPU.
 
@@ -209,6 +234,8 @@ class Fits:
     room: Room
     multiprocessor: Multiprocessor
     margins: Margins
+    light: Light
+    host: HostCosts
     caution: str | None = None
 
     def launch_left(self, level: str) -> float:
@@ -301,6 +328,8 @@ def _devices(path: Path) -> list[dict[str, Any]]:
         for name, value in device.items():
             if name not in ("gpu", "called") and not isinstance(value, dict):
                 raise FormatError(f"{name} is not a table")
+        if zero := [key for key, limit in device.get("multiprocessor", {}).items() if limit == 0]:
+            raise FormatError(f"device.multiprocessor.{zero[0]} is zero")
     if (at := _negative(devices, "device")) is not None:
         raise FormatError(f"{at} is negative")
     return devices
