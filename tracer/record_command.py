@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 import click
 
-from tracer import record_pass
 from tracer.errors import UsageError
 from tracer.foreground import shell_code
 from tracer.output import OR_FORCE
@@ -86,7 +85,7 @@ def record(
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
     from tracer.formats import check_writable, nsys_parquet
-    from tracer.record_passes import Passes
+    from tracer.record_pass import Passes, recover
     from tracer.recorders.light_window import Window
     from tracer.run_parts import is_part_of_run
 
@@ -96,7 +95,7 @@ def record(
     if (left is None) == (not command):
         raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
     if left is not None:
-        record_pass.recover(left, target, force)
+        recover(left, target, force)
         return
     if graph_trace and levels not in (("light",), (graph_trace,)):
         raise UsageError(f"--passes {','.join(levels)} contradicts --graph-trace {graph_trace}; give only one of them")

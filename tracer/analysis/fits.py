@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,15 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracer.analysis.whatif.margin import Margin
+from tracer.bounded import toml_of
 from tracer.errors import FormatError, UsageError
-from tracer.regular import check_regular
 from tracer.trace import Trace
 from tracer.typed_json import typed_object
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 VARIABLE: Final = "INTERTOKEN_FITS"
 """Environment variable: a user's own file. Its devices come before the shipped ones; what a device lacks is taken from
@@ -317,11 +311,7 @@ def _devices(path: Path) -> list[dict[str, Any]]:
         FormatError: it cannot be read, is not TOML, names no device, or contains anything but tables of non-negative
             numbers.
     """
-    try:
-        check_regular(path)
-        devices = tomllib.loads(path.read_text(encoding="utf-8")).get("device")
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(str(error)) from error
+    devices = toml_of(path).get("device")
     if not isinstance(devices, list) or not all(isinstance(d, dict) and isinstance(d.get("gpu"), str) for d in devices):
         raise FormatError("has no [[device]] with `gpu`, a part of its name")
     for device in devices:
