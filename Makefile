@@ -20,12 +20,12 @@ LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(i
 
 .PHONY: demo test tests test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
 
+# Without compiling all that is installed: Python does so with what is imported, which is a tenth of it.
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
 	touch $@
 
-# Without compiling all that is installed: Python does so with what is imported, which is a tenth of it.
 .venv/.runs: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e .

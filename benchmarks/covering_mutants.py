@@ -72,10 +72,10 @@ MUTANTS: Final = (
     Mutant("scheduler", "if name not in late]", "if name in late]"),
     Mutant("kv_cache", 'return self.sequences if self.kind == "unified" else 1', "return 1"),
     Mutant("kv_cache", 'return 0 if self.kind == "unified" else sequence', "return sequence % self.streams % 2"),
-    Mutant("growing", "            self.now.finish()\n", ""),
-    Mutant("growing", "            other.take_over()\n", ""),
-    Mutant("halves", "if next(stages, \"done\") != \"done\"]", "if next(stages, \"done\") == \"done\"]"),
-    Mutant("halves", "        for scheduler in self._schedulers:\n            scheduler.grow()\n", ""),
+    Mutant("several", "            self.now.finish()\n", ""),
+    Mutant("several", "            other.take_over()\n", ""),
+    Mutant("several", "if next(stages, \"done\") != \"done\"]", "if next(stages, \"done\") == \"done\"]"),
+    Mutant("several", "        for scheduler in self._schedulers:\n            scheduler.grow()\n", ""),
 )  # fmt: skip
 
 

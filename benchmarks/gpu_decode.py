@@ -19,8 +19,8 @@ import numpy as np
 from gpu_machine import commit, copy_bandwidth, device_us, interval, save
 
 from executor.backends.cuda.backend import CudaBackend
-from executor.backends.cuda.gemm import gemm
 from executor.backends.cuda.kernels import CudaKernel
+from executor.backends.cuda.library import gemm
 from executor.graph import Tensor
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS

@@ -48,7 +48,7 @@ def under_nsys(configuration: Configuration, level: str, run: dict[str, Any], ta
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(order)
         file.flush()
-        child = f"{sys.executable} -m executor.run.traced_pass none - < {file.name}"
+        child = f"{sys.executable} -m executor.run.passes none - < {file.name}"
         trace, code = nsys.profile(["bash", "-c", child], level)
     if code:
         raise RecordError(f"the loop failed under nsys (exit code {code})")

@@ -25,15 +25,15 @@ from executor.backends.cuda.runtime import load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
-from executor.graph.models.advance import sample_on_device
+from executor.graph.models.decoder import sample_on_device
 from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.graph.models.step import DecodeStep
 from executor.planning import Prepared, prepare
 from executor.planning.devices import Device
-from executor.scheduling.growing import GrowingScheduler
 from executor.scheduling.memory import Weights, load_weights
 from executor.scheduling.prompts import Prefill, Prompts
 from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import GrowingScheduler
 from executor.scheduling.strategies import SCCC, STRATEGIES
 
 WARMUP = 8

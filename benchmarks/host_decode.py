@@ -26,7 +26,7 @@ from read_nsys_sqlite import machine
 
 from executor.backends.cpu.compiled import default_threads
 from executor.run.configuration import Configuration
-from executor.run.traced_pass import unrecorded_pass
+from executor.run.passes import unrecorded_pass
 
 WARMUP = 8
 

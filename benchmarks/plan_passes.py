@@ -33,7 +33,7 @@ from executor.planning.devices import assign_devices, only
 from executor.planning.hazards import find_hazards
 from executor.planning.plans import Launch, Plan, Record, make_plan
 from executor.planning.splits import split_graph
-from executor.run.describe import machine
+from executor.run.directory import machine
 
 
 def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:

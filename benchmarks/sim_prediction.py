@@ -27,8 +27,7 @@ from executor.backends.sim.profiles import Profile, load_profile
 from executor.calibration import calibrate
 from executor.run import Result, execute
 from executor.run.configuration import Configuration
-from executor.run.describe import machine
-from executor.run.directory import write_run
+from executor.run.directory import machine, write_run
 from executor.scheduling.strategies import STRATEGIES
 from tracer import read
 from tracer.analysis.gaps import gap_report

@@ -41,9 +41,13 @@ PIPELINE = View(
 HYBRID = View(
     runs=tuple(f"llama-1.1b-{strategy}-sequential-{ON_HOST}" for strategy in ("sccc", "aaag")), theme="light"
 )  # fmt: skip
+VLLM = View(runs=("vllm-b8-graph-nvtx",), theme="light")
+TRANSFORMERS = View(runs=("transformers-static", "transformers-eager"), theme="dark")
 DRAWN = "#timeline .barlayer path"
 PICTURES = {
     "timeline.png": (f"/{TIMELINE.query()}", (1440, 1320), None, DRAWN, "#compare-figures .largest"),
+    "vllm.png": (f"/{VLLM.query()}", (1440, 900), None, DRAWN),
+    "transformers.png": (f"/{TRANSFORMERS.query()}", (1440, 900), None, DRAWN, "#compare-figures .largest"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),

@@ -77,6 +77,7 @@ assert result.exit_code == 0 and '"kernel_ns": 70' in result.output, result.outp
 report = sync_report(run.trace, find_steps(run.trace))
 assert (report.syncs_per_token, report.strategy) == (syncs("guided", 6), "aaas"), report
 assert copies("guided", 6) == 7
+assert "guided" in CliRunner().invoke(main, ["run", "--help"]).output
 write(script.trace, out.with_suffix(".sqlite"))
 app = create_app([out.with_suffix(".sqlite")])
 with app.server.test_client() as client:

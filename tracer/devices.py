@@ -41,7 +41,7 @@ def by_gpu(frames: Mapping[str, pd.DataFrame], seen: pd.DataFrame, notes: list[s
     Args:
         frames: the tables of a trace.
         seen: as for `numbers_differ`; one row per process and device.
-        notes: receives a note of the numbers.
+        notes: receives a note that lists the numbers.
     """
     note = _note(seen)
     if note not in notes:  # a file that we wrote has the note

@@ -1,4 +1,4 @@
-"""Interval arithmetic on arrays of [start, end) in ns: the only place that takes unions.
+"""Interval arithmetic on arrays of [start, end) in ns: the only place that computes unions.
 
 Sums of interval lengths are wrong where intervals overlap; every function here works on unions, in O(n log n) and
 without a Python loop per event.

@@ -199,7 +199,7 @@ def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 Names = tuple[NDArray[np.int64], list[str]]
-"""One code per row into a list of names."""
+"""One code per row, an index into a list of names."""
 
 
 def names_of(table: str, frame: pd.DataFrame) -> Names:

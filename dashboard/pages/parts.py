@@ -94,7 +94,7 @@ def keep_options(
 
 
 def chart(key: str, label: str) -> html.Div:
-    """A figure with a description for screen readers, the holder's label."""
+    """A figure with a description for screen readers, which is the label of its container."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
                                      "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}

@@ -1,4 +1,4 @@
-"""The interface that a device implements to run plans. Each device kind has a file next to this one.
+"""The interface that a device implements to run plans. Each device kind has a folder next to this file.
 
 All calls come from one host thread. Streams are numbered from 0 and created on first use. Work issued to
 one stream runs in issue order; only events order work on different streams.
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """Exceptions of the device's library, which `failures.device_errors` converts. Default: none."""
+        """Exceptions of the device's library, which `backends.device_errors` converts. Default: none."""
         return ()
 
     @classmethod

@@ -28,11 +28,6 @@ def quantised(values: Array) -> Array:
     return np.concatenate([integers.reshape(-1).view(np.uint8), scales.astype(np.float16).reshape(-1).view(np.uint8)])
 
 
-def dequantised(data: Array, shape: tuple[int, ...]) -> Array:
-    """Convert q8_0 bytes to float32."""
-    return Quantised.of(data, shape).floats()
-
-
 class Quantised:
     """A q8_0 weight in host memory, with the part of NumPy's array interface that its users need.
 
@@ -87,6 +82,6 @@ def address(array: Array | Quantised) -> int:
     return int(memory.__array_interface__["data"][0])
 
 
-def bits(values: Array) -> Array:
+def as_bits(values: Array) -> Array:
     """View float16 as its bits: Numba has no float16 on the host."""
     return values.view(np.uint16) if values.dtype == np.float16 else values

@@ -12,9 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from executor.backends.sim.profiles import CopyCost, GraphCost, Profile
-from executor.calibration.host import HostCalls, call_costs, launch_latency, pauses, typical
+from executor.calibration.host import HostCalls, call_costs, launch_latency, pauses, products_on_host, typical
 from executor.calibration.kernels import kernel_costs, kernel_times, nodes_of, step_time
-from executor.calibration.products import products_on_host
 from tracer.analysis.gaps import measured_rate
 from tracer.analysis.tokens import find_steps
 from tracer.trace import Trace

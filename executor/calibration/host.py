@@ -1,4 +1,4 @@
-"""Host costs in a recording: its calls, the time between them, and the launch latency."""
+"""Host costs in a recording: its calls, the time between them, the launch latency; and the host as a device."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from executor.backends.sim.profiles import CALLS, FETCH
+from executor.backends.cpu.host import reads_of
+from executor.backends.sim.profiles import CALLS, FETCH, HostCost
+from executor.planning import Prepared
+from executor.run import prepare_configuration
+from executor.run.configuration import Configuration
+from tracer import run_json
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import Steps
-from tracer.errors import EmptyTraceError
-from tracer.intervals import covered
+from tracer.errors import EmptyTraceError, ExecutionError, FormatError, UsageError
+from tracer.intervals import covered, total, uncovered, union
+from tracer.schema import HOST_COMPUTE
 from tracer.trace import Trace
+from tracer.typed_json import typed_object
 
 _KINDS: Final = {
     SYNC: "sync", GRAPH_LAUNCH: "graph_launch", LAUNCH: "launch", EVENT: "event_record", WAIT: "event_wait"
@@ -108,7 +115,7 @@ def _before(kinds: Iterable[str], groups: Iterable[int]) -> tuple[list[str], lis
 
 def _pauses(calls: pd.DataFrame, ranges: pd.DataFrame) -> pd.Series:
     """Return the time before each call in which the host does not compute its splits, whose kernels have separate costs
-    (`calibrate_products`); NaN for the first call of a group.
+    (`products_on_host`); NaN for the first call of a group.
     """
     computed = ranges[of_host_compute(ranges)]
     before = calls["end"].shift(fill_value=0)
@@ -161,3 +168,68 @@ def typical(values: ArrayLike) -> float:
     """Return the mean without the longest 1 %; 0 if there are no values."""
     times = np.asarray(values, dtype=np.float64)
     return float(times[times <= np.percentile(times, 99)].mean()) if len(times) else 0.0
+
+
+_ASSUMED: Final = "assumed: round figures for a server with DDR5; the recording has no products on the host"
+
+
+def products_on_host(trace: Trace, sources: dict[str, str]) -> HostCost:
+    """Return the costs of the host's products: the line through their times by bytes (means without the longest
+    1 %).
+
+    The rate holds for the number of threads of the run. Every other kernel takes an equal share of the time of the
+    host's splits that is neither in products or attention nor in a CUDA call.
+    """
+    ranges = trace["nvtx"]
+    computed = ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()]
+    products = computed.dropna(subset=["payload"])
+    products = products[products["payload"].astype("float64") > 0]
+    threads = run_json.configuration(trace).get("threads")
+    if not len(products) or not threads:
+        sources["host"] = _ASSUMED
+        return HostCost()
+    took = (products["end"] - products["start"]).groupby(products["text"].astype(str)).apply(typical)
+    nbytes = products["payload"].astype("float64").groupby(products["text"].astype(str)).median()
+    rate, fixed_ns = _line(nbytes, took)
+    sources["host"] = f"measured: {len(products)} products by bytes, with {threads} threads"
+    others = _others(trace, computed)
+    sources["host.other_ns"] = "measured: the rest of the host's splits, by their other kernels"
+    if others is None:
+        sources["host.other_ns"] = "assumed: the plan of the recording is unknown"
+        others = HostCost().other_ns
+    return HostCost(fixed_ns, others, {str(threads): rate})
+
+
+def _line(nbytes: pd.Series, took: pd.Series) -> tuple[float, int]:
+    """Return bytes per ns, and the time of zero bytes: 0 if all sizes are equal or the fitted line gives less."""
+    if nbytes.min() < nbytes.max():
+        slope, fixed = np.polyfit(nbytes.to_numpy(), took.to_numpy(np.float64), 1)
+        if slope > 0 and fixed >= 0:
+            return float(1 / slope), round(float(fixed))
+    return float(nbytes.sum() / took.sum()), 0
+
+
+def _others(trace: Trace, computed: pd.DataFrame) -> int | None:
+    """Return the mean time of a kernel that is neither a product nor attention, or None if the plan is unknown."""
+    known = plan_of(trace)
+    if known is None:
+        return None
+    nodes = [n.node for part in known[1].splits if part.split.device.is_host for n in part.plan.launches]
+    of_step = sum(reads_of(node) is None for node in nodes)
+    products = len(nodes) - of_step
+    if not of_step or not products:
+        return 0
+    ranges, api = trace["nvtx"], trace["api"]
+    busy = pd.concat([frame[["start", "end"]] for frame in (computed, api)])
+    inside = ranges[of_host_compute(ranges)]
+    start, end, _ = uncovered(busy["start"], busy["end"], *union(inside["start"], inside["end"]))
+    return round(total(start, end) / (len(computed) / products * of_step))
+
+
+def plan_of(trace: Trace) -> tuple[Configuration, Prepared] | None:
+    """Return configuration and plan of a recording of this executor, else None."""
+    try:
+        configuration: Configuration = typed_object(run_json.configuration(trace), Configuration, "configuration")
+        return configuration, prepare_configuration(configuration)
+    except (FormatError, UsageError, ExecutionError):
+        return None

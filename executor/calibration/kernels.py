@@ -10,19 +10,14 @@ from numpy.typing import NDArray
 
 from executor.backends.sim.graph import moved_bytes
 from executor.backends.sim.profiles import OTHER, KernelCost
-from executor.calibration.host import HostCalls
+from executor.calibration.host import HostCalls, plan_of
 from executor.graph import Tensor
-from executor.run import prepare_configuration
-from executor.run.configuration import Configuration
-from tracer import run_json
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import find_steps
-from tracer.errors import ExecutionError, FormatError, UsageError
 from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
-from tracer.typed_json import typed_object
 
 
 def step_time(host: HostCalls, trace: Trace, within: str | None) -> float:
@@ -92,12 +87,8 @@ def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.flo
 
 def nodes_of(trace: Trace) -> Sequence[Tensor] | None:
     """Return the nodes of a step's kernels, in order, for a run of this executor with one stream, else None."""
-    try:
-        configuration: Configuration = typed_object(run_json.configuration(trace), Configuration, "configuration")
-        splits = prepare_configuration(configuration).splits
-    except (FormatError, UsageError, ExecutionError):
+    known = plan_of(trace)
+    if known is None or known[0].halves:  # whose kernels take turns
         return None
-    plans = [part.plan for part in splits if not part.split.device.is_host]
-    if configuration.halves:  # whose kernels take turns
-        return None
+    plans = [part.plan for part in known[1].splits if not part.split.device.is_host]
     return None if any(plan.streams > 1 for plan in plans) else [n.node for plan in plans for n in plan.launches]

@@ -27,6 +27,21 @@ Examples:
 """
 
 
+class _Named(click.Option):
+    """An option whose help has the names of its table for `{}`; the tables are imported when somebody asks for help."""
+
+    @property
+    def help(self) -> str:
+        """The text with the names."""
+        from executor.run.choices import NAMES
+
+        return self._text.format(", ".join(NAMES[str(self.name)]))
+
+    @help.setter
+    def help(self, text: str) -> None:
+        self._text = text
+
+
 def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Parse comma-separated names, dropping duplicates."""
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
@@ -53,33 +68,34 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 @click.command(epilog=EXAMPLES)
 @click.option(
     "--backend",
+    cls=_Named,
     default="cpu",
     show_default=True,
-    help="Device: cpu, cuda, sim. sim computes nothing: it predicts times from a cost profile, in virtual time.",
+    help="Device: {}. sim computes nothing: it predicts times from a cost profile, in virtual time.",
 )
 @click.option(
-    "--model", default="tiny", show_default=True,
-    help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
-    "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
-)  # fmt: skip
+    "--model", cls=_Named, default="tiny", show_default=True, help="Model shape, with seeded random weights: {}."
+)
 @click.option(
     "--profile",
+    cls=_Named,
     metavar="NAME|FILE",
-    help="Cost profile of sim: h200-linux, wddm, hip, or a file written by `calibrate`.  [default: h200-linux]",
+    help="Cost profile of sim: {}, or a file written by `calibrate`.  [default: h200-linux]",
 )
 @click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")
 @click.option(
-    "--sync", "strategies", metavar="NAME,...", callback=_names,
-    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that are safe]",
+    "--sync", "strategies", cls=_Named, metavar="NAME,...", callback=_names,
+    help="Synchronisation strategies: {}.  [default: all that are safe]",
 )  # fmt: skip
 @click.option(
-    "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
-    help="Streams inside a token: sequential, branches, subgraphs.",
+    "--concurrency", cls=_Named, metavar="MODE,...", callback=_names, default="sequential", show_default=True,
+    help="Streams inside a token: {}.",
 )  # fmt: skip
 @click.option(
     "--allocator",
-    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: that of the concurrency mode]",
+    cls=_Named,
+    help="{}.  [default: that of the concurrency mode]",
 )
 @click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
 @click.option(
@@ -216,7 +232,7 @@ def run(
 
 
 def _as_json(results: list[Result], written: list[Path], figures: list[dict[str, Any]]) -> dict[str, Any]:
-    from executor.run.describe import measured, plan_facts
+    from executor.run.directory import measured, plan_facts
 
     return {
         "schema": "intertoken.runs/1",
@@ -239,7 +255,7 @@ def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> N
     from rich.console import Console
     from rich.table import Table
 
-    from executor.run.describe import measured, plan_facts
+    from executor.run.directory import measured, plan_facts
 
     traced = [name for name in figures[0] if name != "light"]
     headings = [

@@ -69,6 +69,14 @@ class Tensor:
         return math.prod(self.shape) // values * nbytes
 
     @property
+    def computed(self) -> Tensor:
+        """The kernel or leaf whose memory it names: itself, unless it has no kernel."""
+        tensor = self
+        while not tensor.is_leaf and not tensor.has_kernel:
+            tensor = tensor.src[0]
+        return tensor
+
+    @property
     def root(self) -> Tensor:
         """The tensor that owns its memory: itself, unless it is a view."""
         tensor = self

@@ -16,7 +16,7 @@ from tracer.errors import UsageError
 
 BLOCK_NAME: Final = re.compile(r"blk\.(\d+)\.")
 """Matches the block number in the name of a node."""
-EXPERTS: Final = "_exps.weight"
+EXPERT_WEIGHTS: Final = "_exps.weight"
 """The end of the names of expert weights."""
 
 
@@ -125,15 +125,9 @@ def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device], hos
 
 def reads_experts(node: Tensor) -> bool:
     """Whether a node is a product with experts."""
-    return any(s.flags & Flag.WEIGHT and s.name.endswith(EXPERTS) for s in node.src)
+    return any(s.flags & Flag.WEIGHT and s.name.endswith(EXPERT_WEIGHTS) for s in node.src)
 
 
 def _computed(node: Tensor) -> set[Tensor]:
     """Return the kernels whose results a node reads, directly or through nodes without kernels."""
-    kernels = set()
-    for source in node.src:
-        while not source.is_leaf and not source.has_kernel:
-            source = source.src[0]
-        if not source.is_leaf:
-            kernels.add(source)
-    return kernels
+    return {source.computed for source in node.src if not source.computed.is_leaf}

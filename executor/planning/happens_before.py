@@ -19,7 +19,7 @@ HOST_STREAM: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Extent:
     """Bytes that a piece of work accesses.
 
     Attributes:
@@ -33,7 +33,7 @@ class Span:
     end: int
     writes: bool
 
-    def clashes_with(self, other: Span) -> bool:
+    def clashes_with(self, other: Extent) -> bool:
         """Whether both access the same bytes and at least one writes."""
         together = self.buffer == other.buffer and self.start < other.end and other.start < self.end
         return together and (self.writes or other.writes)
@@ -50,13 +50,13 @@ class Touch:
 
     name: str
     stream: int
-    spans: tuple[Span, ...]
+    spans: tuple[Extent, ...]
     where: str = ""
     step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Transfer:
     """The copy of an input to the device, or of an output to the host."""
 
     stream: int
@@ -78,8 +78,8 @@ class EventSync:
     event: int
 
 
-Work = Launch | Copy | Touch
-Item = Instruction | Copy | Touch | Sync | EventSync
+Work = Launch | Transfer | Touch
+Item = Instruction | Transfer | Touch | Sync | EventSync
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Final
 from executor.graph import Flag, Tensor
 from executor.planning.concurrency import MAIN_STREAM
 from executor.planning.dependencies import bits
-from executor.planning.happens_before import Copy, Item, Order, Span, Touch, Work, happens_before
+from executor.planning.happens_before import Extent, Item, Order, Touch, Transfer, Work, happens_before
 from executor.planning.plans import Plan
 from executor.planning.splits import Split
 
@@ -92,9 +92,9 @@ def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> lis
 def _step(split: Split, plan: Plan) -> list[Item]:
     """Return the plan between the copies of its inputs and outputs, without syncs: the weakest possible strategy."""
     return [
-        *(Copy(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
+        *(Transfer(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
         *plan.instructions,
-        *(Copy(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
+        *(Transfer(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
     ]
 
 
@@ -123,7 +123,7 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
     return hazards
 
 
-def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Span]]) -> Iterator[tuple[int, int]]:
+def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Extent]]) -> Iterator[tuple[int, int]]:
     """Yield pairs of unordered work, in issue order, that share bytes which at least one of them writes.
 
     The bytes are cut wherever a tensor starts or ends; two bit sets per piece hold its writers and its users.
@@ -143,11 +143,11 @@ def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Span]]) 
                     wrote[piece] = wrote.get(piece, 0) | 1 << i
 
 
-def _access(work: Sequence[Work], k: int, span: Span, step: int | None) -> Access:
+def _access(work: Sequence[Work], k: int, span: Extent, step: int | None) -> Access:
     item, number = work[k], k // step if step else 0
     if isinstance(item, Touch):
         return Access(item.name, item.stream, item.step, span.owner, span.writes, item.where)
-    name = f"copy of {item.tensor.name}" if isinstance(item, Copy) else item.node.name
+    name = f"copy of {item.tensor.name}" if isinstance(item, Transfer) else item.node.name
     return Access(name, item.stream, number, span.owner, span.writes)
 
 
@@ -164,13 +164,13 @@ class _Spans:
         ends = {edge for tensor, start in offsets.items() for edge in (start, start + tensor.nbytes)}
         ends |= {span.end for of_item in self.touched for span in of_item if span.buffer == ARENA}
         self._cuts = sorted(ends)
-        self._pieces: dict[Span, list[tuple[str, int]]] = {}
+        self._pieces: dict[Extent, list[tuple[str, int]]] = {}
 
-    def _of(self, work: Work) -> Sequence[Span]:
+    def _of(self, work: Work) -> Sequence[Extent]:
         """Return one span per tensor and length; read and written counts as written."""
         if isinstance(work, Touch):
             return work.spans
-        if isinstance(work, Copy):
+        if isinstance(work, Transfer):
             return [self._span(work.tensor, work.to_device)]
         written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
         read = {(source.root, source.nbytes): source for source in work.node.src}
@@ -178,7 +178,7 @@ class _Spans:
         others = (tensor for key, tensor in read.items() if key not in own and not key[0].flags & Flag.WEIGHT)
         return [*written, *(self._span(tensor, writes=False) for tensor in others)]
 
-    def pieces(self, span: Span) -> list[tuple[str, int]]:
+    def pieces(self, span: Extent) -> list[tuple[str, int]]:
         if span.buffer != ARENA:
             return [(span.buffer, 0)]
         if span not in self._pieces:
@@ -186,9 +186,9 @@ class _Spans:
             self._pieces[span] = [(ARENA, piece) for piece in range(low, high)]
         return self._pieces[span]
 
-    def _span(self, tensor: Tensor, writes: bool) -> Span:
+    def _span(self, tensor: Tensor, writes: bool) -> Extent:
         owner = tensor.root
         start = self._offsets.get(owner)
         if start is None:
-            return Span(owner, owner.name, 0, tensor.nbytes, writes)
-        return Span(owner, ARENA, start, start + tensor.nbytes, writes)
+            return Extent(owner, owner.name, 0, tensor.nbytes, writes)
+        return Extent(owner, ARENA, start, start + tensor.nbytes, writes)

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from executor.graph import Flag, Graph, Tensor
-from executor.planning.devices import EXPERTS, Device, reads_experts
+from executor.planning.devices import EXPERT_WEIGHTS, Device, reads_experts
 
 _HOST_DTYPES: Final = {"float16": "float32"}
 """Dtype on the device -> dtype of the same values on the host, for dtypes in which NumPy is slow."""
@@ -76,7 +76,7 @@ def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts
     if copy_experts:
         runs = [part for run in runs for part in _before_experts(run)]
     home = {node: number for number, run in enumerate(runs) for node in run}
-    away = {source for node in kernels for source in map(_kernel_of, node.src) if home.get(source, -1) != home[node]}
+    away = {s.computed for node in kernels for s in node.src if home.get(s.computed) != home[node]}
     splits: list[Split] = []
     for number, run in enumerate(runs):
         builder = _Builder(graph, assigned[run[0]], number, home, away, splits, copy_experts)
@@ -97,14 +97,7 @@ def _before_experts(run: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 def _ids_of(node: Tensor) -> Tensor:
     """Return the node that computes the expert numbers of a product."""
-    return _kernel_of(next(s for s in node.src if s.dtype == "int32"))
-
-
-def _kernel_of(tensor: Tensor) -> Tensor:
-    """Return the kernel or leaf whose memory a tensor without a kernel names."""
-    while not tensor.is_leaf and not tensor.has_kernel:
-        tensor = tensor.src[0]
-    return tensor
+    return next(s for s in node.src if s.dtype == "int32").computed
 
 
 class _Builder:
@@ -127,7 +120,7 @@ class _Builder:
                 self._tensor(source)
             if self._copy_experts and reads_experts(node) and not self._device.is_host:
                 self._copied |= dict.fromkeys(
-                    (self._new[s] for s in node.src if s.name.endswith(EXPERTS)), self._ids(node)
+                    (self._new[s] for s in node.src if s.name.endswith(EXPERT_WEIGHTS)), self._ids(node)
                 )
             self._node(node, node.flags | (Flag.OUTPUT if node in self._away else Flag.NONE))
         graph, old = self._graph, {new: whole for whole, new in self._new.items()}
@@ -148,7 +141,7 @@ class _Builder:
         """Return the tensor in this split, creating leaves, names of memory and results of other splits."""
         if tensor not in self._new:
             if tensor.is_leaf and not tensor.flags & Flag.INPUT:
-                copied = self._copy_experts and tensor.name.endswith(EXPERTS) and not self._device.is_host
+                copied = self._copy_experts and tensor.name.endswith(EXPERT_WEIGHTS) and not self._device.is_host
                 flags = Flag.NONE if copied else tensor.flags
                 self._new[tensor] = self._graph.leaf(tensor.name, tensor.shape, self._dtype(tensor), flags)
             elif tensor.is_leaf or tensor.has_kernel:

@@ -11,25 +11,23 @@ from itertools import chain
 
 import numpy as np
 
-from executor.backends import backend_class, open_backend
-from executor.backends.failures import device_errors
+from executor.backends import backend_class, device_errors, open_backend
 from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS, Builder
-from executor.graph.models.advance import sample_on_device
+from executor.graph.models.decoder import sample_on_device
 from executor.graph.models.kv_cache import KvCache, plan_cache
 from executor.graph.models.step import DecodeStep, first_tokens
 from executor.names import lookup
 from executor.planning import Prepared, prepare
 from executor.planning.devices import Device
 from executor.run.configuration import Configuration, check
-from executor.scheduling.growing import GrowingScheduler
-from executor.scheduling.halves import Halves, halves_of
 from executor.scheduling.launchers import OUTCOMES
 from executor.scheduling.memory import Backends, Weights, load_weights
 from executor.scheduling.prompts import Prefill
 from executor.scheduling.run_hazards import refuse_hazards
 from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import GrowingScheduler, Halves, halves_of
 from executor.scheduling.strategies import STRATEGIES, Strategy, for_prompts
 from tracer.errors import UsageError
 from tracer.recorders import annotate

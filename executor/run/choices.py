@@ -25,7 +25,7 @@ SCHEMA: Final = "intertoken.choices/1"
 _DESCRIBED: Final[Mapping[str, Mapping[str, Any]]] = {
     "strategies": STRATEGIES, "concurrency": MODES, "allocator": ALLOCATORS, "launch": LAUNCHERS,
 }  # fmt: skip
-_NAMES: Final[Mapping[str, Collection[str]]] = {
+NAMES: Final[Mapping[str, Collection[str]]] = {
     **_DESCRIBED,
     "backend": BACKENDS, "model": MODELS, "profile": SHIPPED, "weights": WEIGHTS, "kv": KINDS, "sampling": SAMPLING,
     "experts": EXPERTS, "passes": (LIGHT, *TRACED),
@@ -48,7 +48,7 @@ def choices(command: click.Command) -> dict[str, Any]:
 
 def _option(parameter: click.Option) -> dict[str, Any]:
     name = str(parameter.name)
-    names = parameter.type.choices if isinstance(parameter.type, click.Choice) else _NAMES.get(name, ())
+    names = parameter.type.choices if isinstance(parameter.type, click.Choice) else NAMES.get(name, ())
     kind = "flag" if parameter.is_flag else ("name" if names else "number") + ("s" if name in _SEVERAL else "")
     least = {"number": getattr(parameter.type, "min", None), "numbers": 0}.get(kind)
     return {

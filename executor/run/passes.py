@@ -2,6 +2,12 @@
 
 Tokens/s, gap and causes come from the light pass. The traced passes show what it cannot see (each kernel and copy), and
 the tracing overhead, called distortion in the code. They are stored in the run directory as `graph/` and `node/`.
+
+CUPTI at graph level must be enabled before the first CUDA call of the process, and a profiler must not disturb the
+light pass, so a traced pass is a process of its own, `python -m executor.run.passes LEVEL DIRECTORY`. LEVEL is graph or
+node; with `none` nothing is recorded, for a profiler that traces from outside. The request on its stdin is one
+JSON object: `configuration` (the fields of `Configuration`), `run` (the contents of run.json) and `kinds` (a name of
+`cupti_layout.SETS`).
 """
 
 from __future__ import annotations
@@ -12,20 +18,24 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+import tracer
 from executor.backends import backend_class
 from executor.names import lookup
+from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe import rates
+from executor.run.directory import rates
 from tracer import Trace, read
 from tracer.analysis.gaps import gap_report, measured_rate
 from tracer.analysis.summary import figures
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.errors import ExecutionError, TraceError, UsageError
+from tracer.errors import ExecutionError, IntertokenError, TraceError, UsageError
+from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE
 from tracer.output import write_output
+from tracer.recorders.cupti_layout import SETS
 from tracer.run_parts import PASSES
 
 LIGHT: Final = "light"
@@ -38,7 +48,7 @@ Spawn = Callable[[list[str], str], "subprocess.CompletedProcess[str]"]
 
 def spawn(arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
     """Run a traced pass in a fresh interpreter."""
-    command = [sys.executable, "-m", "executor.run.traced_pass", *arguments]
+    command = [sys.executable, "-m", "executor.run.passes", *arguments]
     return subprocess.run(command, input=stdin, text=True, capture_output=True, check=False)
 
 
@@ -128,3 +138,42 @@ def pass_figures(trace: Trace) -> dict[str, Any]:
         "copies_per_token": summary.copies_per_token,
         "launches_per_token": summary.launches_per_token,
     }
+
+
+def record_pass(level: str, directory: Path, order: dict[str, Any]) -> None:
+    """Run the configuration under CUPTI at a level and write the recording."""
+    configuration = Configuration(**order["configuration"])
+    if level == "none":
+        unrecorded_pass(configuration)
+        return
+    trace, _ = recorded_pass(level, configuration, SETS[order["kinds"]])
+    trace.metadata["run"] = order["run"]
+    nsys_parquet.write(trace, directory)
+
+
+def recorded_pass(level: str, configuration: Configuration, kinds: Sequence[str]) -> tuple[Trace, list[float]]:
+    """Run the configuration under CUPTI; return the recording and the seconds of each repeat."""
+    with tracer.record("cupti", graph_trace="graph" if level == "graph" else "node", kinds=kinds) as recording:
+        seconds = unrecorded_pass(configuration)
+    return recording.trace, seconds
+
+
+def unrecorded_pass(configuration: Configuration) -> list[float]:
+    """Run the configuration without recording; return the seconds of each repeat."""
+    (result,) = execute([configuration], make_recorder=lambda: None)
+    return result.seconds
+
+
+def main(arguments: list[str], stdin: IO[str]) -> int:
+    """Return the exit code: 2, with one line on stderr, for errors of the input or the machine."""
+    level, directory = arguments
+    try:
+        record_pass(level, Path(directory), json.load(stdin))
+    except IntertokenError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdin))

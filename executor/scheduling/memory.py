@@ -72,7 +72,7 @@ def _place(backend: Backend, weight: Tensor) -> Array:
     return backend.array(backend.alloc(weight.nbytes), 0, weight)
 
 
-def bind(
+def bind_memory(
     backend: Backend, split: Split, memory: BufferPlan, weights: Mapping[str, Array], state: State,
     arena: Buffer, elsewhere: Mapping[Tensor, Place],
 ) -> tuple[dict[Tensor, Array], dict[Tensor, Place]]:  # fmt: skip

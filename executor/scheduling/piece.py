@@ -14,7 +14,7 @@ from executor.planning import PreparedSplit
 from executor.planning.concurrency import MAIN_STREAM
 from executor.scheduling.experts import CopiedWeights, ExpertCopies
 from executor.scheduling.launchers import LAUNCHERS, Launcher
-from executor.scheduling.memory import COPIED, Backends, Place, State, Weights, bind
+from executor.scheduling.memory import COPIED, Backends, Place, State, Weights, bind_memory
 from executor.scheduling.strategies import Copy
 
 _MOST_MADE = 256
@@ -34,7 +34,7 @@ class Piece:
         backends: backends of all devices.
         number: number of the prepared split.
         before: the pieces of the splits before it.
-        state: state of all devices, see `memory.bind`.
+        state: state of all devices, see `memory.bind_memory`.
         turns: number of places.
         smaller: the piece of the same split in a smaller step, whose graphs this one takes over, see `take_over`.
     """
@@ -63,7 +63,7 @@ class Piece:
             of_turn = {leaf: places[turn % len(places)] for leaf, places in elsewhere.items()}
             if turn:
                 of_turn |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
-            arrays, places = bind(backend, split, prepared.memory, weights[split.device], state, arena, of_turn)
+            arrays, places = bind_memory(backend, split, prepared.memory, weights[split.device], state, arena, of_turn)
             if turn == 0:
                 self.arrays: dict[Tensor, Array] = arrays
             for tensor, place in places.items():

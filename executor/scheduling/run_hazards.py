@@ -22,9 +22,9 @@ from executor.planning.devices import Device
 from executor.planning.happens_before import HOST_STREAM, happens_before
 from executor.planning.hazards import Hazard, unordered
 from executor.scheduling.experts import ExpertCopies
-from executor.scheduling.halves import alternate
 from executor.scheduling.memory import COPIED, Weights
 from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import alternate
 from executor.scheduling.strategies import Strategy, check_needs, for_prompts
 from tracer.errors import UnsafePlanError
 

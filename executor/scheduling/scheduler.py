@@ -34,7 +34,7 @@ class Scheduler:
         smaller: the scheduler of the same steps over fewer cells, which shares state and graphs, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
         allow_hazards: whether backends may lack what the strategy needs.
-        alternates: its steps alternate with those of another scheduler on the same devices, see `halves`.
+        alternates: its steps alternate with those of another scheduler on the same devices, see `several`.
 
     Raises:
         UnsafePlanError: a backend does not guarantee what the strategy needs.

@@ -21,7 +21,7 @@ from executor.graph.models import MODELS
 from executor.graph.models.step import first_tokens, random_weight
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe import run_json
+from executor.run.directory import run_json
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES
 from tests.executor.test_logits import tolerance, values_of_weights

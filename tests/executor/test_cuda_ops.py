@@ -7,8 +7,8 @@ from executor.backends import open_backend
 from executor.backends.cpu.kernels import KERNELS
 from executor.backends.cuda import attention
 from executor.backends.cuda.attention import VARIANTS, Spread, blocks_of, chunks_of, spread
-from executor.backends.cuda.gemm import Gemm
 from executor.backends.cuda.kernels import OPS
+from executor.backends.cuda.library import Gemm
 from executor.graph import Flag, Graph, ops
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS

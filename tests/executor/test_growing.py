@@ -10,7 +10,7 @@ from executor.graph.models import kv_cache
 from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe import plan_facts
+from executor.run.directory import plan_facts
 from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.test_models_kv import MODELS_HERE, agreed, compare_with_reference, run, run_rows

@@ -9,8 +9,8 @@ from executor.backends.sim.profiles import HostCost
 from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.scheduling.halves import halves_of
 from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import halves_of
 from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
 from tests.executor import reference
 from tests.executor.profiles import handmade

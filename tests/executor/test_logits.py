@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from executor.backends.weight_formats import dequantised, quantised
+from executor.backends.weight_formats import Quantised, quantised
 from executor.graph.models import WEIGHTS
 from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
@@ -92,7 +92,7 @@ def values_of_weights(graph, seed):
         if weight.dtype == "float16":
             values[weight.name] = value.astype(np.float16)
         elif weight.dtype == "q8_0":
-            values[weight.name] = dequantised(quantised(value), value.shape)
+            values[weight.name] = Quantised.of(quantised(value), value.shape).floats()
     return values
 
 

@@ -16,7 +16,7 @@ from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe import run_json
+from executor.run.directory import run_json
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
 from tests.executor.profiles import handmade

@@ -13,7 +13,7 @@ from executor.backends.sim.profiles import HostCost
 from executor.calibration import calibrate
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe import run_json
+from executor.run.directory import run_json
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer.errors import UsageError

@@ -11,8 +11,7 @@ from executor.graph.models import kv_cache
 from executor.run import describe, execute
 from executor.run.configuration import Configuration
 from executor.run.directory import write_run
-from executor.run.passes import MOST_TRACED_TOKENS, record_traced
-from executor.run.traced_pass import main
+from executor.run.passes import MOST_TRACED_TOKENS, main, record_traced
 from tracer import formats, read
 from tracer.errors import ExecutionError
 from tracer.formats.nsys_parquet import RUN_FILE

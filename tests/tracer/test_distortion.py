@@ -152,7 +152,7 @@ def test_a_rate_of_another_run_is_refused(tmp_path: Path) -> None:
     trace = tracer.read(LLAMA["sccc", "graph"])
     report = gap_report(trace, find_steps(trace), 10.0)
     assert (report.untraced_gap_us, report.distortion) == (None, None)
-    assert "of another run" in str(report.warning)
+    assert "from another run" in str(report.warning)
     trace.metadata["run"]["measured"] = {"tokens_per_s": {"median": 10.0}}
     assert measure(trace, find_steps(trace), "llama").untraced is None
 

@@ -137,7 +137,7 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
 
 
 def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
-    """The CUDA graphs of each step on each device: device at, first begin and last end (ns), and `GRAPHS`."""
+    """The CUDA graphs of each step on each device: device at, first start and last end (ns), and `GRAPHS`."""
     api = trace["api"]
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)

@@ -30,8 +30,8 @@ from tracer.analysis.whatif.base import TRACED
 
 _NOTHING: Final = Sites(None, None, [])
 _NO_SITES: Final = (
-    "where in the code is unknown, as the recording has no functions: intertoken record --call-sites, nsys profile "
-    "--cudabacktrace=all and torch.profiler's with_stack=True record them"
+    "call sites are unknown, because the recording has no functions; record them with intertoken record --call-sites, "
+    "nsys profile --cudabacktrace=all or torch.profiler's with_stack=True"
 )
 _WITHOUT_RATE: Final = (
     "No advice: without the engine's own rate predictions would include tracing overhead. Enter untraced steps/s above."

@@ -15,9 +15,19 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from executor.backends.cpu.compiled import CompiledKernels, is_compiled
-from executor.backends.cpu.handles import CpuEvent, CpuGraph, CpuKernel, CpuStream, Program, Work, topology
+from executor.backends.cpu.handles import (
+    CpuEvent,
+    CpuGraph,
+    CpuKernel,
+    CpuStream,
+    Program,
+    StagingRing,
+    StagingSlot,
+    Ticket,
+    Work,
+    topology,
+)
 from executor.backends.cpu.kernels import KERNELS, NumpyKernel
-from executor.backends.cpu.staging import StagingRing, StagingSlot, Ticket
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import Quantised, address
 from executor.graph import BLOCK_FORMATS, Tensor

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from executor.backends.cpu.handles import Work
-from executor.backends.weight_formats import Array, Quantised, bits
+from executor.backends.weight_formats import Array, Quantised, as_bits
 from tracer.errors import UsageError
 
 LEAST_VALUES: Final = 1 << 19
@@ -128,7 +128,7 @@ class CompiledKernels:
         if isinstance(flat, Quantised):
             values, scales = flat.integers, flat.scales.view(np.uint16)
         else:
-            values, scales = bits(flat), np.zeros((1, 0), np.uint16)
+            values, scales = as_bits(flat), np.zeros((1, 0), np.uint16)
         none = np.zeros((0, inputs), np.float32), np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
         self._warm_up(f"{weight.dtype} products", products, values, scales, *none)
         rows, results = x.reshape(-1, inputs), out.reshape(-1, outputs)
@@ -150,7 +150,7 @@ class CompiledKernels:
         from executor.backends.cpu.attention import attention
 
         streams = np.arange(len(k), dtype=np.int32) if streams is None else streams
-        arrays = out.reshape(q.shape), q, bits(k), bits(v)
+        arrays = out.reshape(q.shape), q, as_bits(k), as_bits(v)
         factor = np.float32(scale)
         self._warm_up(f"attention over {k.dtype}", attention, *arrays, mask[:, :0], streams[:0], factor)
         shared = q.size * mask.shape[1] >= _ATTENTION_WORTH_SHARING

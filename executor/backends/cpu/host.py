@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 
 from executor.backends.cpu.backend import CpuArray, CpuBackend
-from executor.backends.cpu.handles import CpuEvent, CpuKernel
-from executor.backends.interface import HostArray
+from executor.backends.cpu.handles import CpuKernel
+from executor.backends.interface import Backend, Event, HostArray
 from executor.graph import Tensor
 from executor.graph.fusion import PARTS, outer_sources
 from tracer.recorders import annotate
@@ -25,7 +25,23 @@ from tracer.recorders.host import HostRecorder
 from tracer.schema import HOST_COMPUTE
 
 
-class HostBackend(CpuBackend):
+class Immediate(Backend):
+    """Work is done when its call returns, so nothing waits."""
+
+    def synchronize(self, stream: int) -> None:
+        """Do nothing."""
+
+    def event_record(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_wait(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_synchronize(self, event: Event) -> None:
+        """Do nothing."""
+
+
+class HostBackend(Immediate, CpuBackend):
     """The host backend, see the module's docstring."""
 
     name: ClassVar[str] = "host"
@@ -37,13 +53,7 @@ class HostBackend(CpuBackend):
         """Copy immediately."""
         np.copyto(destination, source)
 
-    def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Copy immediately."""
-        np.copyto(destination, source)
-
-    def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
-        """Copy immediately."""
-        np.copyto(destination, source)
+    copy_constant_to_device = copy_to_host = copy_to_device
 
     def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
         """Copy immediately."""
@@ -69,18 +79,6 @@ class HostBackend(CpuBackend):
             with annotate(kernel.label, index=kernel.reads(), domain=HOST_COMPUTE):
                 self._attempt(kernel.run, f"kernel {kernel.label} on the host")
         self._raise_failure()
-
-    def synchronize(self, stream: int) -> None:
-        """Do nothing: all work is done."""
-
-    def event_record(self, event: CpuEvent, stream: int) -> None:
-        """Do nothing: all work is done."""
-
-    def event_wait(self, event: CpuEvent, stream: int) -> None:
-        """Do nothing: all work is done."""
-
-    def event_synchronize(self, event: CpuEvent) -> None:
-        """Do nothing: all work is done."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import extending, types
 
 from executor.backends.cpu.kernels import frequencies
-from executor.backends.weight_formats import Array, bits
+from executor.backends.weight_formats import Array, as_bits
 from tracer.compiled import inlined
 
 intrinsic: Any = extending.intrinsic
@@ -236,7 +236,7 @@ ARGUMENTS: Final[Mapping[str, tuple[Loop, Callable[..., tuple[Any, ...]]]]] = {
     "add": (Loop(_add), lambda out, x, y: (_rows(out), _rows(x), _rows(y))),
     "swiglu": (Loop(_swiglu), lambda out, gate, up: (out.reshape(-1), gate.reshape(-1), up.reshape(-1))),
     "rope": (Loop(_rope), _of_rope),
-    "set_rows": (Loop(_set_rows), lambda out, values, rows, _: (bits(out), values, rows)),
+    "set_rows": (Loop(_set_rows), lambda out, values, rows, _: (as_bits(out), values, rows)),
     "soft_max": (Loop(_soft_max), lambda out, x: (_rows(out), _rows(x))),
     "top_k": (Loop(_top_k), lambda out, x, k: (out, x)),
     "moe_expert_reduce": (Loop(_reduce), lambda out, x, weights: (out, x, weights)),

@@ -8,8 +8,7 @@ from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from executor.backends.cuda.binding import Array, Calls, Op, suffix
-from executor.backends.cuda.library import Library
+from executor.backends.cuda.library import Array, Calls, Library, Op, suffix
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
 

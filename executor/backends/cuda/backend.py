@@ -16,11 +16,10 @@ import numpy as np
 
 from executor.backends.cuda.copies import CudaCopies
 from executor.backends.cuda.graph import CudaGraph, instantiate, update
-from executor.backends.cuda.handles import CudaArray, CudaEvent, Streams
+from executor.backends.cuda.handles import CopyCount, CudaArray, CudaEvent, Streams, pinned_array
 from executor.backends.cuda.kernels import CudaKernel, bind
 from executor.backends.cuda.library import KernelCall, Library
 from executor.backends.cuda.runtime import load_cuda
-from executor.backends.cuda.staging import CopyCount, pinned_array
 from executor.backends.interface import HostArray
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.planning.concurrency import MAIN_STREAM

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from executor.backends.cuda.handles import CudaArray, CudaEvent, Streams
+from executor.backends.cuda.handles import CopyCount, CudaArray, CudaEvent, Streams, address, staging_ring
 from executor.backends.cuda.runtime import Cuda
-from executor.backends.cuda.staging import CopyCount, address, staging_ring
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import encoded
 from executor.graph import Tensor

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_int, c_void_p
 from typing import Final
 
-from executor.backends.cuda.binding import BLOCK, Array, Calls, Op
-from executor.backends.cuda.library import Library
+from executor.backends.cuda.library import BLOCK, Array, Calls, Library, Op
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
 

@@ -7,15 +7,23 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_int, c_void_p
 from typing import Final
 
-from executor.backends.cuda.binding import BLOCK, Array, Calls, Op, block_of_rows, grid, suffix
-from executor.backends.cuda.library import Library
+from executor.backends.cuda.library import (
+    BLOCK,
+    VALUES_PER_LOAD,
+    Array,
+    Calls,
+    Library,
+    Op,
+    block_of_rows,
+    grid,
+    suffix,
+)
 from executor.graph import BLOCK_FORMATS, Tensor
 from tracer.errors import ExecutionError
 
 _WARPS: Final = 8
 _MOST_COLUMNS: Final = 1024
 _BLOCKS_PER_MULTIPROCESSOR: Final = 8
-_VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
 
 
 class Arguments(ctypes.Structure):
@@ -58,7 +66,7 @@ def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]
     weight, x, ids = src[:3]
     experts, outputs, inputs = weight.shape
     dtype = suffix(node, weight.dtype, "f32 f16 q8_0")
-    if inputs % max(_VALUES_PER_LOAD[weight.dtype], BLOCK_FORMATS.get(weight.dtype, (1, 1))[0]):
+    if inputs % max(VALUES_PER_LOAD[weight.dtype], BLOCK_FORMATS.get(weight.dtype, (1, 1))[0]):
         rows = f"{weight.dtype} rows of {inputs}"
         raise ExecutionError(f"backend 'cuda' does not support mul_mat_id for {rows} ({node.name})")
     second = src[3].ptr if len(src) > 3 else 0

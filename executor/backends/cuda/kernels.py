@@ -14,11 +14,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.backends.cuda.attention import OPS as ATTENTION
-from executor.backends.cuda.binding import BLOCK, Array, Calls, Op, block_of_rows, grid, suffix
 from executor.backends.cuda.delta_net import OPS as DELTA_NET
 from executor.backends.cuda.experts import OPS as EXPERTS
-from executor.backends.cuda.gemm import gemm
-from executor.backends.cuda.library import KernelCall, Library
+from executor.backends.cuda.library import (
+    BLOCK,
+    Array,
+    Calls,
+    KernelCall,
+    Library,
+    Op,
+    block_of_rows,
+    gemm,
+    grid,
+    suffix,
+)
 from executor.backends.cuda.mul_mat import FUSED, mul_mat_call, takes_tokens, tokens_call
 from executor.backends.cuda.runtime import Cuda
 from executor.graph import Tensor

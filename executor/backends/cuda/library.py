@@ -1,18 +1,23 @@
-"""Compiled kernels and constants of one GPU. NVRTC compiles a file on first use; CuPy caches the result on disk."""
+"""Calls of kernels and of cuBLAS on one GPU, and what the modules share that bind nodes to them.
+
+NVRTC compiles a file on first use; CuPy caches the result on disk.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from ctypes import byref, c_float, c_int, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from executor.backends.cuda.runtime import Cuda
+from executor.graph import Tensor
 from tracer.errors import ExecutionError
 
 MOST_SHARED_BYTES: Final = 200 * 1024
@@ -162,3 +167,96 @@ def _source(file: str) -> str:
     """Return the source of a kernel file with its local includes inserted."""
     text = (files("executor.backends.cuda") / "sources" / file).read_text(encoding="utf-8")
     return re.sub(r'^#include "(.+)"$', lambda include: _source(include[1]), text, flags=re.MULTILINE)
+
+
+_R_32F, _R_16F, _COMPUTE_32F = 0, 2, 68
+_TRANSPOSED, _AS_IT_IS, _DEFAULT_ALGORITHM = 1, 0, -1
+_ONE: Final = c_float(1)
+_ZERO: Final = c_float(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """out (N, O) = x (N, I) W^T with W (O, I); cuBLAS sees the transposes, as it is column-major.
+
+    Attributes:
+        x: address of x, in the weight's dtype.
+        kind: the cuBLAS constant of that dtype.
+        kept: objects that must live as long as the call.
+    """
+
+    library: Library
+    out: Any
+    weight: Any
+    x: int
+    kind: int
+    kept: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """Identifies the computation and its memory."""
+        return "gemm", self.weight.ptr, self.x, self.out.ptr, self.weight.shape, self.out.shape, self.kind
+
+    def issue(self, cuda: Cuda, stream: int) -> None:
+        """Issue the product to a stream."""
+        (outputs, inputs), tokens = self.weight.shape, self.out.shape[0]
+        cublas, handle = self.library.cublas(stream)
+        check_cublas(
+            cublas.cublasGemmEx(
+                c_void_p(handle), _TRANSPOSED, _AS_IT_IS, outputs, tokens, inputs,
+                byref(_ONE), c_void_p(self.weight.ptr), self.kind, inputs, c_void_p(self.x), self.kind, inputs,
+                byref(_ZERO), c_void_p(self.out.ptr), _R_32F, outputs, _COMPUTE_32F, _DEFAULT_ALGORITHM,
+            )
+        )  # fmt: skip
+
+
+def gemm(library: Library, out: Any, weight: Any, x: Any) -> Sequence[KernelCall | Gemm]:
+    """Return the calls of a product; with f16 weights, x is first rounded to f16 in separate memory."""
+    if weight.dtype == "float32":
+        return [Gemm(library, out, weight, x.ptr, _R_32F, (x,))]
+    rounded = library.cuda.cupy.cuda.alloc(2 * x.size)
+    arguments = (c_void_p(rounded.ptr), c_void_p(x.ptr), c_int(x.size))
+    cast = library.call("elementwise.cu", "cast_f16", (-(-x.size // 256), 1), 256, arguments, kept=(rounded, x))
+    return [cast, Gemm(library, out, weight, rounded.ptr, _R_16F, (rounded,))]
+
+
+BLOCK: Final = 256
+SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
+VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
+"""How many weights of a dtype a thread loads at once."""
+
+
+class Array(Protocol):
+    """A tensor's place on the device."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+Calls = Sequence[KernelCall | Gemm]
+Op = Callable[[Library, Tensor, Array, Sequence[Array]], Calls]
+"""Binds a node to its kernels."""
+
+
+def grid(n: int, y: int = 1, most: int = 528) -> tuple[int, int]:
+    """Return the grid for y rows of n elements each."""
+    return min(-(-n // BLOCK), most), y
+
+
+def suffix(node: Tensor, dtype: str, known: str) -> str:
+    """Return the suffix of the kernels for a dtype.
+
+    Raises:
+        ExecutionError: the dtype is not among the known ones.
+    """
+    name = SUFFIX.get(dtype, dtype)
+    if name not in known.split():
+        raise ExecutionError(f"backend 'cuda' computes {node.op} for {known}, not for {dtype} ({node.name})")
+    return name
+
+
+def block_of_rows(width: int, most: int = 1024) -> int:
+    """Return the threads of a block that processes one row, in whole warps."""
+    return min(most, -(-width // 32) * 32)

@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from executor.backends.cuda.library import KernelCall, Library
+from executor.backends.cuda.library import SUFFIX, VALUES_PER_LOAD, KernelCall, Library
 from executor.graph import BLOCK_FORMATS, Tensor
 from tracer.errors import ExecutionError
 
@@ -38,9 +38,7 @@ FUSED: Final[Mapping[str, tuple[str, ...]]] = {
 _NAMES: Final = {
     op: op.replace("norm+mul", "norm").replace("mul_mat+mul_mat", "mul_mat").replace("+", "_") for op in FUSED
 }
-_SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0"}
 _CHUNKS: Final = (1, 2, 4, 8)
-_VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
 _CELLS: Final = {"float32": "float32", "float16": "float16", "q8_0": "float16"}
 
 
@@ -68,7 +66,7 @@ class TokensArguments(ctypes.Structure):
 def takes_tokens(weight: Any, tokens: int) -> bool:
     """Whether `tokens_call` has a kernel for the product."""
     dtype, (_outputs, inputs) = weight.dtype, weight.shape
-    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % _VALUES_PER_LOAD[dtype] == 0
+    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % VALUES_PER_LOAD[dtype] == 0
 
 
 def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
@@ -100,7 +98,7 @@ def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -
             arguments.head, arguments.turns = part.shape[-1], turns.data.ptr
         elif part.op == "rms_norm":
             arguments.eps = part.params["eps"]
-    name = f"{_NAMES[node.op]}_{_SUFFIX[weight.dtype]}"
+    name = f"{_NAMES[node.op]}_{SUFFIX[weight.dtype]}"
     kept = (out, *src, turns)
     if inputs < LONG_ROW or "norm" in named:
         groups = outputs // 2 if "positions" in named else outputs
@@ -133,7 +131,7 @@ def cut_row(inputs: int, dtype: str) -> tuple[int, int]:
     Raises:
         ExecutionError: the row is too long.
     """
-    lanes = -(-inputs // _VALUES_PER_LOAD[dtype])
+    lanes = -(-inputs // VALUES_PER_LOAD[dtype])
     for most in (8, 16):
         ways = [(chunks * warps * 32 - lanes, -warps, chunks) for chunks in _CHUNKS for warps in range(1, most + 1)]
         fitting = [way for way in ways if way[0] >= 0]
@@ -144,7 +142,7 @@ def cut_row(inputs: int, dtype: str) -> tuple[int, int]:
 
 
 def _check(node: Tensor, dtype: str, inputs: int, named: Mapping[str, Any]) -> None:
-    if dtype not in _VALUES_PER_LOAD or inputs % max(_VALUES_PER_LOAD[dtype], BLOCK_FORMATS.get(dtype, (1, 1))[0]):
+    if dtype not in VALUES_PER_LOAD or inputs % max(VALUES_PER_LOAD[dtype], BLOCK_FORMATS.get(dtype, (1, 1))[0]):
         raise ExecutionError(f"backend 'cuda' does not support mul_mat for {dtype} rows of {inputs} ({node.name})")
     if "destination" in named and named["destination"].dtype != _CELLS[dtype]:
         cells = named["destination"].dtype

@@ -25,12 +25,12 @@ from itertools import count
 from typing import ClassVar, Final
 
 from executor.backends.interface import Backend, HostArray
-from executor.backends.sim.device import Device, Item, Mark, Span, Stage, Waiting, Work
+from executor.backends.sim.device import Item, Mark, Span, Stage, VirtualDevice, Waiting, Work
 from executor.backends.sim.graph import SimGraph, SimKernel, instantiate, kernel_of
 from executor.backends.sim.profiles import FETCH, CopyCost, Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.planning.concurrency import MAIN_STREAM
-from executor.planning.devices import Device as Placed
+from executor.planning.devices import Device
 from executor.planning.plans import Plan
 from tracer.errors import ExecutionError
 from tracer.recorders.host import FIRST_CALL, HostRecorder
@@ -87,14 +87,14 @@ class SimBackend(Backend):
         self.staged = staged
         self.profile = profile or load_profile(self.default_profile)
         self._most_kernels, self._steps = most_kernels, 1
-        self._device = Device(self.profile.bytes_per_ns, self.profile.edge_ns)
+        self._device = VirtualDevice(self.profile.bytes_per_ns, self.profile.edge_ns)
         self.host = VirtualHost()
         self._unsent: list[tuple[int, Item, int]] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self.report_to(HostRecorder())
 
     @classmethod
-    def start(cls, device: Placed) -> SimBackend:
+    def start(cls, device: Device) -> SimBackend:
         """Start the backend with a shipped profile or one from a file."""
         return cls(load_profile(device.profile or cls.default_profile), staged=device.staged)
 
@@ -147,11 +147,6 @@ class SimBackend(Backend):
         """Issue an asynchronous copy that leaves the destination unchanged."""
         self._copy("copy_out", self.profile.copy_out, source, destination, stream)
         self._fetching[stream] = True
-
-    def load(self, destination: SimArray, source: HostArray) -> None:
-        """Copy and synchronise."""
-        self.copy_to_device(destination, source, MAIN_STREAM)
-        self.synchronize(MAIN_STREAM)
 
     def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
         """Do nothing: there are no values."""

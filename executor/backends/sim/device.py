@@ -79,7 +79,7 @@ class _Running:
     left: float
 
 
-class Device:
+class VirtualDevice:
     """Streams, simulated only as far as results are requested.
 
     A caller that has requested the time of a mark may afterwards only submit work that is ready at that time or later.

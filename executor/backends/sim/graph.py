@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from executor.backends.sim.device import Device, Span, Stage, Waiting, Work
+from executor.backends.sim.device import Span, Stage, VirtualDevice, Waiting, Work
 from executor.backends.sim.profiles import Profile
 from executor.graph import Tensor
 from executor.graph.fusion import PARTS, outer_sources
@@ -104,7 +104,7 @@ def run_alone(
     profile: Profile, instructions: Sequence[Instruction], kernels: Mapping[Tensor, SimKernel]
 ) -> tuple[list[Execution], int]:
     """Return the times of each kernel of a plan that runs alone, and its end, in ns from the start."""
-    device, executions = Device(profile.bytes_per_ns, profile.edge_ns), list[Execution]()
+    device, executions = VirtualDevice(profile.bytes_per_ns, profile.edge_ns), list[Execution]()
     marks = {}
     for number, instruction in enumerate(instructions):
         queue = instruction.stream % profile.streams

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
-from executor.backends.cpu.host import reads_of
-from executor.backends.interface import Backend, HostArray
+from executor.backends.cpu.host import Immediate, reads_of
+from executor.backends.interface import Array, Backend
 from executor.backends.sim.backend import SimArray, SimBackend, VirtualHost
 from executor.backends.sim.graph import moved_bytes
 from executor.backends.sim.profiles import Profile, load_profile
@@ -30,7 +30,7 @@ class SimHostKernel:
     ns: int
 
 
-class SimHostBackend(Backend):
+class SimHostBackend(Immediate):
     """The host in virtual time.
 
     Args:
@@ -73,14 +73,10 @@ class SimHostBackend(Backend):
         """Return shape and dtype."""
         return SimArray(tensor.shape, tensor.dtype, tensor.nbytes)
 
-    def copy_to_device(self, destination: SimArray, source: HostArray, stream: int) -> None:
+    def copy_to_device(self, destination: Array, source: Array, stream: int) -> None:
         """Do nothing: the inputs of a step are small."""
 
-    def copy_constant_to_device(self, destination: SimArray, source: HostArray, stream: int) -> None:
-        """Do nothing."""
-
-    def copy_to_host(self, destination: HostArray, source: SimArray, stream: int) -> None:
-        """Do nothing."""
+    copy_constant_to_device = copy_to_host = copy_to_device
 
     def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
         """Do nothing: there are no values."""
@@ -99,17 +95,5 @@ class SimHostBackend(Backend):
         with recorded if kernel.recorded else nullcontext():
             self._host.now += kernel.ns
 
-    def synchronize(self, stream: int) -> None:
-        """Do nothing: all work is done."""
-
     def event(self) -> None:
         """Return nothing: all work is done."""
-
-    def event_record(self, event: None, stream: int) -> None:
-        """Do nothing: all work is done."""
-
-    def event_wait(self, event: None, stream: int) -> None:
-        """Do nothing: all work is done."""
-
-    def event_synchronize(self, event: None) -> None:
-        """Do nothing: all work is done."""
