@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from typing import Final
 
 from dash import Dash
 from flask import Flask
 
-from dashboard.pages import advice, failure, gap, graph, overview, record, syncs, whatif
-from dashboard.pages.frame import add_pages
+from dashboard import pages
+from dashboard.pages import failure, record
+from dashboard.pages.frame import Page, add_pages
 from dashboard.pages.opening import read_linked
 from dashboard.reading.readers import Readers
 from dashboard.reading.store import RunStore
@@ -25,8 +29,13 @@ from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
 from tracer.cache import Cache
 
-PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, advice.PAGE, whatif.PAGE, graph.PAGE)
-"""In navigation order; the record page comes last."""
+_FOUND: Final = [
+    import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__) if found.ispkg
+]
+PAGES: Final[tuple[Page, ...]] = tuple(
+    sorted((module.PAGE for module in _FOUND if module is not record), key=lambda page: (page.place, page.name))
+)
+"""Every `PAGE` of a folder of `dashboard/pages/`, in navigation order; the record page comes last."""
 
 
 @dataclass(frozen=True)
@@ -65,20 +74,20 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
-    pages = (*PAGES, record.page(serving.recorder))
+    shown = (*PAGES, record.page(serving.recorder))
     failure.catch(server)
-    apps = add_pages(server, pages, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
+    apps = add_pages(server, shown, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
     check_queries(server)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)
-    check_callbacks(server, zip(pages, apps, strict=True))
+    check_callbacks(server, zip(shown, apps, strict=True))
     add_health(server, store)
     add_watch(server, store)
     add_downloads(server, store)
-    add_missing(server, [(page.address, page.name) for page in pages], serving.prefix)
+    add_missing(server, [(page.address, page.name) for page in shown], serving.prefix)
     if serving.uploads is not None:
         add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
-    read_linked(server, [f"/{page.address}" for page in pages], store)
+    read_linked(server, [f"/{page.address}" for page in shown], store)
     return apps[0]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tracer.analysis.budget import parse
-from tracer.check_command import tomllib
+from tracer.bounded import tomllib
 from tracer.cli import main
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""`intertoken advise`: what to change, by predicted gain."""
+"""Rank possible changes by predicted gain, with their conditions."""
 
 from __future__ import annotations
 

@@ -1,23 +1,17 @@
-"""`intertoken check`: check a recording against a budget."""
+"""Check a recording against a budget. Exit code 1 if broken."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tracer import report
+from tracer.bounded import toml_of
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.errors import FormatError, TraceError, UsageError, printable
 from tracer.output import check_output, write_output
-from tracer.regular import check_regular
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from tracer.analysis.budget import Base, Budget
@@ -133,12 +127,9 @@ def read_budget(path: Path) -> Budget:
     from tracer.analysis.budget import parse
 
     try:
-        check_regular(path)
-        table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = toml_of(path)
     except FormatError as problem:
         raise UsageError(f"{path}: {problem}") from None
-    except (ValueError, RecursionError) as problem:  # not TOML, not UTF-8, or numbers and tables beyond Python's limits
-        raise UsageError(f"{path}: not valid TOML: {problem}") from None
     return parse(table, str(path))
 
 
@@ -151,7 +142,7 @@ def _compared(
         UsageError: the base cannot be read or measured, or is not comparable.
         TraceError: the recording cannot be measured.
     """
-    from tracer.analysis.budget_base import check_base
+    from tracer.analysis.budget_check import check_base
     from tracer.analysis.comparable import obstacles
     from tracer.analysis.compare import Run, compare
     from tracer.analysis.recorded import measure

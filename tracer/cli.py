@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
+from pathlib import Path
 
 import click
 
@@ -24,30 +24,13 @@ Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
 """
 
 
-COMMANDS: Final = {
-    "info_command:info": "Summarise a recording: source, devices, steps, idle time, gap.",
-    "tokens_command:tokens": "List the steps, how they were found, and with what confidence.",
-    "syncs_command:syncs": "Count the syncs, copies and launches of a step.",
-    "gaps_command:gaps": "How long the device idles within and between steps, and why.",
-    "streams_command:streams": "How busy each stream is, and how much streams overlap.",
-    "compare_command:compare": "Compare runs with a base, with 95 % intervals.",
-    "convert_command:convert": "Write a recording in another format.",
-    "path_command:path": "What each step waited for: critical path and slack.",
-    "whatif_command:whatif": "Predict the rate with other syncs, copies, launches or kernels.",
-    "advise_command:advise": "Rank possible changes by predicted gain, with their conditions.",
-    "events_command:events": "Show one table of a recording: kernels, memcpys, syncs, api, ...",
-    "check_command:check": "Check a recording against a budget. Exit code 1 if broken.",
-    "scrub_command:scrub": "Write a recording without data about the machine and its users.",
-    "record_command:record": "Run a command and record its CUDA activity.",
-    "watch_command:watch": "Watch programs that are being recorded: steps/s, idle time, gap.",
-}
-"""Module and command -> its line in the list of commands."""
-
-
 def register(group: Intertoken) -> None:
-    """Add this package's commands to the group."""
-    for target, short_help in COMMANDS.items():
-        group.add_lazy(f"tracer.{target}", short_help)
+    """Add this package's commands to the group: those of the files NAME_command.py."""
+    for path in Path(__file__).parent.glob("*_command.py"):
+        with path.open(encoding="utf-8") as file:
+            short_help = file.readline().strip().strip('"')
+        name = path.name.removesuffix("_command.py")
+        group.add_lazy(f"tracer.{name}_command:{name}", short_help)
 
 
 @click.command(

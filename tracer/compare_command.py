@@ -1,4 +1,4 @@
-"""`intertoken compare`: compare runs with a base, or every report below a directory."""
+"""Compare runs with a base, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def compare(
             raise UsageError(
                 f"{directory}: with a directory, give --range at most once; untraced rates come from each run.json"
             )
-        from tracer.reports_command import compare_reports
+        from tracer.compare_directory import compare_reports
 
         compare_reports(directory, within=next(iter(ranges), None), bounds=bounds, scheduler=scheduler,
                         workers=workers, as_json=as_json, save=save)  # fmt: skip

@@ -1,4 +1,4 @@
-"""`intertoken convert`: write a recording in another format."""
+"""Write a recording in another format."""
 
 from __future__ import annotations
 

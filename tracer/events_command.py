@@ -1,4 +1,4 @@
-"""`intertoken events`: show the rows of one table."""
+"""Show one table of a recording: kernels, memcpys, syncs, api, ..."""
 
 from __future__ import annotations
 

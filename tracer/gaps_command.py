@@ -1,4 +1,4 @@
-"""`intertoken gaps`: how long the device idles, within and between steps."""
+"""How long the device idles within and between steps, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken info`: summarise a recording."""
+"""Summarise a recording: source, devices, steps, idle time, gap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken path`: the critical path of the token steps, and the slack of everything off it."""
+"""What each step waited for: critical path and slack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken record`: run a command and record its CUDA activity."""
+"""Run a command and record its CUDA activity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 import click
 
-from tracer import record_pass
 from tracer.errors import UsageError
 from tracer.foreground import shell_code
 from tracer.output import OR_FORCE
@@ -85,18 +84,18 @@ def record(
       intertoken record -o run2 --passes light,graph,node -- ./llama-bench -m model.gguf
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
-    from tracer import formats
-    from tracer.record_passes import Passes
+    from tracer.formats import check_writable, nsys_parquet
+    from tracer.record_pass import Passes, recover
     from tracer.recorders.light_window import Window
     from tracer.run_parts import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels
-    is_part = is_part_of_run if len(levels) > 1 else formats.nsys_parquet.is_part
-    formats.check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
+    is_part = is_part_of_run if len(levels) > 1 else nsys_parquet.is_part
+    check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
     if (left is None) == (not command):
         raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
     if left is not None:
-        record_pass.recover(left, target, force)
+        recover(left, target, force)
         return
     if graph_trace and levels not in (("light",), (graph_trace,)):
         raise UsageError(f"--passes {','.join(levels)} contradicts --graph-trace {graph_trace}; give only one of them")

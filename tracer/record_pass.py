@@ -1,4 +1,4 @@
-"""Records one pass of a command with the preloaded library, directly or through CUPTI."""
+"""Records the passes of a command with the preloaded library, directly or through CUPTI."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tracer.errors import RecordError, TraceError
+from tracer import formats
+from tracer.errors import RecordError, TraceError, UsageError
 from tracer.foreground import how_it_ended
+from tracer.formats import nsys_parquet, writer_of
 from tracer.output import clear_away, hidden_folder
+from tracer.recorders.cut import first_steps
+from tracer.run_parts import is_part_of_run
+from tracer.run_passes import hand_on, run_of
 from tracer.text import spelled
 
 if TYPE_CHECKING:
@@ -103,7 +109,6 @@ def recover(left: Path, target: Path, force: bool) -> None:
     Raises:
         RecordError: the folder holds no recording, or its recorder still runs.
     """
-    from tracer.formats import write
     from tracer.recorders import cupti_run, light_folder, light_program
 
     if left.absolute() not in light_folder.left_folders():
@@ -113,7 +118,7 @@ def recover(left: Path, target: Path, force: bool) -> None:
         trace = cupti_run.read_folder(left) if through_cupti else light_program.read_folder(left)
         if trace is None:
             raise RecordError(f"{left}: no process made a call that the recorder captures")
-        write(trace, target, replace=force)
+        formats.write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
 
 
@@ -164,7 +169,6 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     Raises:
         RecordError: nsys is missing, or wrote no report.
     """
-    from tracer.formats import write
     from tracer.recorders import nsys
 
     if not nsys.available():
@@ -179,7 +183,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
             click.echo(f"intertoken: {target}: nothing was recorded: nsys {how_it_ended(code)}", err=True)
             return code
         trace = nsys.read_report(report)  # not whole: nsys reports contain the environment
-        write(trace, target, replace=force)
+        formats.write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
     return code
 
@@ -188,3 +192,71 @@ def _print_summary(target: Path, events: int, notes: Sequence[str]) -> None:
     for note in notes:
         click.echo(f"note: {spelled(note)}", err=True)
     click.echo(f"{target}: {events} events", err=True)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """A command and how to record it.
+
+    Attributes:
+        command: program and arguments.
+        target: of the recording, or of the run directory for several.
+        window: the part of the run to record.
+        steps: how many steps to keep; None for all.
+        call_sites: whether to keep the stack of each call.
+        force: whether to replace the target.
+    """
+
+    command: Sequence[str]
+    target: Path
+    window: Window
+    steps: int | None
+    call_sites: bool
+    force: bool
+
+    def record(self, level: str, target: Path, *, is_first_of_several: bool = False) -> int:
+        """Record one pass; the first of several has its rate in run.json, to correct the others.
+
+        Returns:
+            the exit code, as returned by `foreground.run`.
+
+        Raises:
+            TraceError: the pass could not be recorded.
+        """
+        force = self.force and target == self.target
+        if self.call_sites and level != "light":
+            return record_with_stacks(self.command, level, target, force)
+
+        def save(trace: Trace) -> None:
+            trace = trace if self.steps is None else first_steps(trace, self.steps)
+            if is_first_of_several:
+                trace.metadata["run"] = run_of(trace)
+            is_part = is_part_of_run if is_first_of_several else nsys_parquet.is_part
+            formats.write(trace, target, replace=force, is_part=is_part)
+
+        return record(self.command, level, target, self.window, save, call_sites=self.call_sites)
+
+    def record_all(self, levels: Sequence[str]) -> int:
+        """Record the command once per level into a run directory, the light pass first.
+
+        Returns:
+            the exit code of the last run of the command, as returned by `foreground.run`.
+
+        Raises:
+            UsageError: there is no light pass, or the target is a file.
+            TraceError: a pass could not be recorded; earlier passes are kept.
+        """
+        if levels[0] != "light":
+            chosen = ",".join(levels)
+            raise UsageError(f"--passes {chosen}: several passes must include light, which corrects the others")
+        if writer_of(self.target) is not nsys_parquet.write:
+            raise UsageError(f"{self.target}: several passes need a directory, not a {self.target.suffix} file")
+        code = self.record("light", self.target, is_first_of_several=True)
+        for level in levels[1:]:
+            if code or not self.target.exists():
+                click.echo(f"intertoken: skipped the {level} pass because the previous run failed", err=True)
+                break
+            code = self.record(level, self.target / level)
+            if (self.target / level).exists():
+                hand_on(self.target, level)
+        return code

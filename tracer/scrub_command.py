@@ -1,4 +1,4 @@
-"""`intertoken scrub`: make a recording safe to share."""
+"""Write a recording without data about the machine and its users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_KEY: Final = 64  # of BLAKE2b
 
 
 @dataclass
-class Run:
+class Parts:
     """A recording; for a run directory, also its traced passes and the executed graph."""
 
     trace: Trace
@@ -92,7 +92,7 @@ def scrub(
         scrubbed = {
             name: scrubbing.scrub(trace, texts, python_functions=python_functions) for name, trace in traces.items()
         }
-    run = Run(scrubbed.pop(""), scrubbed, graph)
+    run = Parts(scrubbed.pop(""), scrubbed, graph)
     for name in left_out:
         texts.remove("left out", name)
     with report.working(f"writing {target}"):
@@ -118,13 +118,13 @@ def _is_directory(target: Path) -> bool:
     return writer_of(target) is nsys_parquet.write
 
 
-def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, list[str]]:
+def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Parts, list[str]]:
     """Read the recording to scrub; also return the names of the files next to it that are left out."""
     from tracer.formats import format_of, is_trace, other_entries, read
     from tracer.run_parts import PASSES
 
     asked = python_functions and "python_functions" in format_of(source).options  # other formats have no such option
-    run, others = Run(read(source, python_functions=asked), {}), other_entries(source)
+    run, others = Parts(read(source, python_functions=asked), {}), other_entries(source)
     if in_full and others:
         run.passes = {path.name: read(path) for path in others if path.name in PASSES and is_trace(path)}
         run.graph = read_graph(source / GRAPH_FILE) if (source / GRAPH_FILE).is_file() else None
@@ -132,7 +132,7 @@ def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, 
     return run, [path.name for path in others if path.name not in kept]
 
 
-def _write(run: Run, target: Path, force: bool) -> list[str]:
+def _write(run: Parts, target: Path, force: bool) -> list[str]:
     """Write the run; return notes about data that the format cannot hold."""
     from tracer.formats import nsys_parquet, writer_of
 

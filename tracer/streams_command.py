@@ -1,4 +1,4 @@
-"""`intertoken streams`: show how busy each stream is."""
+"""How busy each stream is, and how much streams overlap."""
 
 from __future__ import annotations
 

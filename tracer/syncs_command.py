@@ -1,4 +1,4 @@
-"""`intertoken syncs`: count the syncs, copies and launches of a token."""
+"""Count the syncs, copies and launches of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken tokens`: list the token steps of a recording."""
+"""List the steps, how they were found, and with what confidence."""
 
 from __future__ import annotations
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from tracer.bounded import json_of
 from tracer.errors import FormatError
-from tracer.json_pieces import MOST_DIGITS
-from tracer.regular import check_regular
-
-_MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
 
 
 def read_object(path: Path, schema: str) -> dict[str, Any]:
@@ -24,36 +20,10 @@ def read_object(path: Path, schema: str) -> dict[str, Any]:
     Raises:
         FormatError: the file cannot be read, is too large, or has a different schema; the message has no path.
     """
-    check_regular(path)
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise FormatError(f"larger than the limit of {_MOST_BYTES >> 20} MiB")
-        data = parsed(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"not valid JSON: {error}") from error
+    data = json_of(path)
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise FormatError(f"its schema is not {schema!r}")
     return data
-
-
-def parsed(text: str) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: invalid JSON, an integer with too many digits, or a lone surrogate, which can be neither written
-            nor shown.
-        RecursionError: the JSON is nested too deeply.
-    """
-    value = json.loads(text, parse_int=_integer)
-    if "\\ud" in text.casefold():
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def _integer(text: str) -> int:
-    if len(text.lstrip("-")) > MOST_DIGITS:
-        raise ValueError(f"contains a number with more than {MOST_DIGITS} digits")
-    return int(text)
 
 
 def typed_object(value: Any, wanted: Any, where: str) -> Any:

@@ -1,4 +1,4 @@
-"""`intertoken watch`: show the programs that are running under the light recorder."""
+"""Watch programs that are being recorded: steps/s, idle time, gap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intertoken whatif`: predict a recording with another strategy, without a sync, as one graph, ..."""
+"""Predict the rate with other syncs, copies, launches or kernels."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ callbacks. Links between pages are relative, so they work under any prefix.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ class Page:
             `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
             readers); a page writes `view`, the browser answers with `screen`, and sets `revision` when the recordings
             have changed.
+        place: in the navigation, the smallest first; pages without one follow, by name.
         view: parses what it writes into `view`; raises ValueError if invalid.
     """
 
@@ -44,6 +46,7 @@ class Page:
     sections: Callable[[], Sequence[Any]]
     register: Callable[[Dash, RunStore], None]
     view: Callable[[Any], Any] = View.from_data
+    place: int = sys.maxsize
 
 
 def add_pages(

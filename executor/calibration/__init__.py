@@ -18,7 +18,6 @@ from tracer.analysis.gaps import measured_rate
 from tracer.analysis.tokens import find_steps
 from tracer.trace import Trace
 
-_ASSUMED_COPY_NS: Final = 4000
 _PCIE_4: Final = 25.0  # bytes per ns: 31.5 on 16 lanes, less the packet overhead
 _NO_BYTES: Final = 1e9
 _LARGE: Final = 1 << 16  # bytes from which a copy shows the rate
@@ -50,7 +49,7 @@ def calibrate(
     latency_ns = launch_latency(host, sources)
     copy_in, copy_out = _copy_costs(host, node, wake_up_ns, sources)
     edge_ns, bytes_per_ns, kernels = kernel_costs(
-        step_time(host, trace, within), host.how, kernel_times(node, within), nodes_of(trace), sources
+        step_time(host, trace, within), host, kernel_times(node, within), nodes_of(trace), sources
     )
     sources["graph"] = "assumed: a queued graph starts with the same delay after earlier work as on an idle device"
     sources["graph.host_node_ns"] = sources["graph.host_stream_ns"] = "assumed: part of calls_ns.graph_launch"
@@ -89,7 +88,7 @@ def _copy_costs(
         else "assumed: the recording has no copy to the host followed by a sync"
     )
     fixed_ns = {
-        place: round(max(typical(times) - byte_ns[place], 0)) if times else _ASSUMED_COPY_NS
+        place: round(max(typical(times) - byte_ns[place], 0)) if times else host.fits.host.copy_ns
         for place, times in (("copy_in", sent), ("copy_out", fetched))
     }
     copy_in, copy_out = (CopyCost(fixed_ns[place], rates[place]) for place in rates)

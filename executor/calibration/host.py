@@ -18,6 +18,7 @@ from executor.run.configuration import Configuration
 from tracer import run_json
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
 from tracer.analysis.causes import of_host_compute
+from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import Steps
@@ -30,12 +31,6 @@ from tracer.typed_json import typed_object
 _KINDS: Final = {
     SYNC: "sync", GRAPH_LAUNCH: "graph_launch", LAUNCH: "launch", EVENT: "event_record", WAIT: "event_wait"
 }  # fmt: skip
-_ASSUMED_CALLS_NS: Final = {
-    "copy_in": 1200, "copy_out": 1200, "launch": 2300, "graph_launch": 2300, "sync": 1400, "event_record": 200,
-    "event_wait": 200,
-}  # fmt: skip
-"""Costs of calls that a recording lacks, measured through CuPy's bindings on a host with an H200."""
-_ASSUMED_LATENCY_NS: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -49,12 +44,14 @@ class HostCalls:
         spans: `step_spans` of the trace.
         how: origin of the times, for `sources`.
         scale: factor applied to host times, 1 for a light pass.
+        fits: the constants for the recording's GPU, `fits.host` for what it lacks.
     """
 
     calls: pd.DataFrame
     spans: pd.DataFrame
     how: str
     scale: float
+    fits: Fits
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, untraced_per_s: float | None) -> HostCalls:
@@ -82,7 +79,7 @@ class HostCalls:
         if report.untraced_gap_us is not None and report.gap_us["mean"] > 0:
             scale = report.untraced_gap_us["mean"] / report.gap_us["mean"]
             how = f"times under a profiler * {scale:.3f}"
-        return cls(calls, step_spans(trace, steps), how, scale)
+        return cls(calls, step_spans(trace, steps), how, scale, fits_for(trace))
 
     def typical(self, values: ArrayLike) -> int:
         """Return the mean of host times without the longest 1 %, ns."""
@@ -134,11 +131,11 @@ def call_costs(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
         lengths = of_kind["end"] - of_kind["start"]
         if call == "sync":  # the others waited
             lengths = lengths[~of_kind["in_flight"]]
-        costs[call] = host.typical(lengths) if len(lengths) else _ASSUMED_CALLS_NS[call]
+        costs[call] = host.typical(lengths) if len(lengths) else host.fits.host.calls_ns[call]
         sources[f"calls_ns.{call}"] = (
             f"measured: mean of {len(lengths)}, {host.how}"
             if len(lengths)
-            else "assumed: none in the recording; measured through CuPy's bindings on a host with an H200"
+            else f"assumed: none in the recording; that of {host.fits.called}, through CuPy's bindings"
         )
     return costs
 
@@ -162,7 +159,7 @@ def launch_latency(host: HostCalls, sources: dict[str, str]) -> int:
     latency = first.loc[waited["correlation"]].to_numpy() - waited["end"].to_numpy()
     if not len(latency):
         sources["launch_latency_ns"] = "assumed: every launch in the recording finds the device busy"
-        return _ASSUMED_LATENCY_NS
+        return host.fits.host.latency_ns
     sources["launch_latency_ns"] = f"measured: mean of {len(latency)}, {host.how}"
     return max(host.typical(latency), 0)
 

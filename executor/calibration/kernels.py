@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -20,8 +19,6 @@ from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 
-_ASSUMED_EDGE_NS: Final = 2000
-
 
 def step_time(host: HostCalls, trace: Trace, within: str | None) -> float:
     """Return how long the device computes in a step, ns: from first to last kernel, without splits of the host."""
@@ -32,7 +29,7 @@ def step_time(host: HostCalls, trace: Trace, within: str | None) -> float:
 
 def kernel_costs(
     step_ns: float,
-    how: str,
+    host: HostCalls,
     measured: tuple[NDArray[np.float64], NDArray[np.float64]],
     nodes: Sequence[Tensor] | None,
     sources: dict[str, str],
@@ -45,7 +42,7 @@ def kernel_costs(
     times, gaps = measured
     count = max(len(times), 1)
     scale = step_ns / times.sum() if len(times) else 1.0
-    edge_ns = round(float(np.median(gaps[gaps > 0])) * scale) if (gaps > 0).any() else _ASSUMED_EDGE_NS
+    edge_ns = round(float(np.median(gaps[gaps > 0])) * scale) if (gaps > 0).any() else host.fits.host.edge_ns
     sources["edge_ns"] = (
         "measured: from a kernel's end to the start of the next one, if that does not start early, node pass"
         if (gaps > 0).any()
@@ -59,7 +56,7 @@ def kernel_costs(
     bandwidth = float((moved / (times * scale)).max())
     fixed = pd.Series(times * scale - moved / bandwidth).groupby([n.op for n in nodes]).mean()
     kernels = {str(op): KernelCost(max(round(ns), 0)) for op, ns in fixed.items()}
-    sources["kernels"] = f"measured: node pass, scaled by {scale:.4f} to match the step time of the {how}"
+    sources["kernels"] = f"measured: node pass, scaled by {scale:.4f} to match the step time of the {host.how}"
     sources["bytes_per_ns"] = "measured: the highest of all kernels, with bytes derived from the shapes"
     sources[f"kernels.{OTHER}"] = "derived: median of all ops, for ops that the recording lacks"
     return edge_ns, bandwidth, kernels | {OTHER: KernelCost(max(round(fixed.median()), 0))}

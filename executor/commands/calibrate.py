@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  intertoken calibrate runs/llama-1.1b-sccc-sequential-cuda -o h200.json
+  intertoken calibrate runs/llama-1.1b-sccc-sequential-cuda -o h200.json --fits h200.toml
   intertoken run --backend sim --profile h200.json --model llama-1.1b -o predicted
 """
 
@@ -29,11 +29,15 @@ Examples:
     "-o", "--output", metavar="PROFILE", required=True, type=click.Path(path_type=Path),
     help="JSON file to write. Its name without suffix is the name of the profile.",
 )  # fmt: skip
+@click.option(
+    "--fits", metavar="FILE", type=click.Path(path_type=Path),
+    help="Also write the model's constants that the recording shows, as a TOML file for INTERTOKEN_FITS.",
+)  # fmt: skip
 @click.option("--range", "within", metavar="TEXT", help="Use only steps inside NVTX ranges with this text (or regex).")
 @untraced_option
 @click.option("--force", is_flag=True, help="Replace PROFILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile as one JSON object.")
-def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: Any) -> None:
+def calibrate(path: Path, output: Path, fits: Path | None, force: bool, as_json: bool, **options: Any) -> None:
     """Create a cost profile for `run --backend sim` from one recording.
 
     TRACE is ideally the run directory of a run with one stream and a node pass. Other recordings, such as an nsys
@@ -44,11 +48,14 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
 
     from executor.backends.sim.profiles import SCHEMA, write_profile
     from executor.calibration import calibrate as profile_of
+    from executor.calibration.fits import fits_toml
     from tracer import read
     from tracer.errors import TraceError
-    from tracer.output import check_output
+    from tracer.output import check_output, write_output
 
     check_output(output, "a profile", (".json",), replace=force)
+    if fits is not None:
+        check_output(fits, "a file of constants", (".toml",), replace=force)
     console = Console(stderr=True, quiet=as_json or not sys.stderr.isatty())
     with console.status(f"reading {path}"):
         try:
@@ -59,6 +66,9 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
         except TraceError as problem:
             text = str(problem)
             raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+    if fits is not None:
+        constants = fits_toml(profile, trace, path.name)
+        write_output(fits, lambda partial: partial.write_text(constants, encoding="utf-8"), replace=force)
     write_profile(profile, output)
     if as_json:
         click.echo(json.dumps({"schema": SCHEMA} | asdict(profile)))

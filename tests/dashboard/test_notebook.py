@@ -19,7 +19,7 @@ from dashboard.timeline.scene import timeline
 from dashboard.view import View
 from tests.dashboard.test_compare import text
 from tests.recordings import LLAMA
-from tracer.check_command import tomllib
+from tracer.bounded import tomllib
 from tracer.errors import UsageError
 from tracer.notebook import VIEWS, comparison_html, trace_html
 

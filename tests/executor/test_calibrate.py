@@ -17,6 +17,7 @@ from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer import Trace, read
+from tracer.analysis.fits import VARIABLE, fits_of
 from tracer.command_group import Intertoken
 from tracer.errors import EmptyTraceError
 
@@ -179,6 +180,23 @@ def test_the_command(tmp_path):
     printed = json.loads(invoke(BASE, "-o", path, "--force", "--json").stdout)
     assert printed["schema"] == "intertoken.profile/1"
     assert printed["wake_up_ns"] == profile.wake_up_ns
+
+
+def test_measured_constants_replace_those_shipped(tmp_path, monkeypatch):
+    own = tmp_path / "own.toml"
+    assert invoke(BASE, "-o", tmp_path / "p.json", "--fits", own).exit_code == 0
+    profile, shipped = read_profile(tmp_path / "p.json"), fits_of("NVIDIA H200")
+    monkeypatch.setenv(VARIABLE, str(own))
+    found = fits_of("NVIDIA H200")
+    assert found.usual.launch_ns == profile.calls_ns["graph_launch"] + profile.launch_latency_ns
+    assert found.host.calls_ns["sync"] == profile.calls_ns["sync"]
+    assert found.host.calls_ns["event_wait"] == shipped.host.calls_ns["event_wait"]  # not in the recording
+    assert found.host.latency_ns == profile.launch_latency_ns
+    assert found.graph == shipped.graph
+    assert found.stretch == shipped.stretch
+    again = invoke(BASE, "-o", tmp_path / "q.json", "--fits", own)
+    assert (again.exit_code, again.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "q.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from tests.recordings import LLAMA, SIX
 from tests.tracer.test_check_command import file, run
 from tracer.analysis.budget import Base
-from tracer.analysis.budget_base import check_base
+from tracer.analysis.budget_check import check_base
 from tracer.analysis.interval import Interval
 
 

@@ -104,6 +104,7 @@ def test_a_part_of_an_inner_table_is_replaced_and_a_changed_file_read_again(
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = -1\n", "device.0.graph.node_ns is negative"),
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = 'x'\n", "device.graph.node_ns is not of type int"),
         ("[[device]]\ngpu = 'A100'\ngraph = 3\n", "graph is not a table"),
+        ("[[device]]\ngpu = 'A100'\n[device.multiprocessor]\nregister_unit = 0\n", "register_unit is zero"),
         ("[[device]]\ngpu = 'A100'\n[device.strech]\nshare = 1\n", "there is no table strech"),
     ],
 )

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.thorough import examples
+from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_kernels import EMPTY_NS
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 from tracer.recorders.light_work import stamped_work
 
@@ -88,7 +88,7 @@ class Engine:
                 self.put(0, -1)
                 self.stamp(number, INSIDE_GRAPH, 1)
                 self.stamp(number, INSIDE_GRAPH, 1)
-                self.put(EMPTY_NS, -2)
+                self.put(fits_of("").light.empty_ns, -2)
                 self.stamp(number, INSIDE_GRAPH, 1)
                 mark |= BEFORE
             begin = self.now

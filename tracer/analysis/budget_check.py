@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
+from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Base, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
@@ -20,6 +20,9 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, choose_steps
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
 from tracer.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer.analysis.compare import Comparison
 
 Verdict = Literal["kept", "broken", "not shown"]
 """`not shown` is inconclusive: the figure's interval contains the bound, or only a lower bound of the figure is
@@ -269,3 +272,35 @@ def _most(name: str, value: float) -> str:
 
 def _least(name: str, value: float) -> str:
     return f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
+
+
+def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
+    """The budget's `base` limits, checked against a comparison with the base: how much slower a recording, and how much
+    longer its gap, may be.
+
+    A limit fails only if the whole 95 % interval of the comparison is beyond it, and passes only if the whole interval
+    is within it. Otherwise, and where the recordings cannot be compared, the result is inconclusive.
+
+    `base.max_slowdown` is 1 - speedup: 0.02 if 2 % of the tokens/s are lost. `base.max_extra_gap_us` is the difference
+    between the median gaps.
+    """
+    if base.max_slowdown is not None:
+        speedup, slowdown = comparison.speedup, None
+        if speedup is not None:
+            low, high = (None if bound is None else 1 - bound for bound in (speedup.high, speedup.low))
+            slowdown = Interval(1 - speedup.estimate, low, high)
+        yield _finding("base.max_slowdown", slowdown, base.max_slowdown)
+    if base.max_extra_gap_us is not None:
+        yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
+
+
+def _finding(name: str, change: Interval | None, most: float) -> Finding:
+    limit = Limit(most=most)
+    line = Line(Scope(), name, limit)
+    if change is None:
+        return Finding(line, "no verdict", "not shown")
+    excess = limit.excess(change.estimate)
+    if change.low is None or change.high is None:
+        return Finding(line, change.estimate, "not shown", excess)
+    interval = change.low, change.high
+    return Finding(line, change.estimate, verdict_of(limit, *interval), excess, interval=interval)

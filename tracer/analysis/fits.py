@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,15 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracer.analysis.whatif.margin import Margin
+from tracer.bounded import toml_of
 from tracer.errors import FormatError, UsageError
-from tracer.regular import check_regular
 from tracer.trace import Trace
 from tracer.typed_json import typed_object
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 VARIABLE: Final = "INTERTOKEN_FITS"
 """Environment variable: a user's own file. Its devices come before the shipped ones; what a device lacks is taken from
@@ -188,6 +182,31 @@ class Margins:
 
 
 @dataclass(frozen=True)
+class Light:
+    """The duration that CUPTI reports for a kernel that does nothing, which the light recorder adds to what it measures
+    beyond one."""
+
+    empty_ns: int
+
+
+@dataclass(frozen=True)
+class HostCosts:
+    """What a cost profile assumes where its recording has no example.
+
+    Attributes:
+        calls_ns: host time of each kind of call.
+        latency_ns: from a launch to the first kernel on an idle device.
+        edge_ns: from a kernel to one of another stream that waits for it.
+        copy_ns: a copy, apart from its bytes.
+    """
+
+    calls_ns: Mapping[str, int]
+    latency_ns: int
+    edge_ns: int
+    copy_ns: int
+
+
+@dataclass(frozen=True)
 class Fits:
     """The constants for a GPU.
 
@@ -209,6 +228,8 @@ class Fits:
     room: Room
     multiprocessor: Multiprocessor
     margins: Margins
+    light: Light
+    host: HostCosts
     caution: str | None = None
 
     def launch_left(self, level: str) -> float:
@@ -290,17 +311,15 @@ def _devices(path: Path) -> list[dict[str, Any]]:
         FormatError: it cannot be read, is not TOML, names no device, or contains anything but tables of non-negative
             numbers.
     """
-    try:
-        check_regular(path)
-        devices = tomllib.loads(path.read_text(encoding="utf-8")).get("device")
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(str(error)) from error
+    devices = toml_of(path).get("device")
     if not isinstance(devices, list) or not all(isinstance(d, dict) and isinstance(d.get("gpu"), str) for d in devices):
         raise FormatError("has no [[device]] with `gpu`, a part of its name")
     for device in devices:
         for name, value in device.items():
             if name not in ("gpu", "called") and not isinstance(value, dict):
                 raise FormatError(f"{name} is not a table")
+        if zero := [key for key, limit in device.get("multiprocessor", {}).items() if limit == 0]:
+            raise FormatError(f"device.multiprocessor.{zero[0]} is zero")
     if (at := _negative(devices, "device")) is not None:
         raise FormatError(f"{at} is negative")
     return devices

@@ -1,8 +1,6 @@
-"""Trace formats, one file each. A format registers itself on its last line; `read` and `write` find it.
+"""Trace formats, one file each: every `FORMAT` of a file of this folder is one; `read` and `write` find it.
 
-Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and
-`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file. Other distributions
-add theirs through the entry-point group `intertoken.formats`.
+Other distributions add theirs through the entry-point group `intertoken.formats`.
 """
 
 from __future__ import annotations
@@ -10,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +35,7 @@ class Format:
         aliases: other suffixes that select this format for writing.
         options: keyword options of `read`, all off by default.
         lossless: whether a written trace is read back unchanged.
+        generality: those with a smaller one are tried before; nsys's accepts any SQLite file, to say what it lacks.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Format:
     aliases: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
     lossless: bool = True
+    generality: int = 0
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -57,24 +59,23 @@ WHOLE: Final = frozenset({"whole"})
 
 _FUNCTIONS: Final = frozenset({"python_functions", "samples"})
 
-_formats: list[Format] = []
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 """The pattern of a suffix; the end of `llama-1.1b-sccc` is not one."""
 
 _MOST_NAMES: Final = 5  # of unknown calls in a note
 
 
-def register(format: Format) -> None:
-    """Make a format known to `read` and `write`."""
-    _formats.append(format)
+@cache
+def _shipped() -> tuple[Format, ...]:
+    """The formats of this folder's files; the files without one are not imported."""
+    files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if "\nFORMAT: " in path.read_text("utf-8")]
+    found = [import_module(f"{__name__}.{path.stem}").FORMAT for path in files]
+    return tuple(sorted(found, key=lambda format: format.generality))
 
 
 def registered() -> tuple[Format, ...]:
-    """All known formats, in the order in which they are tried.
-
-    Those added by other distributions come first: the built-in ones accept any SQLite file, to say what it lacks.
-    """
-    return (*(added for _, added in extensions(FORMATS, Format)), *_formats)
+    """All known formats, in the order in which they are tried, those that other distributions add first."""
+    return (*(added for _, added in extensions(FORMATS, Format)), *_shipped())
 
 
 def is_trace(path: Path) -> bool:
@@ -156,13 +157,21 @@ def format_of(source: Path) -> Format:
 
 def other_entries(source: Path) -> list[Path]:
     """The entries of a directory that do not belong to its recording, sorted; none for a file."""
+    from tracer.formats import nsys_arrow, nsys_parquet
+
     is_part = nsys_arrow.is_part if nsys_arrow.sniff(source) else nsys_parquet.is_part
     return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
 
 
+def _is_native_part(path: Path) -> bool:
+    from tracer.formats import nsys_parquet
+
+    return nsys_parquet.is_part(path)
+
+
 def write(
     trace: Trace, path: str | Path, *, replace: bool = False,
-    is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
+    is_part: Callable[[Path], bool] = _is_native_part,
 ) -> list[str]:  # fmt: skip
     """Write a trace in the format that the path's suffix names (a directory without one).
 
@@ -183,7 +192,7 @@ def write(
 
 def check_writable(
     path: str | Path, *, replace: bool = False, advice: str = "choose another name",
-    is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
+    is_part: Callable[[Path], bool] = _is_native_part,
 ) -> Writer:  # fmt: skip
     """Return the writer for a path. Call it before a long recording, to fail early.
 
@@ -235,6 +244,8 @@ def _suffix(path: Path, known: Iterable[str]) -> str:
 
 def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
     """Raise FormatError if replacing a recording would lose files that are not `is_part` of it."""
+    from tracer.formats import nsys_parquet
+
     inside = [path for path in directory.iterdir() if not is_leftover(path)]
     if others := sorted(path.name for path in inside if not is_part(path)):
         raise FormatError(
@@ -242,27 +253,3 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
         )
     if inside and not nsys_parquet.sniff(directory):
         raise FormatError(f"{directory}: not replaced, because it does not contain a recording")
-
-
-from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402
-
-__all__ = [
-    "Format",
-    "check_replaceable",
-    "check_writable",
-    "chrome",
-    "format_of",
-    "functions_of",
-    "is_trace",
-    "nsys_arrow",
-    "nsys_parquet",
-    "nsys_rep",
-    "nsys_sqlite",
-    "other_entries",
-    "perfetto",
-    "read",
-    "register",
-    "registered",
-    "write",
-    "writer_of",
-]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracer.errors import FormatError
-from tracer.formats import Format, register
+from tracer.formats import Format
 from tracer.progress import tell
 from tracer.schema import MISSING, OTHER_DOMAINS
 from tracer.trace import Columns, Trace
@@ -154,9 +154,7 @@ def _devices(given: Any, pids: Pids) -> Columns | None:
     }
 
 
-register(
-    Format(
-        "Chrome or Kineto JSON", ".json", sniff, read, write,
-        aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
-    )
+FORMAT: Final = Format(
+"Chrome or Kineto JSON", ".json", sniff, read, write,
+aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
 )  # fmt: skip

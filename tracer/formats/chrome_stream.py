@@ -20,17 +20,16 @@ from typing import Any, Final
 import ijson
 from ijson.common import JSONError
 
+from tracer.bounded import check_unpacked, parsed
 from tracer.errors import FormatError
 from tracer.json_pieces import Pieces
-from tracer.typed_json import parsed
 
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 1 << 20  # bytes in which the list of events must begin
 _TAIL: Final = 1 << 16  # bytes at the end that are searched for metadata
-_MOST_RATIO: Final = 200  # decompressed to compressed; recordings have 10 to 30, a bomb has up to 1032
 _MOST_TRIES: Final = 100  # to find the start of the events; each parses the text before it
-_ALWAYS_FINE: Final = 64 << 20  # bytes; less is accepted at any ratio
+_ACCEPTED: Final = 64 << 20  # bytes of text, at any ratio
 _NO_LISTS: Final = {
     "start_map": "an object", "null": "null", "boolean": "true or false", "number": "a number", "string": "a text",
 }  # fmt: skip
@@ -103,6 +102,12 @@ class EventStream:
         chunk, self._unread = self._unread[:size], self._unread[size:]
         return chunk
 
+    def _check_unpacked(self) -> None:
+        try:
+            check_unpacked(self._bytes, self._raw.tell(), _ACCEPTED)
+        except FormatError as problem:
+            raise FormatError(f"{self._path}: {problem}") from None
+
     def _more(self, size: int) -> bytes:
         while True:
             try:
@@ -112,8 +117,8 @@ class EventStream:
             except (gzip.BadGzipFile, zlib.error) as error:
                 raise FormatError(f"{self._path}: its gzip data is damaged: {error}") from error
             self._bytes += len(chunk)
-            if self._is_gzip and self._bytes > max(_ALWAYS_FINE, _MOST_RATIO * self._raw.tell()):
-                raise FormatError(f"{self._path}: unpacks to more than {_MOST_RATIO} times its size; not read further")
+            if self._is_gzip:
+                self._check_unpacked()
             text = self._decoder.decode(chunk, final=not chunk).encode()
             self._tail = (self._tail + text)[-_TAIL:]
             try:

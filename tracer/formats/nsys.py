@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.analysis.call_names import plain
+from tracer.bounded import parsed
 from tracer.devices import by_gpu, numbers_differ
 from tracer.errors import FormatError
 from tracer.formats import nsys_schema as nsys
@@ -24,7 +25,6 @@ from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
 from tracer.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.trace import Trace
-from tracer.typed_json import parsed
 
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 

@@ -7,15 +7,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracer.errors import FormatError
-from tracer.formats import WHOLE, Format, register
+from tracer.bounded import check_unpacked
+from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.trace import Trace
 
 _SUFFIX: Final = ".arrow"
-_MOST_RATIO: Final = 200  # unpacked to packed; nsys packs nothing
-_ALWAYS_FINE: Final = 256 << 20  # bytes; less is accepted at any ratio
 
 
 def sniff(path: Path) -> bool:
@@ -41,16 +39,15 @@ def is_part(path: Path) -> bool:
 
 def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-        columns, most = wanted(stream.schema, name, left_out), max(_ALWAYS_FINE, _MOST_RATIO * source.size())
+        columns, size = wanted(stream.schema, name, left_out), 0
         batches: list[pa.RecordBatch] = []
         for batch in stream:
             batches.append(batch.select(columns))
-            most -= batch.nbytes
-            if most < 0:
-                raise FormatError(f"unpacks to more than {_MOST_RATIO} times its size; it is not read further")
+            size += batch.nbytes
+            check_unpacked(size, source.size())
         table = pa.Table.from_batches(batches, pa.schema([stream.schema.field(column) for column in columns]))
     table.validate(full=True)  # without this the stream's offsets and lengths are trusted
     return table
 
 
-register(Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED}))
+FORMAT: Final = Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED})

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tracer.bounded import check_regular
 from tracer.errors import FormatError
 from tracer.formats import nsys
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS, read_first
 from tracer.progress import tell
-from tracer.regular import check_regular
 from tracer.trace import Trace
 
 Load = Callable[[Path, str, list[str] | None], pa.Table]

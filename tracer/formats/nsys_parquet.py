@@ -16,25 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tracer.bounded import check_unpacked, json_of
 from tracer.errors import FormatError
-from tracer.formats import WHOLE, Format, register
+from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.output import appearing
-from tracer.regular import check_regular
 from tracer.trace import Trace
-from tracer.typed_json import parsed
 
 RUN_FILE: Final = "run.json"
 _SUFFIX: Final = ".parquet"
 _FOR_RECIPES: Final = "_pqtdir"
-_MOST_RATIO: Final = 200  # unpacked to packed; at most 55 in known recordings
-_ALWAYS_FINE: Final = 256 << 20  # bytes; less is accepted at any ratio
 _FEW_ROWS: Final = 1 << 16
 _READERS: Final = 2
-_MOST_RUN: Final = 8 << 20  # bytes of run.json
 _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as differences
 
 
@@ -61,8 +57,8 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
 def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with file.open("rb") as opened, pq.ParquetFile(opened) as parquet:  # Arrow cannot open paths that are not UTF-8
         metadata, schema = parquet.metadata, parquet.schema_arrow
-    columns, most = wanted(schema, name, left_out), _MOST_RATIO * file.stat().st_size
-    _check_size(metadata, columns, most)
+    columns, packed = wanted(schema, name, left_out), file.stat().st_size
+    _check_size(metadata, columns, packed)
     texts = [column for column in columns if not is_number(schema.field(column).type)]
 
     def read(columns: list[str]) -> pa.Table:
@@ -75,7 +71,7 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
         with ThreadPoolExecutor(_READERS) as pool:
             parts = list(pool.map(read, [[column] for column in columns]))
         table = pa.table({column: part[column] for column, part in zip(columns, parts, strict=True)})
-    _check_texts(table, most)
+    _check_texts(table, packed)
     return table
 
 
@@ -99,7 +95,7 @@ def is_part(path: Path) -> bool:
     return path.is_file() and (path.suffix == _SUFFIX or path.name == RUN_FILE)
 
 
-def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> None:
+def _check_size(metadata: pq.FileMetaData, columns: list[str], packed: int) -> None:
     """Raise FormatError if the columns would take too much memory; checked before unpacking.
 
     Only totals of row groups are read: reading their column metadata crashes the process for some damaged files
@@ -107,17 +103,15 @@ def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> Non
     """
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(max(group.total_byte_size, 8 * group.num_rows * len(columns)) for group in groups)
-    if size > max(_ALWAYS_FINE, most):
-        raise FormatError(f"unpacks to {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
+    check_unpacked(size, packed)
 
 
-def _check_texts(table: pa.Table, most: int) -> None:
+def _check_texts(table: pa.Table, packed: int) -> None:
     """Raise FormatError if dictionary-encoded texts would take too much memory when decoded."""
     chunks = (chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks)
     lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)
     size = sum(pc.sum(length.cast(pa.int64())).as_py() or 0 for length in lengths)
-    if size > max(_ALWAYS_FINE, most):
-        raise FormatError(f"its texts take {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
+    check_unpacked(size, packed)
 
 
 def _write_table(table: pa.Table, file: Path) -> None:
@@ -138,20 +132,15 @@ def read_run(file: Path) -> dict[str, Any]:
     """Read a run.json.
 
     Raises:
-        FormatError: not a regular file, not a JSON object, or larger than any that we write.
+        FormatError: not a regular file, not a JSON object, or too large.
     """
     try:
-        check_regular(file)
-        if (size := file.stat().st_size) > _MOST_RUN:
-            raise FormatError(f"has {size} bytes, more than any run.json that intertoken writes")
-        run = parsed(file.read_text(encoding="utf-8"))
+        run = json_of(file)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: not valid JSON: {error}") from error
     if not isinstance(run, dict):
         raise FormatError(f"{file}: holds a {type(run).__name__}, not a JSON object")
     return run
 
 
-register(Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED}))
+FORMAT: Final = Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
-from tracer.formats import WHOLE, Format, register
+from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.trace import Trace
 
@@ -26,4 +27,4 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     return read_report(path, whole=whole, samples=samples)
 
 
-register(Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE | {SAMPLED}))
+FORMAT: Final = Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE | {SAMPLED})

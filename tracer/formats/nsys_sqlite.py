@@ -17,7 +17,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from tracer.errors import FormatError, printable
-from tracer.formats import WHOLE, Format, nsys, register
+from tracer.formats import WHOLE, Format, nsys
 from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
 from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
@@ -184,6 +184,7 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0].rpartition(" query: ")[2]
 
 
-register(
-    Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], options=WHOLE | {SAMPLED})
-)
+FORMAT: Final = Format(
+    "nsys SQLite export", _SUFFIXES[0], sniff, read, write,
+    aliases=_SUFFIXES[1:], options=WHOLE | {SAMPLED}, generality=1,
+)  # fmt: skip

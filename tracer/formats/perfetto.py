@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError
-from tracer.formats import Format, register
+from tracer.formats import Format
 from tracer.trace import Trace
 
 _SUFFIXES: Final = (".pftrace", ".perfetto-trace")
@@ -36,4 +36,4 @@ def write(trace: Trace, path: Path) -> list[str]:
     return perfetto_write.write(trace, path)
 
 
-register(Format("Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False))
+FORMAT: Final = Format("Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False)

@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_names import LAUNCH
+from tracer.analysis.fits import fits_of
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
 from tracer.rows import numbered
@@ -28,7 +29,7 @@ from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 
-EMPTY_NS: Final = 544
+empty_ns: Final = 544
 """The duration that CUPTI reports for an empty kernel (H200, driver 580.159), so that durations compare with
 those of other recordings."""
 
@@ -88,11 +89,12 @@ def run_kernels(
         costs: of a stamp, per context.
     """
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
+    empty_ns = fits_of(", ".join(sorted({context.name for context in ring.contexts}))).light.empty_ns
     items = _items(ring, letter, runs)
     cost = next((each for each in costs if each is not None), Cost(0, 0))
     apart = _lay_stamps(items, _stamps_inside(ring, clocks))
     if apart:
-        step = max(apart.nothing - apart.alone - EMPTY_NS, 0)
+        step = max(apart.nothing - apart.alone - empty_ns, 0)
         cost = Cost(max(apart.alone - step, 0), step)
     launches = items[items["is_launch"]].reset_index(drop=True)
     if not len(launches):
@@ -103,7 +105,7 @@ def run_kernels(
     launches["same"], *kinds = _kinds(ring, launches)
     launches["segment"] = (~runs["follows"].to_numpy(bool)).cumsum()[launches["run"]]
     beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
-    took = (beyond + EMPTY_NS).clip(lower=0)
+    took = (beyond + empty_ns).clip(lower=0)
     length = _lengths(took, kinds)
     known = length.notna().groupby(launches["run"]).transform("all").groupby(launches["segment"]).cummin()
     timed = launches[known].assign(length=length[known].astype(np.int64))

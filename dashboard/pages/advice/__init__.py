@@ -5,4 +5,4 @@ from dashboard.pages.advice.layout import sections
 from dashboard.pages.advice.tables import ADDRESS
 from dashboard.pages.frame import Page
 
-PAGE = Page(ADDRESS, "Advice", "changes by predicted gain, with their call sites", sections, register)
+PAGE = Page(ADDRESS, "Advice", "changes by predicted gain, with their call sites", sections, register, place=3)

@@ -5,4 +5,4 @@ from dashboard.pages.gap.callbacks import register
 from dashboard.pages.gap.layout import sections
 from dashboard.pages.gap.view import ADDRESS, GapView
 
-PAGE = Page(ADDRESS, "Gap", "why the device waits between tokens", sections, register, GapView.from_data)
+PAGE = Page(ADDRESS, "Gap", "why the device waits between tokens", sections, register, GapView.from_data, place=1)

@@ -5,4 +5,4 @@ from dashboard.pages.graph.callbacks import register
 from dashboard.pages.graph.layout import sections
 from dashboard.pages.graph.view import ADDRESS, GraphView
 
-PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register, GraphView.from_data)
+PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register, GraphView.from_data, place=5)

@@ -4,4 +4,4 @@ from dashboard.pages.frame import Page
 from dashboard.pages.overview.callbacks import register
 from dashboard.pages.overview.layout import sections
 
-PAGE = Page("", "Runs", "what happens between two tokens", sections, register)
+PAGE = Page("", "Runs", "what happens between two tokens", sections, register, place=0)

@@ -5,4 +5,4 @@ from dashboard.pages.syncs.callbacks import register
 from dashboard.pages.syncs.layout import sections
 from dashboard.pages.syncs.table import ADDRESS
 
-PAGE = Page(ADDRESS, "Syncs", "the syncs of a token, and those that can be removed", sections, register)
+PAGE = Page(ADDRESS, "Syncs", "the syncs of a token, and those that can be removed", sections, register, place=2)

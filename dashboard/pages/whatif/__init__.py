@@ -6,4 +6,4 @@ from dashboard.pages.whatif.layout import sections
 from dashboard.pages.whatif.view import ADDRESS, WhatIfView
 
 _MOTTO = "predict the effect of changes to a run"
-PAGE = Page(ADDRESS, "What if", _MOTTO, sections, register, WhatIfView.from_data)
+PAGE = Page(ADDRESS, "What if", _MOTTO, sections, register, WhatIfView.from_data, place=4)
