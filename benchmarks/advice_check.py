@@ -142,7 +142,7 @@ def line(row: Row) -> str:
         said = f"{found['estimate']:.4f} {margin:16} {row['error_percent']:+6.2f} %"
         said += "" if row["listed"] else "  not listed"
         said += "  WRONG SIGN" if row["sign_right"] is False else ""
-        said += "  gain not told from zero" if row["sign_right"] is None else ""
+        said += "  gain not distinguishable from zero" if row["sign_right"] is None else ""
         said += "  OUTSIDE" if row.get("inside") is False else ""
     said += "  RESULTS DIFFER" if row["results_equal"] is False else ""
     gain = f"{measured['median']:.4f} [{measured['low']:.3f}, {measured['high']:.3f}]"

@@ -51,7 +51,7 @@ LOOPS: Final = {
     "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": "ggg",
     "eager": "one graph launch",
     "late-launch": "host work after the launch", "many-copies": "input copies merged",
-    "late-copies": "input copies behind the launch",
+    "late-copies": "input copies after the launch",
 }  # fmt: skip
 Change = dict[str, Any]
 """group, before, after, edit, rates and results by variant, whether rates are paired, paths of recordings by pass."""

@@ -21,7 +21,7 @@ import pandas as pd
 from gpu_machine import commit, save
 
 import tracer
-from executor.backends.cuda_runtime import load_cuda
+from executor.backends.cuda.runtime import load_cuda
 from tracer.recorders import nsys
 
 PROGRAM = Path(__file__).with_name("cupti_program.py")

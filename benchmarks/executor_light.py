@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration, combinations
-from executor.light_pass import record_light
+from executor.backends.cuda.runtime import load_cuda
 from executor.run import Result, execute
+from executor.run.configuration import Configuration, combinations
+from executor.run.light_pass import record_light
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps

@@ -19,12 +19,12 @@ import numpy as np
 from gpu_machine import commit, interval, save
 
 import tracer
-from executor.backends.cuda import CudaBackend
-from executor.backends.cuda_graph import CudaGraph
-from executor.backends.cuda_runtime import load_cuda
-from executor.concurrency import MAIN_STREAM
-from executor.configuration import Configuration
+from executor.backends.cuda.backend import CudaBackend
+from executor.backends.cuda.graph import CudaGraph
+from executor.backends.cuda.runtime import load_cuda
+from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
+from executor.run.configuration import Configuration
 from tracer.recorders import cupti
 
 

@@ -20,10 +20,10 @@ import pandas as pd
 from gpu_machine import commit, interval, logits_differ, save
 
 import tracer
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration
-from executor.light_pass import record_light
+from executor.backends.cuda.runtime import load_cuda
 from executor.run import Result, execute
+from executor.run.configuration import Configuration
+from executor.run.light_pass import record_light
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.intervals import total

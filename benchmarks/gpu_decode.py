@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 from gpu_machine import commit, copy_bandwidth, device_us, interval, save
 
-from executor.backends.cuda import CudaBackend
-from executor.backends.cuda_gemm import gemm
-from executor.backends.cuda_kernels import CudaKernel
-from executor.configuration import Configuration, combinations
-from executor.devices import Device
-from executor.fusion import fuse
+from executor.backends.cuda.backend import CudaBackend
+from executor.backends.cuda.kernels import CudaKernel
+from executor.backends.cuda.library import gemm
 from executor.graph import Tensor
-from executor.light_pass import record_light
-from executor.memory import Weights, load_weights
-from executor.models import MODELS
-from executor.plans import Launch, Plan
-from executor.prepare import prepare
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning import prepare
+from executor.planning.devices import Device
+from executor.planning.plans import Launch, Plan
 from executor.run import execute
-from executor.scheduler import Scheduler
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration, combinations
+from executor.run.light_pass import record_light
+from executor.scheduling.memory import Weights, load_weights
+from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.strategies import STRATEGIES
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans

@@ -18,13 +18,13 @@ from typing import Any
 
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration, combinations
-from executor.light_pass import record_light
-from executor.passes import pass_figures, record_traced
+from executor.backends.cuda.runtime import load_cuda
 from executor.run import execute
-from executor.run_directory import write_run
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration, combinations
+from executor.run.directory import write_run
+from executor.run.light_pass import record_light
+from executor.run.passes import pass_figures, record_traced
+from executor.scheduling.strategies import STRATEGIES
 from tracer.errors import RecordError
 from tracer.formats import nsys_parquet
 from tracer.recorders import nsys
@@ -48,7 +48,7 @@ def under_nsys(configuration: Configuration, level: str, run: dict[str, Any], ta
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(order)
         file.flush()
-        child = f"{sys.executable} -m executor.traced_pass none - < {file.name}"
+        child = f"{sys.executable} -m executor.run.passes none - < {file.name}"
         trace, code = nsys.profile(["bash", "-c", child], level)
     if code:
         raise RecordError(f"the loop failed under nsys (exit code {code})")

@@ -34,15 +34,15 @@ from typing import Any
 import pandas as pd
 from gpu_machine import commit, interval, logits_differ, save
 
-from executor.backends.cpu_compiled import default_threads
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration
-from executor.devices import BLOCK_NAME
-from executor.launchers import OUTCOMES
-from executor.light_pass import record_light
-from executor.models import MODELS
+from executor.backends.cpu.compiled import default_threads
+from executor.backends.cuda.runtime import load_cuda
+from executor.graph.models import MODELS
+from executor.planning.devices import BLOCK_NAME
 from executor.run import Result
-from executor.strategies import STRATEGIES as ALL
+from executor.run.configuration import Configuration
+from executor.run.light_pass import record_light
+from executor.scheduling.launchers import OUTCOMES
+from executor.scheduling.strategies import STRATEGIES as ALL
 from tracer import Trace
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, letters_of
 from tracer.intervals import Ints, intersection, total, uncovered, union

@@ -21,20 +21,20 @@ import numpy as np
 from gpu_machine import commit, interval, save
 
 from executor.backends import open_backend
-from executor.backends.cuda_runtime import load_cuda
+from executor.backends.cuda.runtime import load_cuda
 from executor.backends.interface import Backend, HostArray
-from executor.devices import Device
-from executor.fusion import fuse
-from executor.growing import GrowingScheduler
-from executor.kv_cache import KINDS, KvCache, plan_cache
-from executor.memory import Weights, load_weights
-from executor.models import MODELS
-from executor.models.advance import sample_on_device
-from executor.models.step import DecodeStep
-from executor.prepare import Prepared, prepare
-from executor.prompts import Prefill, Prompts
-from executor.scheduler import Scheduler
-from executor.strategies import SCCC, STRATEGIES
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.graph.models.decoder import sample_on_device
+from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
+from executor.graph.models.step import DecodeStep
+from executor.planning import Prepared, prepare
+from executor.planning.devices import Device
+from executor.scheduling.memory import Weights, load_weights
+from executor.scheduling.prompts import Prefill, Prompts
+from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import GrowingScheduler
+from executor.scheduling.strategies import SCCC, STRATEGIES
 
 WARMUP = 8
 

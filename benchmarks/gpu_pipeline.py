@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from gpu_machine import commit, interval, logits_differ, save
 
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration, fitting_strategies
-from executor.light_pass import record_light
+from executor.backends.cuda.runtime import load_cuda
 from executor.run import Result
+from executor.run.configuration import Configuration, fitting_strategies
+from executor.run.light_pass import record_light
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "aaeg")
 

@@ -24,9 +24,9 @@ from typing import Any
 from gpu_machine import commit, interval
 from read_nsys_sqlite import machine
 
-from executor.backends.cpu_compiled import default_threads
-from executor.configuration import Configuration
-from executor.traced_pass import unrecorded_pass
+from executor.backends.cpu.compiled import default_threads
+from executor.run.configuration import Configuration
+from executor.run.passes import unrecorded_pass
 
 WARMUP = 8
 

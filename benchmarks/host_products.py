@@ -6,9 +6,9 @@ matrix-vector product per token, so that as in ours a token's bits do not depend
 all tokens. PyTorch's, where it is installed, use the weights' own format, except q8_0, which it lacks. Every call uses
 the next of several equal matrices, too many for any cache, and copies to separate memory. In each round every
 contestant, on each number of threads, makes calls for 20 ms that are not counted and five that are, after a pause in
-which the threads of the previous one go to sleep; each round begins with another contestant. The figure of a round is the
-median. Rounds slower than a third of the fast ones (90 % are slower) are counted as slow: threads that share a core.
-Fast over copy is the rate of the fast rounds over that of the copy's.
+which the threads of the previous one go to sleep; each round begins with another contestant. The figure of a round is
+the median. Rounds slower than a third of the fast ones (90 % are slower) are counted as slow: threads that share a
+core. Fast over copy is the rate of the fast rounds over that of the copy's.
 Usage: python benchmarks/host_products.py [--shapes 2048x2048,8192x2048,2048x8192,32000x2048] [--tokens 1,4,64]
        [--threads N,...] [--pinned] [--alone] [--rounds 15] [--results DIRECTORY] [--add]
 """
@@ -34,9 +34,9 @@ import numpy as np
 from gpu_machine import commit
 from read_nsys_sqlite import machine
 
-from executor.backends.cpu_compiled import CompiledKernels, default_threads
+from executor.backends.cpu.compiled import CompiledKernels, default_threads
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
-from executor.models import WEIGHTS
+from executor.graph.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
 """Total bytes of all equal matrices."""

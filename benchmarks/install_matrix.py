@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from tests.test_engine_environments import needed, write_metadata  # noqa: E402
 from tests.test_requirements import PINS, PROJECT  # noqa: E402
 
-SHOWN = ("numpy", "pandas", "pyarrow", "click", "rich", "scipy", "numba", "plotly", "dash", "protobuf")
+SHOWN = ("intertoken", "numpy", "pandas", "pyarrow", "click", "rich", "scipy", "numba", "plotly", "dash", "protobuf")
 """The distributions whose versions are in the table."""
 COMPILED = ("llvmlite", "numba", "numpy", "pandas", "pyarrow", "pydantic-core", "scipy")
 COMMANDS = (

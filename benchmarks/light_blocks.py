@@ -154,8 +154,8 @@ def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
 
 def executor(options: argparse.Namespace) -> dict[str, Any]:
     """Run our own decode loop."""
-    from executor.configuration import Configuration
     from executor.run import execute
+    from executor.run.configuration import Configuration
 
     found = {}
     for strategy in options.cases or ["sccc", "saaas", "aaag"]:

@@ -20,9 +20,9 @@ from typing import Any
 
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration
-from executor.traced_pass import recorded_pass, unrecorded_pass
+from executor.backends.cuda.runtime import load_cuda
+from executor.run.configuration import Configuration
+from executor.run.passes import recorded_pass, unrecorded_pass
 from tracer.recorders.cupti_layout import SETS
 
 LEVELS = ("node", "graph")

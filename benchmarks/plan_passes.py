@@ -23,17 +23,17 @@ from typing import Any
 
 import networkx as nx
 
-from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.concurrency import find_regions, map_streams
-from executor.dependencies import find_dependencies
-from executor.describe import machine
-from executor.devices import assign_devices, only
-from executor.fusion import fuse
 from executor.graph import Tensor, memory_order
-from executor.hazards import find_hazards
-from executor.models import MODELS
-from executor.plans import Launch, Plan, Record, make_plan
-from executor.splits import split_graph
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning.allocator import ALLOCATORS, Schedule, allocate
+from executor.planning.concurrency import find_regions, map_streams
+from executor.planning.dependencies import find_dependencies
+from executor.planning.devices import assign_devices, only
+from executor.planning.hazards import find_hazards
+from executor.planning.plans import Launch, Plan, Record, make_plan
+from executor.planning.splits import split_graph
+from executor.run.directory import machine
 
 
 def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:

@@ -81,9 +81,9 @@ def gaps_by_rate(found: dict[str, Any]) -> Iterator[str]:
 
 def executor_light(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        "The light pass of our own runs is the light recorder's. *Gap* is what it records; beside it the period of the "
-        "same instance while recording is off, less what the device is busy, µs. Brackets give the lowest and highest "
-        f"repeat. Logits with and without it are {'equal bit by bit' if found['logits_equal'] else 'not equal'}."
+        "The light pass of our own runs is the light recorder's. *Gap* is what it records; next to it is the period of "
+        "the same instance while recording is off, minus the busy time of the device, µs. Brackets give the lowest and "
+        f"highest repeat. Logits with and without it are {'bitwise equal' if found['logits_equal'] else 'not equal'}."
     )
     rows = [
         [f"`{run['run']}`", _repeats(run["gap_p50_us"]), f"{run['period_less_busy_us']:.1f}",
@@ -169,9 +169,9 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
     yield table(["recording", "program", "recorder", "level", "busy, µs", "idle, µs", "untraced, µs", "left"], rows)
     yield (
         "Does a recording alone reveal this? Models are fitted to all programs except one and tested on that one. The "
-        "table counts intervals that hold the truth, those that do not, and cases without two other programs "
+        "table counts intervals that contain the true value, those that do not, and cases without two other programs "
         "(withheld), and gives the median width of the intervals as a share of the recorded idle time. Intervals that "
-        "hold are nearly as wide as the recorded idle time itself, so no figure is estimated without a rate."
+        "contain it are nearly as wide as the recorded idle time itself, so no figure is estimated without a rate."
     )
     names: Sequence[str] = ("by", "level", "model", "programs", "inside", "outside", "withheld", "width")
     cells = [[str(row[name]) if row[name] is not None else "–" for name in names] for row in found["coverage"]]
@@ -219,8 +219,8 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         f"speed-ups, median error {total['median_error_percent']} %; wrong in sign: {wrong}; wrong in sign with a "
         f"margin that excludes 1: {claimed}; distinct what-ifs of one recording predicted in the wrong order: {order}. "
         "*ladder*: other strategies from a recording of one with more host calls; *branches*: several streams from a "
-        "recording of one stream; *both*: strategy and streams at once; *eager*: one graph launch with early starts "
-        "from a recording of single launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
+        "recording of one stream; *both*: strategy and streams combined; *eager*: one graph launch with early starts "
+        "from a recording of eager launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
         "made under a profiler, with the engine's own rate; all others are light passes. *sample*, llama.cpp and the "
         "CuPy loop are recordings in `sample_traces/`, predicted by the current code. The others were measured in one "
         "call and predicted at the commit above; the current code gives the same results for light passes and was not "
@@ -231,7 +231,7 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "is tested with the margin of the *other* programs' cases, with whole programs (all batches, modes and levels "
         "of a model) left out one at a time. Widths are in % of the recorded rate. *Withheld*: gaps that are mostly "
         "work of the host or of another GPU have no margin, and a recording made under a profiler shows nothing about "
-        "the engine without its rate. No case was measured for kernels, host code or syncs of another speed, or for a "
+        "the engine without its rate. No case was measured for faster or slower kernels, host code or syncs, or for a "
         "graph without early starts, so these have no margin. Cases of 3 to 8 programs do not prove 95 % coverage, and "
         "some of them were in view when the model was chosen (below), so the margin is not called a 95 % interval."
     )
@@ -314,12 +314,12 @@ def engines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def installs(found: dict[str, Any]) -> Iterator[str]:
-    shown = ("numpy", "pandas", "pyarrow", "click", "rich", "plotly", "dash")
+    shown = ("intertoken", "numpy", "pandas", "pyarrow", "click", "rich", "plotly", "dash")
     yield (
         "A wheel installed into environments with the lowest versions that `pyproject.toml` allows (and that have "
         "wheels for that Python), with the newest ones, and with what pip installs for vLLM and SGLang, whose "
-        "distributions that intertoken does not use are there by name and version alone. *Changed* lists distributions "
-        "that pip installed in another version than before; *commands* counts those that ended without an error."
+        "distributions that intertoken does not use are present by name and version only. *Changed* lists those "
+        "that pip installed in a different version than before; *commands* counts those that ended without an error."
     )
     yield table(
         ["Python", "environment", "changed", "commands", *shown],
@@ -335,12 +335,12 @@ def installs(found: dict[str, Any]) -> Iterator[str]:
 
 
 def gestures(found: dict[str, Any]) -> Iterator[str]:
-    first = " Everything of it ran before the machine's other work." if found["before_other_work"] else ""
+    first = "  All of it ran before the other work on the machine." if found["before_other_work"] else ""
     most = max(max(result["ours"]["requests"]) for result in _of_traces(found))
     yield (
         "The wheel over the timeline in a Chromium without a window or a GPU: from the event to the end of the frame "
         f"that it changed, ms, p50 / p95 / worst of {found['gestures']} gestures of 2 s. *floor*: a plain rectangle "
-        "under the same wheel. *relayout*: the same timeline moved by Plotly. *refined*: from the last event "
+        "with the same wheel events. *relayout*: the same timeline moved by Plotly. *refined*: from the last event "
         f"to the new drawing; a gesture makes {most} requests at most. "
         f"*before*: the page at {found['before']}, from a button to the server's drawing; nsys-ai: its timeline-web."
         f"{first} Load when it began: {found['load_before']}."
@@ -380,8 +380,8 @@ def _quantiles(ms: dict[str, float]) -> str:
 
 def folders(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"A folder of {found['count']} recordings, opened with a link to two of them in a new browser: seconds to "
-        "these two, drawn, and to the last recording read, which are read behind. Each of the repeats."
+        f"A folder of {found['count']} recordings, opened with a link to two of them in a new browser: seconds until "
+        "these two are drawn, and until the last recording is read in the background, for each repeat."
     )
     yield table(
         ["cache", "the two, s", "all, s"],
@@ -424,8 +424,8 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("Two GPUs", "gpu_pipeline", pipeline),
     ("Many sequences", "gpu_kv_streams", kv_streams),
     ("vLLM and transformers, recorded", "engine_samples", engines),
-    ("Installed beside other packages", "install_matrix", installs),
-    ("The timeline under the hand", "timeline_gesture", gestures),
+    ("Installed next to other packages", "install_matrix", installs),
+    ("Zooming and panning the timeline", "timeline_gesture", gestures),
     ("A folder of many recordings", "many_recordings", folders),
     ("A walk through the page", "walk", walked),
 )

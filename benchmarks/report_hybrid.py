@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 from report_tables import Rows, logits, rate, spread, table
+
+NUMPY: Final = "numpy f32, token by token"
 
 
 def placements(found: dict[str, Any]) -> Iterator[str]:
@@ -61,7 +63,7 @@ def where(us: dict[str, dict[str, float]]) -> str:
 
 
 def hidden(step: str, rows: Rows) -> Iterator[str]:
-    """Why intervals of speed-ups hold 1: what the change saves, beside what it cannot change."""
+    """Why intervals of speed-ups contain 1: what the change saves, and what it cannot change."""
     bases = {"over_sccc": ("strategy", "sccc"), "over_eager": ("policy", "eager")}
     lines = []
     for row in rows:
@@ -74,9 +76,9 @@ def hidden(step: str, rows: Rows) -> Iterator[str]:
     if not lines:
         return
     yield (
-        f"What hides a difference where the interval of a speed-up holds 1, in µs of {step}, from the same repeats: "
-        "*saved* is the time outside of the host's compute that the change removes, *host* how much less the host "
-        "computed, which the change does not touch."
+        f"Why no difference is shown where the interval of a speed-up contains 1, in µs of {step}, from the same "
+        "repeats: *saved* is the time outside of the host's compute that the change removes, *host* how much less the "
+        "host computed, which the change does not affect."
     )
     yield table(["placement", "strategy", "policy", "speed-up", "", "whole", "saved", "host", "because"], lines)
 
@@ -87,18 +89,18 @@ def why(row: dict[str, Any], name: str) -> list[str]:
     saved, host = row[f"saved_us_{name}"], row[f"host_saved_us_{name}"]
     scatter = max(abs(host["low"]), abs(host["high"]))
     if saved["low"] <= 0 <= saved["high"]:
-        because = "nothing is saved that can be told from zero"
+        because = "the saving cannot be distinguished from zero"
     elif saved["high"] < 0:
-        because = "it costs time outside of the host's compute, and the host computed for less"
+        because = "it adds time outside of the host's compute, and the host computed for less time"
     elif abs(saved["median"]) <= scatter:
         because = f"{saved['median'] / whole:.2%} is saved; the host's own time differs by up to {scatter / whole:.1%}"
     else:
-        because = f"{saved['median'] / whole:.2%} is saved, less than what repeats differ by"
+        because = f"{saved['median'] / whole:.2%} is saved, less than the variation between repeats"
     return [f"{whole:,.0f}", spread(saved, 0), spread(host, 0), because]
 
 
 def upstream(found: dict[str, Any]) -> Iterator[str]:
-    """What upstream measured of hybrid runs, beside this machine."""
+    """What upstream measured of hybrid runs, compared with this machine."""
     rows = [row for row in found["rows"] if row["placement"] not in ("0", "100", "all")]
     claims = {
         "graphs in hybrid runs (ggml PR 16548: up to 1.30)": (
@@ -120,7 +122,7 @@ def upstream(found: dict[str, Any]) -> Iterator[str]:
         lines.append([claim, said, f"{gains}, {losses} of {len(cells)}", f"{spread(best[name])} ({place})"])
     yield (
         "Upstream's claims on this machine: how many cells have an interval above 1 and below 1, and the one whose "
-        "interval begins highest."
+        "interval has the highest lower bound."
     )
     yield table(["claim", "here", "gain, loss", "best cell"], lines)
 
@@ -133,7 +135,7 @@ def hybrid(found: dict[str, Any]) -> Iterator[str]:
 
 def host_decode(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"`{found['model']}` in {found['weights']}, wholly on the host, {found['tokens']} tokens, compared with "
+        f"`{found['model']}` in {found['weights']}, entirely on the host, {found['tokens']} tokens, compared with "
         "llama-bench with `-ngl 0` on as many threads, in turn."
     )
     yield table(
@@ -146,20 +148,22 @@ def host_decode(found: dict[str, Any]) -> Iterator[str]:
 def host_products(found: dict[str, Any]) -> Iterator[str]:
     yield (
         "The weights' bytes over the time of a product, compared with a plain copy of the same bytes on as many "
-        "threads in turn, which counts what is read and written. Brackets hold the middle 80 % of the rounds. *fast*: "
-        "the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third of that "
-        "rate, of the product and of the copy, as when two threads share a core. *with NumPy*: NumPy's and PyTorch's "
-        "product take turns with both, each after a longer rest. Why both are slower there is not known. Load average "
+        "threads in turn, which counts what is read and written. Brackets contain the middle 80 % of the rounds. "
+        "*fast*: the rate that 10 % of the rounds exceed, over that of the copy. *slow*: rounds with less than a third "
+        "of that rate, of the product and of the copy, as when two threads share a core. *over NumPy's*: the median "
+        "rate over that of NumPy's product of as many float32 values, where it alternates with both. Load average "
         "when it ended: "
         f"{found['machine']['load_average_1_min']}."
     )
     yield table(
-        ["weights", "matrix", "tokens", "threads", "GB/s", "copy, GB/s", "over the copy", "fast", "slow, of"],
+        ["weights", "matrix", "tokens", "threads", "GB/s", "copy, GB/s", "over the copy", "fast", "slow, of",
+         "over NumPy's"],
         [[row["format"], f"{row['outputs']} × {row['inputs']}", str(row["tokens"]),
-          f"{row['threads']}, {row['threading_layer']}{', with NumPy' if row['over_others'] else ''}",
+          f"{row['threads']}, {row['threading_layer']}",
           _rounds(row["gb_per_s"], 1), _rounds(row["copy_gb_per_s"], 1),
           _rounds(row["over_copy"], 2), f"{row['fast_over_copy']:.2f}",
-          f"{row['slow_rounds']} and {row['slow_copies']}, {len(row['gb_per_s']['rounds'])}"] for row in found["rows"]],
+          f"{row['slow_rounds']} and {row['slow_copies']}, {len(row['gb_per_s']['rounds'])}",
+          f"{row['over_others'][NUMPY]['median']:.2f}" if row["over_others"] else ""] for row in found["rows"]],
     )  # fmt: skip
 
 

@@ -22,14 +22,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import executor.backends as backends
-from executor.backends.sim import SimBackend
-from executor.calibrate import calibrate
-from executor.configuration import Configuration
-from executor.describe import machine
-from executor.profiles import Profile, load_profile
+from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.profiles import Profile, load_profile
+from executor.calibration import calibrate
 from executor.run import Result, execute
-from executor.run_directory import write_run
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.run.directory import machine, write_run
+from executor.scheduling.strategies import STRATEGIES
 from tracer import read
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps

@@ -28,7 +28,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains
 
 from dashboard.app import create_app
-from executor.cli import run
+from executor.commands.run import run
 from tracer.recorders.host import watched
 
 WIDTH, HEIGHT = 1440, 900

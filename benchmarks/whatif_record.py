@@ -28,11 +28,11 @@ from typing import Any
 from gpu_machine import commit, interval, machine
 
 import tracer
-from executor.backends.cuda_runtime import load_cuda
-from executor.configuration import Configuration
-from executor.light_pass import record_light
+from executor.backends.cuda.runtime import load_cuda
 from executor.run import execute
-from executor.run_directory import write_run
+from executor.run.configuration import Configuration
+from executor.run.directory import write_run
+from executor.run.light_pass import record_light
 from tracer.formats import nsys_parquet
 from tracer.recorders.cupti_layout import SETS
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask
 
-from dashboard import failure
-from dashboard.frame import add_pages
-from dashboard.pages import advice, gap, graph, overview, record, syncs, whatif
+from dashboard.pages import advice, failure, gap, graph, overview, record, syncs, whatif
+from dashboard.pages.frame import add_pages
 from dashboard.pages.opening import read_linked
-from dashboard.readers import Readers
+from dashboard.reading.readers import Readers
+from dashboard.reading.store import RunStore
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
@@ -23,7 +23,6 @@ from dashboard.serving.login import require_token
 from dashboard.serving.missing import add_missing
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
-from dashboard.store import RunStore
 from tracer.cache import Cache
 
 PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, advice.PAGE, whatif.PAGE, graph.PAGE)

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from dashboard.reading.allocation import give_memory_back
 from dashboard.serving.addresses import prefix_of
-from dashboard.serving.allocation import give_memory_back
 from dashboard.serving.scratch import scratch
 from dashboard.serving.serve import serve
 from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
@@ -145,7 +145,7 @@ def dashboard(
     printed link contains a token, without which other users of this machine cannot read anything. Recordings are read
     in separate processes; if reading fails, the page says so in place of the recording.
     """
-    from dashboard.readers import Limits, Readers
+    from dashboard.reading.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -210,7 +210,7 @@ def _token(token: str, file: Path | None, is_open: bool) -> str | None:
 
 
 def _file_options(command: Command) -> Command:
-    """Add TRACE..., --token and --force, which all commands that write a file about several runs take."""
+    """Add TRACE..., --token and --force, which all commands that write a file about several runs accept."""
     for option in (
         click.option("--force", is_flag=True, help="Replace FILE."),
         click.option("--token", type=click.IntRange(0), metavar="N",
@@ -235,8 +235,8 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
     Example:
       intertoken report runs/sccc runs/saaas runs/aaag -o report.html
     """
+    from dashboard.reading.store import runs_to_compare
     from dashboard.report.page import report_page
-    from dashboard.store import runs_to_compare
     from tracer.pandas_options import set_options
 
     set_options()
@@ -281,7 +281,7 @@ def timeline(
       intertoken timeline runs/sccc runs/saaas --show gap -o gap.svg
     """
     from dashboard.figures.image import IMAGES, image, with_legend
-    from dashboard.store import runs_to_compare
+    from dashboard.reading.store import runs_to_compare
     from dashboard.timeline import scene
     from tracer.pandas_options import set_options
 
@@ -311,7 +311,7 @@ def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
 
 
 def _memory() -> int:
-    from dashboard.readers import half_of_memory
+    from dashboard.reading.readers import half_of_memory
 
     return half_of_memory()
 

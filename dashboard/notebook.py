@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from dashboard.run import Recording, Run
+from dashboard.reading.run import Recording, Run
 from dashboard.text import plain
 from dashboard.timeline import scene
 from dashboard.view import View
@@ -24,7 +24,7 @@ def timeline(
     Args:
         trace: the recording.
         token: its number, from 0; None for the most typical one.
-        show: "token", "gap" or "all", as of `intertoken timeline`.
+        show: "token", "gap" or "all", as in `intertoken timeline`.
         theme: "light" or "dark".
         width: px.
 

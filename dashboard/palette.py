@@ -61,7 +61,7 @@ DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"
 """Kinds whose colour is so light that text on it is dark."""
 
 STREAM_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
-"""Streams of a graph, in order; from the seventh on they repeat, so the number is shown beside the colour."""
+"""Streams of a graph, in order; from the seventh on they repeat, so the number is shown next to the colour."""
 
 STREAM_INKS: Final = ("#FFFFFF", "#1B2430", "#1B2430", "#1B2430", "#1B2430", "#1B2430")
 """The text colours on them."""

@@ -198,7 +198,7 @@ class View:
         )
 
     def rated(self, run: str, steps_per_s: float | None) -> View:
-        """The view with the engine's own rate of a run, None for none; raises as `rates.with_rate`."""
+        """The view with the engine's own rate of a run, None for none; raises like `rates.with_rate`."""
         return replace(self, rates=with_rate(self.rates, run, steps_per_s))
 
     def rate_of(self, run: str) -> float | None:

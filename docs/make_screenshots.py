@@ -22,8 +22,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
+from dashboard.reading.store import runs_to_compare
 from dashboard.report.page import report_page
-from dashboard.store import runs_to_compare
 from dashboard.view import View
 
 HERE = Path(__file__).parent
@@ -41,9 +41,13 @@ PIPELINE = View(
 HYBRID = View(
     runs=tuple(f"llama-1.1b-{strategy}-sequential-{ON_HOST}" for strategy in ("sccc", "aaag")), theme="light"
 )  # fmt: skip
+VLLM = View(runs=("vllm-b8-graph-nvtx",), theme="light")
+TRANSFORMERS = View(runs=("transformers-static", "transformers-eager"), theme="dark")
 DRAWN = "#timeline .barlayer path"
 PICTURES = {
     "timeline.png": (f"/{TIMELINE.query()}", (1440, 1320), None, DRAWN, "#compare-figures .largest"),
+    "vllm.png": (f"/{VLLM.query()}", (1440, 900), None, DRAWN),
+    "transformers.png": (f"/{TRANSFORMERS.query()}", (1440, 900), None, DRAWN, "#compare-figures .largest"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),

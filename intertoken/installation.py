@@ -31,7 +31,7 @@ def _shadowed() -> str | None:
         if found.parent.parent != home:
             return (
                 f"{found}, {_whose(found, name)}, hides its own package {name}; remove it, or install intertoken into "
-                "an environment of its own"
+                "a separate environment"
             )
     return None
 
@@ -74,7 +74,7 @@ def _owner(name: str, ours: Distribution) -> Distribution | None:
 
 
 def _whose(found: Path, name: str) -> str:
-    """The distribution that a package belongs to, in words."""
+    """The distribution that a package belongs to, as text for a message."""
     for each in distributions(path=[str(found.parents[1])]):
         if each.metadata["Name"] != "intertoken" and any(file.parts[0] == name for file in each.files or ()):
             return f"of {_named(each)}"

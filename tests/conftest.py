@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 from click.testing import CliRunner, Result
 
-from executor.backends.cuda_runtime import load_cuda
+from executor.backends.cuda.runtime import load_cuda
 from tests.thorough import EVERYTHING
 from tests.tracer.compiled_once import FOLDER
 from tracer.errors import ExecutionError

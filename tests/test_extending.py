@@ -51,7 +51,7 @@ from pathlib import Path
 from click.testing import CliRunner
 from dashboard.app import create_app
 from dashboard.view import View
-from executor.configuration import Configuration
+from executor.run.configuration import Configuration
 from executor.run import execute
 from tests.sync_counts.test_cpu import copies, syncs
 from tests.tracer.handmade import Script
@@ -75,6 +75,7 @@ assert result.exit_code == 0 and '"kernel_ns": 70' in result.output, result.outp
 report = sync_report(run.trace, find_steps(run.trace))
 assert (report.syncs_per_token, report.strategy) == (syncs("guided", 6), "aaas"), report
 assert copies("guided", 6) == 7
+assert "guided" in CliRunner().invoke(main, ["run", "--help"]).output
 write(script.trace, out.with_suffix(".sqlite"))
 app = create_app([out.with_suffix(".sqlite")])
 with app.server.test_client() as client:
@@ -120,15 +121,15 @@ def guided(tmp_path: Path) -> Path:
             'COMMANDS: Final = {"longest_command:longest": "The longest kernel.",',
         ),
         "dashboard/app.py": ("graph.PAGE)", "graph.PAGE, longest.PAGE)"),
-        "executor/strategies.py": ("STRATEGIES: Final", f"{strategy}\n\nSTRATEGIES: Final"),
+        "executor/scheduling/strategies.py": ("STRATEGIES: Final", f"{strategy}\n\nSTRATEGIES: Final"),
     }
     for path, (before, after) in changed.items():
         text = (tmp_path / path).read_text(encoding="utf-8")
         assert text.count(before) == 1
         (tmp_path / path).write_text(text.replace(before, after), encoding="utf-8")
     pages = tmp_path / "dashboard" / "app.py"
-    pages.write_text(pages.read_text(encoding="utf-8").replace("import advice, gap,", "import advice, gap, longest,"))
-    table = tmp_path / "executor" / "strategies.py"
+    pages.write_text(pages.read_text(encoding="utf-8").replace("import advice,", "import advice, longest,"))
+    table = tmp_path / "executor" / "scheduling" / "strategies.py"
     table.write_text(table.read_text(encoding="utf-8").replace("AAAS, AAAG,", "AAAS, GUIDED, AAAG,"), encoding="utf-8")
     return tmp_path
 

@@ -142,7 +142,7 @@ def test_a_speedup_that_holds_one_is_explained_and_others_are_not():
     assert "in µs of a token" in told
     rows = lines.splitlines()[2:]
     assert [row.split(" | ")[1] for row in rows] == ["`saaas`", "`aaas`"]
-    assert "nothing is saved that can be told from zero" in rows[0]
+    assert "the saving cannot be distinguished from zero" in rows[0]
     assert "0.40% is saved; the host's own time differs by up to 3.0%" in rows[1]
     assert list(hybrid.hidden("a token", [base, gain])) == []
     assert hybrid.where(gain["us"]) == "90.0%, 5.0%, 5.0%"

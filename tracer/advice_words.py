@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(advised: Advised, path: str, options: list[str]) -> dict[str, Any]:
-    """What `--json` prints. `path` and `options` of the recording are quoted as a shell needs them."""
+    """What `--json` prints. `path` and `options` of the recording are quoted for a shell."""
     before = advised.before
     return {
         "before": asdict(before),
@@ -119,13 +119,13 @@ def rest(facts: dict[str, Any]) -> list[str]:
     lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
     reasons = dict.fromkeys(one["why"] for one in facts["withheld"])
     lines += [
-        f"this recording cannot tell: {', '.join(one['edit'] for one in facts['withheld'] if one['why'] == why)}; {why}"
+        f"not in this recording: {', '.join(one['edit'] for one in facts['withheld'] if one['why'] == why)}; {why}"
         for why in reasons
     ]
     shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
     without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
     if shown:
-        lines.append(f"no gain shown, since the margin includes none: {', '.join(shown)}")
+        lines.append(f"no gain shown, because the margin includes zero: {', '.join(shown)}")
     reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
     for why in reasons:
         edits = ", ".join(

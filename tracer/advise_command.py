@@ -124,7 +124,7 @@ def _show_markdown_eager(facts: dict[str, Any]) -> None:
 
 
 def _code(name: str) -> str:
-    """A name as a code span, which nothing in it can end."""
+    """A name as a Markdown code span, delimited so that the name cannot end it."""
     return name if name == "–" else f"`{name.replace('`', chr(39))}`"
 
 
@@ -135,7 +135,7 @@ def _show_markdown_table(rows: list[dict[str, str]], columns: dict[str, str]) ->
 
 
 def _withheld(facts: dict[str, Any], show_eager: Callable[[dict[str, Any]], None]) -> bool:
-    """If nothing was predicted, print why, and what was launched eagerly; return whether that is the case."""
+    """If nothing was predicted, print the reason and the eager launches; return whether that is the case."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 

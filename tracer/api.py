@@ -73,7 +73,7 @@ class Analysis:
         """How long the device idles between two steps, and why.
 
         Raises:
-            TraceError: the given rate is that of another run.
+            TraceError: the given rate belongs to another run.
         """
         report = gap_report(self.trace, self.steps, self.untraced_steps_per_s)
         if report.refused is not None and self.rates:

@@ -21,8 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import platformdirs
-
 from tracer import snapshot
 from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
@@ -55,7 +53,11 @@ def directory_of_user() -> Path | None:
         return None
     if value and not Path(value).is_absolute():
         raise UsageError(f"{VARIABLE}={value}: neither an absolute path nor {OFF!r}")
-    return Path(value) if value else platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
+    if value:
+        return Path(value)
+    import platformdirs
+
+    return platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
 
 
 class Cache:

@@ -83,7 +83,7 @@ def compare(
 
     BASE and OTHER are each a recording, or several of the same configuration separated by commas. Runs on a different
     GPU, model or batch are refused. If the profiler may have caused the difference there is no verdict; the output then
-    gives the reason, what is known anyway, and what to measure.
+    gives the reason, what is still known, and what to measure.
 
     DIR holds reports and runs at any depth, possibly of several ranks (rank3 in a path, or as stored in the report).
     Dask reads them in parallel; a report that cannot be read does not stop the others. FILE gets the table of all.

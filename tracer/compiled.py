@@ -26,7 +26,8 @@ def compiled(loop: Loop) -> Loop:
 
 
 def inlined(loop: Loop, **options: Any) -> Loop:
-    """Compile a loop at once, as Numba requires for loops that a compiled loop calls; takes `numba.njit`'s options."""
+    """Compile a loop immediately, as Numba requires for loops that a compiled loop calls; takes `numba.njit`'s
+    options."""
     import numba
 
     try:

@@ -55,7 +55,7 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     others = ", ".join(path.name for path in other_entries(source))
     with report.working(f"writing {target}"):
         notes = write(trace, target, replace=force)
-    notes += [f"not converted: {others} (beside the recording)"] if others else []
+    notes += [f"not converted: {others} (next to the recording)"] if others else []
     emit(False, {"events": len(trace), "target": str(target)}, _show, trace.notes + notes)
 
 

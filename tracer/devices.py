@@ -36,12 +36,12 @@ def numbers_differ(seen: pd.DataFrame) -> bool:
 
 
 def by_gpu(frames: Mapping[str, pd.DataFrame], seen: pd.DataFrame, notes: list[str]) -> dict[str, pd.DataFrame]:
-    """The tables with the GPUs' numbers instead of each process's own; the table of devices stays as it is.
+    """The tables with the GPUs' numbers instead of each process's own; the table of devices is unchanged.
 
     Args:
         frames: the tables of a trace.
         seen: as for `numbers_differ`; one row per process and device.
-        notes: receives a note of the numbers.
+        notes: receives a note that lists the numbers.
     """
     note = _note(seen)
     if note not in notes:  # a file that we wrote has the note
@@ -59,7 +59,7 @@ def numbered_by_gpu(
 
     Args:
         frames: the tables; that of devices has a row for each row of `seen`, with the process's own number.
-        seen: columns process, cuda, and uuid (which tells GPUs apart; 0 if unknown).
+        seen: columns process, cuda, and uuid (which identifies the GPU; 0 if unknown).
         notes: receives a note if devices are renumbered.
     """
     rows = seen.assign(gpu=pd.factorize(seen["uuid"])[0]).reset_index(drop=True)

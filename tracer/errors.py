@@ -4,7 +4,7 @@
     ├── TraceError            a recording cannot be read, written or analysed
     │   ├── FormatError       not a trace, a damaged trace, or an unknown format
     │   ├── EmptyTraceError   readable, but without the data that the analysis needs
-    │   ├── CannotTellError   a prediction that the recording cannot carry
+    │   ├── CannotTellError   a prediction for which the recording lacks data
     │   └── RecordError       recording is impossible here: no driver, CUPTI or nsys, or another profiler is active
     ├── UsageError            an invalid option or argument
     │   └── IncomparableError runs that do not do the same work on the same device

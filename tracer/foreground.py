@@ -19,7 +19,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def module_command(module: str) -> tuple[str, ...]:
-    """The command that runs one of our modules, whatever the current directory holds (`python -P -m MODULE`)."""
+    """The command that runs one of our modules, regardless of what the current directory contains (`python -P -m
+    MODULE`)."""
     if sys.version_info < (3, 11):
         return (sys.executable, "-c", _RUN_MODULE.format(module))
     return (sys.executable, "-P", "-m", module)

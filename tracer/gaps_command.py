@@ -18,7 +18,7 @@ from tracer.tables import Save, table_option
 @trace_options
 @untraced_option
 @table_option(
-    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, the causes communication, "
+    "one row per gap, as recorded: the preceding step, device, and in ns start, end, gap, the causes communication, "
     "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each (sync_wait, "
     "...); calls is the number of CUDA calls in the gap, graph_launch is 1 if a CUDA graph ends it"
 )

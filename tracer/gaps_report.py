@@ -176,7 +176,7 @@ def _statistics(us: dict[str, float | None]) -> str:
 
 
 def _small(us: float) -> str:
-    """Format a time with enough digits not to read as 0."""
+    """Format a time with enough digits that it does not appear as 0."""
     return number(us) if us >= 0.05 else f"{us:.3f}"
 
 

@@ -29,8 +29,10 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """
     from tracer import kept
     from tracer.analysis.summary import analyse
+    from tracer.pandas_options import set_options
     from tracer.run_passes import node_kernels
 
+    set_options()
     with report.reading(path):
         trace = kept.read(path)
     start, end = trace.span
@@ -79,7 +81,7 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(
         report.grid(
             {
-                "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
                 "idle": _idle(facts),
                 **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),

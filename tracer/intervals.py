@@ -1,4 +1,4 @@
-"""Interval arithmetic on arrays of [start, end) in ns: the only place that takes unions.
+"""Interval arithmetic on arrays of [start, end) in ns: the only place that computes unions.
 
 Sums of interval lengths are wrong where intervals overlap; every function here works on unions, in O(n log n) and
 without a Python loop per event.
@@ -102,7 +102,7 @@ def uncovered(
 
 
 def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> NDArray[np.bool_]:
-    """Which intervals overlap any of the windows, which must be disjoint and sorted as by `union`."""
+    """Which intervals overlap any of the windows, which must be disjoint and sorted as returned by `union`."""
     first, last = windows
     if len(first) == 0:
         return np.zeros(len(_int64(starts)), dtype=bool)

@@ -54,7 +54,7 @@ def kept_trace(path: Path, cache: Cache, part: str = TRACE) -> Trace | None:
 
 def _whole(kept: object) -> Trace:
     if not isinstance(kept, Trace):
-        raise TypeError(f"{type(kept).__name__} is no trace")
+        raise TypeError(f"{type(kept).__name__} is not a trace")
     return kept
 
 

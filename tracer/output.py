@@ -243,7 +243,7 @@ def _rename(old: Path, new: Path, flags: int) -> int:
 
 @contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP, where they would end the process at once, into SystemExit with the shell's code."""
+    """Turn SIGTERM and SIGHUP, where they would end the process immediately, into SystemExit with the shell's code."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

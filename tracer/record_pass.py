@@ -107,7 +107,7 @@ def recover(left: Path, target: Path, force: bool) -> None:
     from tracer.recorders import cupti_run, light_folder, light_program
 
     if left.absolute() not in light_folder.left_folders():
-        raise RecordError(f"{left}: not a folder that a recorder of yours left behind")
+        raise RecordError(f"{left}: not a folder left by a light recorder of this user")
     with light_folder.taken(left):
         through_cupti = cupti_run.is_folder_of_ours(left)
         trace = cupti_run.read_folder(left) if through_cupti else light_program.read_folder(left)
@@ -121,8 +121,7 @@ def record_with_stacks(command: Sequence[str], level: str, target: Path, force: 
     """Record the graph or node pass of the command with the stack of each call: its Python stacks if it is a Python
     program of this installation, without its children; otherwise nsys's backtraces.
 
-    Returns, Raises:
-        as `record`.
+    Returns, Raises: see `record`.
     """
     program = python_program(command)
     reason = f"{command[0]} is not a Python program of this installation ({sys.executable})"

@@ -78,7 +78,7 @@ class Passes:
         code = self.record("light", self.target, is_first_of_several=True)
         for level in levels[1:]:
             if code or not self.target.exists():
-                click.echo(f"intertoken: skipped the {level} pass because the run before it failed", err=True)
+                click.echo(f"intertoken: skipped the {level} pass because the previous run failed", err=True)
                 break
             code = self.record(level, self.target / level)
             if (self.target / level).exists():

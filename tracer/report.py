@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +41,8 @@ def working(task: str) -> Iterator[None]:
     if not stderr.is_terminal:
         yield
         return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     shown = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(SpinnerColumn(), *shown, console=stderr, transient=True) as bar:
         work = bar.add_task(escape(spelled(task)), total=None)

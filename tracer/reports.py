@@ -150,7 +150,8 @@ def _step_times(ranks: pd.DataFrame, device: int | None = None) -> dict[str, flo
 
 
 def _collectives(trace: Trace, path: str) -> dict[str, Any]:
-    """The rank of a recording of one rank, and its collectives as by `ranks.durations_of`; empty for any other."""
+    """The rank of a recording of one rank, and its collectives as returned by `ranks.durations_of`; empty for any
+    other."""
     from tracer.analysis.ranks import durations_of
 
     communication = trace.communication()

@@ -160,7 +160,7 @@ TABLES: Final[dict[str, Table]] = {
             Column("value", nsys="value"), Column("bytes", nsys="bytes"),
             Column("mem_kind", MEMORY_KINDS, "memKind"),
             _GRAPH_NODE,
-        ), "memory fills on the device"),
+        ), "memsets on the device"),
         Table("api", "CUPTI_ACTIVITY_KIND_RUNTIME", (
             *_SPAN, *_ON_THREAD,
             Column("correlation", nsys="correlationId"),
@@ -243,5 +243,5 @@ HOST_COMPUTE: Final = "host compute"
 kernel, its text the kernel's name, its payload the bytes of weights that it reads, if known."""
 
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
-"""Tables whose rows are compute as in the definition of the gap: without copies and fills, and without the kernels that
-`tracer.collectives` recognises."""
+"""Tables whose rows are compute as in the definition of the gap: without copies and memsets, and without the kernels
+that `tracer.collectives` recognises."""

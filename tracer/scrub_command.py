@@ -75,7 +75,7 @@ def scrub(
     from tracer.scrub import facts
 
     if key is not None and not names:
-        raise UsageError("--key needs --names, which makes the hashes; give both")
+        raise UsageError("--key needs --names, which requests the hashes; give both")
     if key is not None and not 0 < len(key.encode()) <= _LONGEST_KEY:
         raise UsageError(f"--key has {len(key.encode())} bytes; the length must be 1 to {_LONGEST_KEY}")
     if any(not word.strip() for word in words):

@@ -62,7 +62,7 @@ def _show(facts: dict[str, Any]) -> None:
                 f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; "
                 + (f"communicates for {number(row['communication_us'])} µs; " if row["communication_us"] else "")
                 + f"streams overlap for {number(row['overlap_us'])} µs; "
-                f"{row['concurrency']:.2f} streams compute at once"
+                f"{row['concurrency']:.2f} streams compute concurrently"
             )
         )
     show_ranks(console, facts)

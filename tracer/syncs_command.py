@@ -127,6 +127,6 @@ def _fetched(lag: dict[str, Any] | None) -> str:
     """The step whose result the host reads."""
     if lag is None:
         return "unknown: the recording does not show which step's result"
-    whose = {0.0: "the result of the step it launched last", 1.0: "the result of the step before, one step ahead"}
-    ahead = f"a result from {number(lag['median'])} steps before"
+    whose = {0.0: "the result of the step it launched last", 1.0: "the result of the previous step, one step ahead"}
+    ahead = f"a result from {number(lag['median'])} steps earlier"
     return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"

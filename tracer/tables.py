@@ -51,7 +51,7 @@ def table_option(holds: str) -> Callable[[Command], Command]:
 
 
 def saver(path: Path | None, replace: bool) -> Save:
-    """A function that writes a table to the path, which is checked at once; without a path it does nothing."""
+    """A function that writes a table to the path, which is checked immediately; without a path it does nothing."""
     if path is None:
         return lambda table: None
     check_output(path, "a table", _WRITERS, replace=replace)

@@ -42,7 +42,7 @@ def plain(name: str, limit: int = LONGEST) -> str:
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
     """Make the texts of a table, which come from recordings, safe for a CSV file.
 
-    A text that a spreadsheet would take for a formula (OWASP, CSV Injection) gets a leading apostrophe. Invisible
+    A text that a spreadsheet would interpret as a formula (OWASP, CSV Injection) gets a leading apostrophe. Invisible
     characters except line feeds are spelled out, because a CSV is also shown on terminals. Numbers are unchanged, even
     negative ones.
 

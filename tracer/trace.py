@@ -199,7 +199,7 @@ def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 Names = tuple[NDArray[np.int64], list[str]]
-"""One code per row into a list of names."""
+"""One code per row, an index into a list of names."""
 
 
 def names_of(table: str, frame: pd.DataFrame) -> Names:
@@ -227,6 +227,6 @@ def _join_names(parts: list[Names]) -> tuple[NDArray[np.int64], pd.Index]:
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The arrays, concatenated; if all but one are empty, that one."""
+    """The arrays, concatenated; if only one is not empty, that one."""
     filled = [part for part in parts if len(part)]
     return filled[0] if len(filled) == 1 else np.concatenate(parts)

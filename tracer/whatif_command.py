@@ -73,7 +73,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--eager-into-graph", is_flag=True, help="Move kernels launched one by one outside a CUDA graph into it.")
 @click.option("--merge-copies", is_flag=True, help="Merge the copies before each launch into one.")
 @click.option("--launch-first", is_flag=True, help="Run the host code that precedes a step's launch after it.")
-@click.option("--copies-behind", is_flag=True, help="Enqueue known inputs behind the launch of the step before.")
+@click.option("--copies-behind", is_flag=True, help="Enqueue known inputs after the launch of the previous step.")
 @click.option("--read-later", is_flag=True, help="Sample on the device, and read each result a step later.")
 @click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
@@ -115,7 +115,7 @@ def whatif(
 
     The recording is replayed: every call, kernel and copy starts when what it waited for has ended. Edits are
     combined; several strategies are predicted separately. Removing a sync is refused if the host or a stream
-    would then read data that is not there yet.
+    would then read data that has not arrived yet.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
 from tracer.analysis.holes import PLACES
@@ -29,6 +30,8 @@ _BAND = 58  # px per run
 _LINE = 17  # px of a note on a line of its own
 _NARROW = 600  # px; then notes are on their own lines
 _CHARACTER = 7.2  # px
+_TICK = 75  # px per label of the axis
+_LEAST_TEXT = 9  # px; smaller labels are left out
 _INSIDE = 0.055  # share of the axis below which a segment has no label
 
 
@@ -58,7 +61,8 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
             continue
         notes = [f"median {microseconds(summary.gap_p50_us)}"]
         if summary.traced:
-            notes.append(f"traced ({summary.graph_trace} level): inflated")
+            level = f" ({summary.graph_trace} level)" if summary.graph_trace != "none" else ""
+            notes.append(f"traced{level}: inflated")
             if summary.untraced_gap_us is not None:
                 untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
                 notes.append(f"untraced {untraced}")
@@ -94,7 +98,7 @@ def _untraced_idle(run: Run) -> float | None:
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:
-    """The causes of the idle time at each place where a run idles for a notable time."""
+    """The causes of the idle time at each place where a run idles for a significant time."""
     return [
         Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
                f"idle time{', traced: inflated' if run.inflated else ''}", "it")
@@ -112,18 +116,19 @@ def causes_text(causes: Sequence[Causes]) -> str:
 
 def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> go.Figure:
     """One bar per run, its name above it and its total after it, on a common axis, for a page this wide (px)."""
-    look, band, narrow = THEMES[theme], _band(width), width < _NARROW
+    look, lines, letters = THEMES[theme], _lines(runs, width), int(width / _CHARACTER)
+    band = _BAND + lines * _LINE
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
     figure = go.Figure([_bar(cause, runs, longest, band) for cause in CAUSE_COLOURS])
-    times, texts = ticks(0, round(longest * 1.02e3), most=8)
+    times, texts = ticks(0, round(longest * 1.02e3), most=min(8, max(width // _TICK, 2)))
     annotations: list[dict[str, object]] = []
     for i, run in enumerate(runs):
-        gap = "<br>" if narrow else "  "
-        note = f'{gap}<span style="color:{look.muted}">{markup(run.note)}</span>' if run.note else ""
+        note = "<br>".join(map(markup, textwrap.wrap(run.note, letters))) if lines else markup(run.note)
+        note = f'{"<br>" if lines else "  "}<span style="color:{look.muted}">{note}</span>' if run.note else ""
         common = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
         annotations += [
-            {**common, "name": "run", "x": 0, "y": (i + 1) * band - 44 - (_LINE / 2 if narrow else 0),
-             "font": {"size": 12.5}, "text": f"{markup(run.name, min(60, int(width / _CHARACTER)))}{note}"},
+            {**common, "name": "run", "x": 0, "y": (i + 1) * band - 36, "yanchor": "bottom",
+             "font": {"size": 12.5}, "text": f"{markup(run.name, min(60, letters))}{note}"},
             {**common, "name": "total", "x": run.total_us * 1e-6, "y": (i + 1) * band - 22, "font": {"size": 14},
              "text": f"<b>{duration(run.total_us * 1e3)}</b>", "xshift": 8},
         ]  # fmt: skip
@@ -136,6 +141,7 @@ def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> g
         font={"family": FONT, "size": 12, "color": look.ink},
         hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
         dragmode=False,
+        uniformtext={"minsize": _LEAST_TEXT, "mode": "hide"},
         xaxis={"range": [0, longest * 1.02e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
                "fixedrange": True, "gridcolor": look.line, "zeroline": False,
                "tickfont": {"color": look.muted, "size": 11}},
@@ -147,11 +153,14 @@ def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> g
 
 def causes_height(runs: Sequence[Causes], width: int = _NARROW) -> int:
     """Height of the figure, px."""
-    return max(len(runs), 1) * _band(width) + 26
+    return max(len(runs), 1) * (_BAND + _lines(runs, width) * _LINE) + 26
 
 
-def _band(width: int) -> int:
-    return _BAND + (_LINE if width < _NARROW else 0)
+def _lines(runs: Sequence[Causes], width: int) -> int:
+    """How many lines the notes have of their own below the names."""
+    if width >= _NARROW:
+        return 0
+    return max((len(textwrap.wrap(run.note, int(width / _CHARACTER))) for run in runs), default=0)
 
 
 def _bar(cause: str, runs: Sequence[Causes], longest: float, band: int) -> go.Bar:

@@ -49,7 +49,7 @@ def limit_of(panels: Sequence[GapPanel], scale: str) -> float:
 
 
 def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Gaps one by one, or means of consecutive ones so that there are `most` rows.
+    """Individual gaps, or means of consecutive ones so that there are `most` rows.
 
     Returns:
         Columns first, last (step), longest (gap, µs), longest_step, and the mean of each cause, µs, by its column in
@@ -139,7 +139,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def _stacked(panels: Sequence[GapPanel], theme: str, width: int) -> go.Figure:
-    """Empty panels below each other, each with its name above, and as much of its note as has room."""
+    """Empty panels below each other, each with its name above, and as much of its note as fits."""
     look, rows = THEMES[theme], max(len(panels), 1)
     spacing = 36 / (rows * _PANEL) if rows > 1 else 0
     figure = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=spacing)

@@ -55,7 +55,7 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
         return bytes(kaleido.calc_fig_sync(figure, opts=options, kopts={"mathjax": False}))
     except ChromeNotFoundError:
         raise UsageError(
-            "pictures are drawn by Chrome or Chromium, and there is none; install one (Debian: apt-get install "
+            "images are rendered by Chrome or Chromium, which was not found; install it (Debian: apt-get install "
             "chromium) or name it in the environment variable BROWSER_PATH"
         ) from None
     except (BrowserFailedError, BrowserClosedError, KaleidoError) as problem:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
-from dashboard.reading import is_pass
-from dashboard.run import SAME, Run
+from dashboard.reading.read import is_pass
+from dashboard.reading.run import SAME, Run
 from dashboard.text import markup, plain
 
 _BAND: Final = 28  # px per rung

@@ -67,7 +67,7 @@ def area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: 
 
 
 def frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
-    """A frame around the chosen event ; `chosen` has x0 x1 (s), top bottom (px)."""
+    """A frame around the chosen event; `chosen` has x0 x1 (s), top bottom (px)."""
     return [
         {
             "type": "rect", "name": "chosen", "x0": x0, "x1": x1, "y0": top - 1.5, "y1": bottom + 1.5,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def hover(texts: list[str], template: str) -> dict[str, Any]:
-    """`hovertext` and `hovertemplate` of a trace: what all texts begin and end with is in the template.
+    """`hovertext` and `hovertemplate` of a trace: the common beginning and end of all texts are in the template.
 
     Args:
         texts: one for each mark.

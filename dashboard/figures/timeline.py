@@ -35,7 +35,7 @@ class Drawing:
     """One run as the figure needs it.
 
     Attributes:
-        title, note: its heading, and the note beside it; neither escaped.
+        title, note: its heading, and the note next to it; neither is escaped.
         panel: its position.
         marks: as returned by `timeline.marks.marks_of`.
         lines: as returned by `timeline.marks.connectors`.
@@ -77,7 +77,8 @@ def timeline_figure(plot: Plot) -> go.Figure:
 
 
 def packed(value: Any) -> Any:
-    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js reads since 2.35."""
+    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js has supported since
+    2.35."""
     match value:
         case np.ndarray() if value.dtype.kind == "f" or value.dtype == np.uint16:
             little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
@@ -165,7 +166,8 @@ def _of_events(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
 
 
 def _of_bins(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
-    """The facts of merged marks, and the template of their hovers, which holds the width of the bins if it is one."""
+    """The facts of merged marks, and the template of their hovers, which includes the bin width if all bins have the
+    same."""
     widths = {each[-1] for each in more}
     if len(widths) > 1:
         return more, _HOVER_BIN.format("%{customdata[4]}")
@@ -316,7 +318,7 @@ def _tracks(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, object]]
 
 
 def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object]]:
-    """The run's name, and as much of the note as has room; on a narrow page both begin over the names of the rows."""
+    """The run's name, and as much of the note as fits; on a narrow page both start above the names of the rows."""
     shift = left_of(width) if width < _NARROW else 0
     title = plain(drawing.title, min(60, int(width / _PER_LETTER_OF_HEADING)))
     room = (width - left_of(width) + shift) / _PER_LETTER_OF_HEADING - len(title)

@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages.opening import opened_at_once, shown
 from dashboard.pages.parts import run_options
 from dashboard.pages.presses import done
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.view import View, switched
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from flask import Flask, request
 
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 
@@ -21,7 +21,8 @@ def opened(view: View, store: RunStore) -> View:
     """The view of a link; if it names no runs, two comparable ones: those with the longest and the shortest gap.
 
     They are chosen when all recordings are read, or after `PATIENCE` seconds from those read by then; until then `runs`
-    is None. Keys of a link become today's keys; those that show nothing stay, after the others (`missing` says which).
+    is None. Keys of a link are replaced by current ones; keys that show nothing are kept, after the others (`missing`
+    lists them).
     """
     if view.runs is None:
         chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []
@@ -61,7 +62,8 @@ def missing(view: View, store: RunStore) -> list[str]:
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
-    """As `opened`, for a page that needs runs to be rendered: waits for those of the link, or for a moment."""
+    """Like `opened`, but for a page that cannot be rendered without runs: waits for those of the link, or up to
+    `PATIENCE` seconds for any."""
     keys = [store.key_of(name) for name in view.runs or ()]
     store.read_ahead(keys)
     if not store.chosen(keys):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.frame import named
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
@@ -29,18 +29,18 @@ _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
-    """A section with a title and controls or a hint beside it; with a key, hidden until filled."""
+    """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 
 
 def poll(key: str) -> dcc.Interval:
-    """What makes a page ask again for answers that are still being computed, while it is not disabled."""
+    """The timer that makes a page request answers again while they are being computed, unless it is disabled."""
     return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
 
 
 def asking(key: str) -> list[tuple[Output, int, int]]:
-    """`running` of a callback that `poll` triggers: it is not triggered again before its answer is there.
+    """`running` of a callback that `poll` triggers: it is not triggered again until it has answered.
 
     Dash drops an answer if its callback was triggered again since, so answers slower than the interval would never be
     shown.
@@ -49,7 +49,7 @@ def asking(key: str) -> list[tuple[Output, int, int]]:
 
 
 def digest(shown: Any) -> str:
-    """Tells whether the content has changed; the same in all server processes."""
+    """Identifies the content, to detect changes; the same in all server processes."""
     return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
@@ -62,7 +62,7 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
 def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
     """A text field that reports its value `delay` ms after the last key, on Enter and on blur.
 
-    Bootstrap's: Dash's restores the caret late, when more letters may have been typed.
+    It is Bootstrap's component: Dash's restores the caret too late, after more characters may have been typed.
     """
     return dbc.Input(id=key, debounce=debounce, class_name="field", autocomplete="off", **options)
 
@@ -94,7 +94,7 @@ def keep_options(
 
 
 def chart(key: str, label: str) -> html.Div:
-    """A figure with a description for screen readers, the holder's label."""
+    """A figure with a description for screen readers, which is the label of its container."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
                                      "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
@@ -122,13 +122,22 @@ def csv_file(name: str) -> dict[str, Any]:
 
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
-    """The columns, of these fields only those that differ between rows."""
-    same = {field for field in fields if len({row[field] for row in rows}) <= 1}
-    return [column | {"hide": column["field"] in same} for column in columns]
+    """The columns without those of these fields that are equal in all rows."""
+    return _without(columns, {field for field in fields if len({row[field] for row in rows}) <= 1})
+
+
+def with_values(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
+    """The columns, of these fields only those that some row has a value for."""
+    return _without(columns, {field for field in fields if all(row[field] in (None, "", "–") for row in rows)})
+
+
+def _without(columns: list[dict[str, Any]], fields: Collection[str]) -> list[dict[str, Any]]:
+    return [column | {"hide": column.get("hide", False) or column["field"] in fields} for column in columns]
 
 
 def table_height(rows: Sequence[Any], lines: Sequence[int] = ()) -> dict[str, str]:
-    """The style of a table as tall as its rows, up to a limit; `lines` that the longest text of each row takes."""
+    """The style of a table as tall as its rows, up to a limit; `lines`: the number of lines that the longest text of
+    each row takes."""
     more = _LINE * sum(count - 1 for count in lines[:_MOST_ROWS])
     return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + more + 18}px"}
 
@@ -139,7 +148,7 @@ def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
 
 
 def wrapped(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of text that goes on in further lines where it does not fit."""
+    """A column of text that wraps if it does not fit."""
     return words(field, header, width, hint) | {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
 
 

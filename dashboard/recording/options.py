@@ -14,7 +14,7 @@ MOST: Final[Mapping[str, int]] = {
     "batch": 4_096, "tokens": 100_000, "repeats": 1_000, "warmup": 10_000, "prompt": 131_072, "micro_batch": 65_536,
     "context": 1_048_576, "devices": 16, "gpu_layers": 1_000, "seed": 2**31 - 1,
 }  # fmt: skip
-"""Largest number a page accepts where the command has no limit of its own."""
+"""Largest number that a page accepts if the command has no limit."""
 _MOST_OTHERWISE: Final = 1_000_000
 _MOST_NUMBERS: Final = 64
 

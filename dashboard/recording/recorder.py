@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from dashboard.background import Background
+from dashboard.reading.background import Background
 from dashboard.recording.job import FAILED, RUNNING, Job, Place
 from dashboard.recording.options import Option, options_of
 from tracer.errors import UsageError
@@ -35,7 +35,7 @@ class Recorder:
     Args:
         output: directory for the runs.
         command: the program and its first arguments.
-        grace: seconds that a run has to end by itself.
+        grace: seconds that a run has to end on request.
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:
@@ -57,7 +57,8 @@ class Recorder:
         return future.result() if future.done() else None
 
     def plan(self, arguments: Sequence[str]) -> list[str] | None:
-        """The runs that these arguments would record; None while unknown: ask again, as plans are made one by one.
+        """The runs that these arguments would record; None while unknown: ask again, as only one plan is made at a
+        time.
 
         Raises:
             UsageError: the command rejects them; the message is the command's own.

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from dashboard.background import Background
+from dashboard.reading.background import Background
 from tracer.errors import TraceError, UsageError
 from tracer.formats import nsys_parquet
 from tracer.live import Live, live, snapshot
@@ -48,7 +48,7 @@ class Running:
         self._keeping: Future[str] | None = None
 
     def rows(self) -> list[Live] | None:
-        """The last result, without waiting (None before the first); a new look starts if it is old."""
+        """The last result, without waiting (None before the first); a new one is started if it is old."""
         with self._lock:
             if self._looking is not None and self._looking.done():
                 looked, self._looking, self._looked = self._looking, None, time.monotonic()

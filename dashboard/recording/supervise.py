@@ -1,6 +1,6 @@
 """Supervises one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
 
-It is a separate process instead of a thread of the server: the recording ends with the server however that ends
+It is a separate process instead of a thread of the server: the recording ends with the server, however the server ends
 (standard input is then closed), any server process can cancel it, and its runs are moved into place even without a
 server.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from tracer.advice_words import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.analysis.advice import advise

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.run import Run, same_work
+from dashboard.reading.run import Run, same_work
 from dashboard.text import plain
 from dashboard.units import difference, microseconds
 from tracer.analysis.holes import PLACES
@@ -65,7 +65,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "What ran": [
             _words("Model", "", [r.summary.model for r in runs]),
             _words("Device", "", [r.summary.gpu or r.summary.backend for r in runs]),
-            _words("Strategy asked for", "from run.json", [r.summary.configured for r in runs]),
+            _words("Requested strategy", "from run.json", [r.summary.configured for r in runs]),
             _words("Streams", "one stream, or branches on several", [r.summary.concurrency for r in runs]),
             _words("Token steps", "and how they were found", [_steps(r) for r in runs]),
             _words("Recording", "", [_level(r) for r in runs]),
@@ -75,7 +75,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
             _figures("Steps/s", "without a profiler, from run.json or the user", runs,
                      lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
-            _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
+            _figures("Tokens/s as recorded", "by wall-clock time", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
             _figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", runs,
                      lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),

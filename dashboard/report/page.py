@@ -16,12 +16,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from dashboard.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
+from dashboard.reading.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
+from dashboard.reading.run import Run
 from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
-from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View

@@ -14,8 +14,8 @@ _LONGEST: Final = 4_000
 def local_path(text: str) -> str:
     """The text if it is a path of plain characters on this server, with or without a query; else "/".
 
-    Anything that browsers and proxies may read differently is rejected: percent signs in the path, control characters
-    even if encoded, dots that lead upwards, a second slash at the beginning.
+    Anything that browsers and proxies may interpret differently is rejected: percent signs in the path, control
+    characters even if encoded, dots that lead upwards, a second slash at the beginning.
 
     Example:
         >>> local_path("/graph/?run=a%20b"), local_path("//evil.example"), local_path("/%09/evil.example")

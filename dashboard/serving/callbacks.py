@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 from werkzeug.exceptions import HTTPException
 
-from dashboard.frame import Page
+from dashboard.pages.frame import Page
 from dashboard.text import plain
 
 MOST_BYTES: Final = 4 * 2**20
@@ -290,7 +290,7 @@ def _check_entry(dependency: Dependency, entry: Any, page: Page) -> None:
                 reader = _READERS.get(name) or _READERS[dependency.property]
                 reader.validate_python(one.get("value"), strict=True)
         except ValueError:
-            raise Refused(f"{plain(name, 60)} cannot be that") from None
+            raise Refused(f"{plain(name, 60)} has an invalid value") from None
 
 
 def _refusal(status: int, why: str) -> Response:

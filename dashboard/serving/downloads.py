@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
 
-from dashboard.readers import Readers
-from dashboard.reading import write_copy
+from dashboard.reading.read import write_copy
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.report.page import report_page
-from dashboard.run import Run
+from dashboard.report.tables import TABLES
 from dashboard.serving.names import safe_name
-from dashboard.store import RunStore
-from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
 from tracer.errors import TraceError

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import Flask
 
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 
 
 def add_health(server: Flask, store: RunStore) -> None:

@@ -28,9 +28,7 @@ def check_gzip(path: Path, limit: int) -> None:
             except zlib.error:
                 return
             if size > limit:
-                raise FormatError(
-                    f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
-                )
+                raise FormatError(f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit")
 
 
 def unpack_zip(path: Path, target: Path, limit: int) -> None:
@@ -62,7 +60,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
                         left -= len(chunk)
                         if left < 0:
                             raise FormatError(
-                                f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
+                                f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit"
                             )
                         file.write(chunk)
     # What zipfile raises for archives that are damaged, encrypted, cut short or packed in unknown ways.
@@ -71,7 +69,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
 
 
 def _check_directory(path: Path) -> None:
-    """Reject a table of contents that would exhaust the memory: zipfile reads all of it at once."""
+    """Reject a table of contents that would exhaust the memory: zipfile reads all of it into memory."""
     with path.open("rb") as file:
         tail = file.seek(0, 2)
         file.seek(max(tail - _END.size - 65_535 - 20, 0))

@@ -20,9 +20,9 @@ from typing import IO, Any, Final
 
 from flask import Flask, request
 
+from dashboard.reading.store import RunStore
 from dashboard.serving.names import safe_name
 from dashboard.serving.unpack import check_gzip, unpack_zip
-from dashboard.store import RunStore
 from dashboard.text import plain
 from tracer import formats
 from tracer.errors import FormatError, UsageError
@@ -78,7 +78,7 @@ class Inbox:
         one without any data so far.
 
         Raises:
-            UsageError: too large, empty, or too many at once.
+            UsageError: too large, empty, or too many at the same time.
         """
         if size > self._limit:
             raise UsageError(f"has {size:,} bytes, the limit is {self._limit:,} (--upload-limit)")
@@ -100,7 +100,7 @@ class Inbox:
     def _lacks(self, size: int) -> str | None:
         """The reason why this many more bytes do not fit; None if they do."""
         if len(self._open) >= _MOST_OPEN:
-            return "too many uploads at once; wait until one has finished"
+            return "too many simultaneous uploads; wait until one has finished"
         promised = sum(upload.size - upload.received for upload in self._open.values())
         if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
             return "the server's disk has no room for it"
@@ -138,7 +138,7 @@ class Inbox:
                 raise KeyError(key) from None
             except OSError as problem:
                 self.cancel(key)
-                raise UsageError(f"the server cannot keep it: {problem.strerror}") from None
+                raise UsageError(f"the server cannot store it: {problem.strerror}") from None
             upload.received += len(data)
             upload.touched = self._clock()
             return upload.received

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from flask import Flask
 
-from dashboard.store import DEEPEST, RunStore
+from dashboard.reading.store import DEEPEST, RunStore
 
 INTERVAL: Final = 1.0
 """Minimum number of seconds between two scans, however many pages poll."""

@@ -1,4 +1,4 @@
-"""Prefetching: the rows around a view, coarser with distance, for the browser to draw while the reader moves.
+"""Prefetching: the rows around a view, coarser with distance, for the browser to draw while the reader pans or zooms.
 
 There are rings of decreasing detail, each a few times as wide as the previous one; the outermost is as wide as the
 recording. The marks of a ring begin where the previous ring ends; those of the first one are everywhere. Times are

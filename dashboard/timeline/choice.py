@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.flows import counterpart, flows_of
 from dashboard.timeline.layout import Panel, Placed, panels
@@ -102,7 +102,7 @@ def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
 def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
     """The arrows from and to a chosen event between visible rows: kind, x0 x1 (s), y0 y1 (px).
 
-    An end outside the viewport lies at its edge; arrows with both ends beyond the same edge are left out.
+    An end outside the viewport is drawn at its edge; arrows with both ends beyond the same edge are left out.
     """
     flows, _ = flows_of(run.rows, spot.row, spot.event, run.waits, run.event_pairs)
     at = {placed.line.index: placed for placed in panel.rows}
@@ -123,7 +123,7 @@ def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFram
 
 
 def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], step: int) -> Spot | None:
-    """The next match of the view's search after the chosen event, or with a `step` of -1 the one before it.
+    """The next match of the view's search after the chosen event, or with a `step` of -1 the previous one.
 
     Without a chosen event it is the next from the start of `limits`, the visible range; the search wraps around.
     Matches are ordered by time, over all runs and visible rows; ties by run, row and event.

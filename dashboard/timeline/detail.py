@@ -1,6 +1,6 @@
 """Level of detail: decides which events of a row are drawn individually and which are merged into bins.
 
-Nothing in view is lost: each event is either drawn by itself or counted in every bin that it touches, and a
+Nothing in view is lost: each event is either drawn individually or counted in every bin that it touches, and a
 bin's busy time is the union of the events it merges.
 """
 
@@ -19,7 +19,7 @@ class Detail:
     """The items to draw for a row; times are ns, `exact` and `longest` are positions in the row's events.
 
     Attributes:
-        exact: the events to draw one by one, by start.
+        exact: the events to draw individually, by start.
         start, end: the bins that merge the others, disjoint and by start; each touches at least one event.
         busy: how much of each bin its events cover.
         count: how many events touch each bin.
@@ -52,8 +52,8 @@ def in_view(start: Ints, reach: Ints, end: Ints, low: int, high: int) -> Ints:
 def detail(start: Ints, end: Ints, chosen: Ints, low: int, high: int, bins: int) -> Detail:
     """Decide how to draw the events `chosen` in the view [low, high).
 
-    Up to `bins` events are all drawn exactly; of more, those at least as long as a bin exactly, and the others merged.
-    Bin edges are multiples of the bin width, so that they stay put while the view moves.
+    Up to `bins` events are all drawn exactly; if there are more, those at least as long as a bin are drawn exactly and
+    the others merged. Bin edges are multiples of the bin width, so that they stay put while the view moves.
     """
     width = max(-(-(high - low) // bins), 1)
     first, last = start[chosen], end[chosen]

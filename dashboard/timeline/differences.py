@@ -15,7 +15,7 @@ import pandas as pd
 from dashboard.figures.shades import LABELLED
 from dashboard.figures.timeline import Drawing, Plot
 from dashboard.palette import THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import difference
 
@@ -25,7 +25,8 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
-    """The gaps of `other` in view beside the base's after the same token: x (s), own and base (ns), top bottom (px).
+    """The visible gaps of `other` with the base's gaps after the same tokens: x (s), own and base (ns), top bottom
+    (px).
 
     Empty if a profiler inflates one of them, because their difference would include its overhead.
 

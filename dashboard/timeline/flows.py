@@ -33,7 +33,7 @@ _SYNC: Final = KINDS.index("sync")
 def flows_of(
     rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame
 ) -> tuple[pd.DataFrame, int]:
-    """Arrows from and to an event, and the number of further ones beyond the `_MOST` that are returned.
+    """Arrows from and to an event, and the number of those beyond the `_MOST` that are returned.
 
     Args:
         rows: the run's rows.
@@ -42,7 +42,7 @@ def flows_of(
         pairs: as returned by `event_pairs`.
 
     Returns:
-        kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
+        kind (LAUNCH, WAIT or EVENT), and for both ends the row, the event and the time: a launch's start and an
         activity's start, an activity's end and a sync's return, a record's start and a wait's start, or the end of the
         last activity before the record and the start of the first one after the wait.
     """
@@ -151,10 +151,10 @@ def _starting(row: Row, time: int) -> int | None:
 def event_pairs(trace: Trace) -> pd.DataFrame:
     """Every wait for a CUDA event, with the last record of that event before it.
 
-    Columns: process, of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and of
-    a stream's wait the last activity before the record and the first one after the wait, with their streams and the end
-    of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there are
-    none.
+    Columns: process, for both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and
+    for a stream's wait the last activity before the record and the first one after the wait, with their streams and the
+    end of the former and the start of the latter (ns): before_stream, ended, after_stream, began. MISSING where there
+    are none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
     waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})

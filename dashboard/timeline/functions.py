@@ -1,8 +1,8 @@
 """The Python functions of a thread as rows of the timeline: each level holds the functions called by the level above.
 
-Shown are functions of the program itself, as in `call_chains.BELOW_PROGRAM`, to a depth of `LEVELS`; the flame graph of
-the advice page has all of them. Left out are functions that last for several steps, such as the loop over the steps,
-and those that do little more than call another one.
+Only functions of the program itself are shown, as in `call_chains.BELOW_PROGRAM`, to a depth of `LEVELS`; the flame
+graph of the advice page has all of them. Functions that last for several steps, such as the loop over the steps, and
+those that do little more than call another one are left out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.align import token_range
 from dashboard.timeline.layout import Panel
@@ -40,7 +40,7 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     Args:
         view, runs: the current view and its runs.
         text: "17" or "token 17", "-3.5 ms", "> 100 us" or "gap > 100 us".
-        step: 1 for the next gap, -1 for the one before.
+        step: 1 for the next gap, -1 for the previous one.
     """
     wanted = text.strip()
     if not any(run.tokens for run in runs):
@@ -53,7 +53,7 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     longer = _TIME.fullmatch(gap[1].strip()) if gap is not None else None
     if longer is not None or not wanted or (gap is not None and not gap[1]):
         return _to_gap(view, runs, 0 if longer is None else _ns(longer), step)
-    return Gone(view, f"“{plain(wanted, 40)}” is not a place. {ASKS}")
+    return Gone(view, f"“{plain(wanted, 40)}” is not a destination. {ASKS}")
 
 
 def _ns(found: re.Match[str]) -> float:

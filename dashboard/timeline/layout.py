@@ -59,7 +59,7 @@ class Panel:
 
 
 def panels(runs: Sequence[Sequence[Line]]) -> list[Panel]:
-    """Stack the runs: each a heading, its host rows, and of each device its rows and a strip for the gaps' labels."""
+    """Stack the runs: each a heading, its host rows, and for each device its rows and a strip for the gaps' labels."""
     total = sum(line.height for lines in runs for line in lines)
     scale = min(max(_ROOMY / max(total, 1), 1.0), 1.4)
     placed: list[Panel] = []

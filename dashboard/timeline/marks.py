@@ -65,11 +65,11 @@ def detail_of(row: Row, window: Window) -> Detail:
 def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame, find: str = "") -> pd.DataFrame:
     """The marks of one row.
 
-    Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
-    bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of one,
-    or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside,
-    and where), event (its position in the row's events, MISSING for a bin), found (1 for an event whose name has
-    `find` in it, how many such begin in a bin, 1 for all without a search).
+    Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it is
+    wide enough for an outline), title (of the event, or the longest of a bin), more (a list: the other facts in the
+    hover of an event, or for a bin its count, width, busy share in % and the longest event's length), text and text_x
+    (the text inside, and its position), event (its position in the row's events, MISSING for a bin), found (1 for an
+    event that matches the search, the number of matches that begin in a bin, 1 for all without a search).
     """
     marks = joined([_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
@@ -166,8 +166,8 @@ def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
 def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFrame:
     """Lines from the end of the activity that a sync waited for to the sync's return: x0 y0 x1 y1.
 
-    Only for syncs that are wide enough to be told apart, and none if there are more than a few: lines would hide what
-    they explain.
+    Only for syncs that are wide enough to be distinguished, and none if there are more than a few: lines would hide
+    what they explain.
     """
     seen = waits[(waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)]
     seen = seen[seen["end"] - seen["start"] >= _SHARPEST * window.ns_per_pixel]

@@ -1,4 +1,4 @@
-"""Phases of a recording outside the steps that are shown: what comes before them, graph captures, prompts."""
+"""Phases of a recording outside the steps that are shown: start-up, graph captures, prompts."""
 
 from __future__ import annotations
 

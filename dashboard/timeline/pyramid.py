@@ -102,7 +102,7 @@ class Pyramid:
 
 
 def grid(low: int, high: int, bins: int) -> tuple[int, int, int]:
-    """log2 of the width of at most `bins` bins and one over [low, high), ns, and the range widened to whole bins."""
+    """log2 of the width of at most `bins` + 1 bins over [low, high), ns, and the range widened to whole bins."""
     shift = max(-(-(high - low) // bins) - 1, 0).bit_length()
     return shift, low >> shift << shift, -(-high >> shift) << shift
 

@@ -129,7 +129,7 @@ class Row:
 def rows_of(
     trace: Trace, low: int | None = None, high: int | None = None, functions: pd.DataFrame | None = None
 ) -> list[Row]:
-    """The rows with an event in [low, high], host threads first, then device streams; the others, aside, last.
+    """The rows with an event in [low, high], host threads first, then device streams; the other rows (`aside`) last.
 
     Args:
         trace: the recording, without Python functions.
@@ -171,7 +171,7 @@ def _host_rows(trace: Trace, functions: pd.DataFrame) -> Iterator[Row]:
 
 
 def _thread_names(table: pd.DataFrame, threads: list[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The names of these threads, without those that several have: their numbers say more."""
+    """The names of these threads, without names shared by several threads, whose numbers are more informative."""
     given = {(int(p), int(t)): str(n) for p, t, n in table[["process", "thread", "name"]].itertuples(index=False)}
     named = {thread: _OF_KINETO.sub(r"\1", given[thread]) for thread in threads if thread in given}
     count = Counter((process, name) for (process, _), name in named.items())

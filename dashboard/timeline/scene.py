@@ -25,7 +25,7 @@ from dashboard.figures.timeline import (
     timeline_plot,
 )
 from dashboard.palette import THEMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline import align, holes
 from dashboard.timeline.ahead import around
 from dashboard.timeline.arrange import places_of
@@ -126,7 +126,7 @@ def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, l
 
 
 def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:
-    """The differences of every run but the first from it."""
+    """The differences between each other run and the first one."""
     token, drawn = token_of(runs, view), [(run, run.tokens) for run in runs if run.tokens is not None]
     return [
         differences(drawn[0][0], run, drawing, tokens.anchor(token, view.align))
@@ -202,7 +202,7 @@ def _ruled(run: Run, window: Window) -> pd.DataFrame:
 
 
 def _note(run: Run, token: int) -> str:
-    """The note beside a run's name: its class, the idle time of this token's step, and its gap."""
+    """The note next to a run's name: its class, the idle time of this token's step, and its gap."""
     tokens = run.tokens
     assert tokens is not None
     at = tokens.clamp(token)

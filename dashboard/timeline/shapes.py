@@ -47,5 +47,5 @@ def _words(kernel: dict[Any, Any]) -> str:
     ]
     shared = kernel["static_shared"], kernel["dynamic_shared"]
     known += [f"shared memory {size(sum(shared))}"] if known and min(shared) >= 0 else []
-    known += [f"{kernel['registers']} registers a thread"] if kernel["registers"] > 0 else []
+    known += [f"{kernel['registers']} registers per thread"] if kernel["registers"] > 0 else []
     return " · ".join(known)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement
@@ -52,7 +52,7 @@ def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
     """The rows of an area and its groups.
 
     Kernels, copies and operators belong to devices. Streams are rows of devices, and threads rows of hosts, whose calls
-    and ranges are kept apart because they are nested.
+    and ranges are kept separate because they are nested.
     """
     places = places_of(run.rows)
     lines = [line for line in arranged(run.rows, arrangement) if not area.rows or places[line.index][1] in area.rows]
@@ -74,12 +74,12 @@ def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFr
     Args:
         parts: the rows and their groups.
         low, high: the area, on the recording's clock.
-        step: how long a step of the run is, 0 for unknown.
+        step: duration of a step of the run, 0 if unknown.
 
     Returns:
-        By the name of the group: count (events that have a part inside, those that take no time included), total (of
-        the lengths inside, ns), union (the time in which at least one runs, ns), mean (of the lengths inside, ns),
-        of_area and of_step (union by the length of the area, and by a step's; NaN where there is none).
+        By the name of the group: count (events with a part inside, including those of zero duration), total (sum of the
+        durations inside, ns), union (the time in which at least one runs, ns), mean (of the durations inside, ns),
+        of_area and of_step (union divided by the length of the area and by the duration of a step; NaN if that is 0).
     """
     groups = list(dict.fromkeys(name for part in parts for name in part.groups))
     number = {name: at for at, name in enumerate(groups)}
@@ -98,7 +98,7 @@ def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFr
 
 
 def _pieces(rows: Sequence[Row], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The area in pieces in which no row has more than `_AT_ONCE` events that start there, but for equal starts."""
+    """The area in pieces in which no row has more than `_AT_ONCE` events that start there, except for equal starts."""
     cuts = [np.array([low, high], np.int64)] if high > low else []
     for row in rows if cuts else ():
         first, last = np.searchsorted(row.start, (low, high))

@@ -1,4 +1,4 @@
-"""The interface that a device implements to run plans. Each device kind has a file next to this one.
+"""The interface that a device implements to run plans. Each device kind has a folder next to this file.
 
 All calls come from one host thread. Streams are numbered from 0 and created on first use. Work issued to
 one stream runs in issue order; only events order work on different streams.
@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from executor.concurrency import MAIN_STREAM
-from executor.devices import Device
 from executor.graph import Tensor
-from executor.models.step import random_weight
-from executor.plans import Instruction, Launch, Plan, Record
+from executor.graph.models.step import random_weight
+from executor.planning.concurrency import MAIN_STREAM
+from executor.planning.devices import Device
+from executor.planning.plans import Instruction, Launch, Plan, Record
 from tracer.errors import ExecutionError, UsageError
 from tracer.recorders.host import HostRecorder
 
@@ -38,7 +38,8 @@ class Guarantee(enum.Enum):
     ASYNC_SOURCES_STAGED = "the source of an asynchronous copy may be overwritten as soon as the call returns"
     LAUNCHES_IN_ORDER = "a graph launch runs after all launches issued before it to the same streams"
     PEER_COPIES_IN_ORDER = (
-        "a copy to another device runs after earlier work on its stream and before later work on that stream of both"
+        "a copy to another device runs after earlier work on its stream and before later work on that stream of both "
+        "devices"
     )
 
 
@@ -58,9 +59,9 @@ class Backend(Protocol):
         name: its name on the command line.
         staged: whether it stages the sources of asynchronous copies; if not, the caller must keep them unchanged.
         weight_dtypes: the dtypes of weight matrices that it has kernels for.
-        traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.passes`.
+        traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.run.passes`.
         reports: whether it reports its calls and activities to a host recorder. Otherwise the light recorder records
-            its calls of the CUDA driver, see `executor.light_pass`.
+            its calls of the CUDA driver, see `executor.run.light_pass`.
         fuses: whether chains of nodes are fused by default, see `fusion`.
         default_profile: cost profile of a simulated device, whose logits and tokens are zeros; None for a device that
             computes.
@@ -86,7 +87,7 @@ class Backend(Protocol):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """Exceptions of the device's library, which `failures.device_errors` converts. Default: none."""
+        """Exceptions of the device's library, which `backends.device_errors` converts. Default: none."""
         return ()
 
     @classmethod
@@ -115,7 +116,7 @@ class Backend(Protocol):
         return
 
     def expect_steps(self, steps: int) -> None:
-        """Set the number of steps that will be reported at once. Default: nothing."""
+        """Set the number of steps that will be reported together. Default: nothing."""
         return
 
     def accompany(self, others: Sequence[Backend]) -> None:
@@ -243,3 +244,19 @@ class Backend(Protocol):
                 self.event_record(graph.events[instruction.event], own)
             else:
                 self.event_wait(graph.events[instruction.event], own)
+
+
+class Immediate(Backend):
+    """Work is done when its call returns, so nothing waits."""
+
+    def synchronize(self, stream: int) -> None:
+        """Do nothing."""
+
+    def event_record(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_wait(self, event: Event, stream: int) -> None:
+        """Do nothing."""
+
+    def event_synchronize(self, event: Event) -> None:
+        """Do nothing."""

@@ -14,11 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from executor.backends.interface import Backend, HostArray
-from executor.devices import Device
 from executor.graph import Flag, Tensor
-from executor.happens_before import HOST_STREAM, EventSync, Item, Span, Sync, Touch
-from executor.plans import Plan, Record, Wait
-from tracer.recorders.host import HostRecorder
+from executor.planning.devices import Device
+from executor.planning.happens_before import HOST_STREAM, EventSync, Extent, Item, Sync, Touch
+from executor.planning.plans import Plan, Record, Wait
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class TapeArray:
     start: int
     tensor: Tensor
 
-    def span(self, writes: bool) -> Span:
+    def span(self, writes: bool) -> Extent:
         """Return its bytes."""
-        return Span(self.tensor.root, self.buffer, self.start, self.start + self.tensor.nbytes, writes)
+        return Extent(self.tensor.root, self.buffer, self.start, self.start + self.tensor.nbytes, writes)
 
 
 class Tape:
@@ -57,16 +56,16 @@ class Tape:
         """The number of streams, at least one."""
         return max(len(self._streams), 1)
 
-    def note(self, name: str, stream: int, spans: Sequence[Span], where: str) -> None:
-        """Record work on a stream or of the host."""
+    def note(self, name: str, stream: int, spans: Sequence[Extent], where: str) -> None:
+        """Record work on a stream or on the host."""
         self.program.append(Touch(name, stream, tuple(spans), where, self.step))
 
-    def host_span(self, array: HostArray | TapeArray, name: str, writes: bool) -> Span:
+    def host_span(self, array: HostArray | TapeArray, name: str, writes: bool) -> Extent:
         """Return a span of host memory."""
         if isinstance(array, TapeArray):
             return array.span(writes)
         buffer, owner = self.host_buffer(array, name)
-        return Span(owner, buffer, 0, array.nbytes, writes)
+        return Extent(owner, buffer, 0, array.nbytes, writes)
 
     def host_buffer(self, array: HostArray, name: str) -> tuple[str, Tensor]:
         """Return a host buffer, identified by its address, and its owner."""
@@ -88,9 +87,6 @@ class TapeBackend(Backend):
 
     def __init__(self, tape: Tape, device: Device) -> None:
         self._tape, self._device, self.staged = tape, device, device.staged or device.is_host
-
-    def report_to(self, recorder: HostRecorder) -> None:
-        """Do nothing: no call takes place."""
 
     def close(self) -> None:
         """Do nothing: there are no threads to end."""
@@ -141,15 +137,15 @@ class TapeBackend(Backend):
         self.event_record(done, stream)
         peer.event_wait(done, stream)
 
-    def kernel(self, node: Tensor, out: TapeArray, src: Sequence[TapeArray]) -> list[Span]:
+    def kernel(self, node: Tensor, out: TapeArray, src: Sequence[TapeArray]) -> list[Extent]:
         """Return the bytes that the kernel touches."""
         updated = [array for array in src if array.tensor in node.updates]
         written = [array.span(writes=True) for array in (out, *updated)]
         read = [array.span(writes=False) for array in src if not array.tensor.root.flags & Flag.WEIGHT]
         return [*written, *(span for span in read if replace(span, writes=True) not in written)]
 
-    def launch(self, kernel: Sequence[Span], stream: int) -> None:
-        """Record work on a stream or of the host."""
+    def launch(self, kernel: Sequence[Extent], stream: int) -> None:
+        """Record work on a stream or on the host."""
         if self._device.is_host:
             self._host("compute", *kernel)
         else:
@@ -176,17 +172,17 @@ class TapeBackend(Backend):
         """Record that the host waits for the event."""
         self._tape.program.append(EventSync(event))
 
-    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Sequence[Span]]) -> list[Span]:
+    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Sequence[Extent]]) -> list[Extent]:
         """Return all bytes that the plan touches, without duplicates."""
         return list(dict.fromkeys(span for launch in plan.launches for span in kernels[launch.node]))
 
-    def launch_graph(self, graph: list[Span], stream: int = 0) -> None:
+    def launch_graph(self, graph: list[Extent], stream: int = 0) -> None:
         """Record one piece of work, which is ordered inside and, as a whole, within the main stream."""
         self._work("compute", stream, *graph)
 
-    def _work(self, name: str, stream: int, *spans: Span) -> None:
+    def _work(self, name: str, stream: int, *spans: Extent) -> None:
         where = f"{self._device} stream {stream}"
         self._tape.note(name, self._tape.stream(self._device, stream), spans, where)
 
-    def _host(self, name: str, *spans: Span) -> None:
+    def _host(self, name: str, *spans: Extent) -> None:
         self._tape.note(name, HOST_STREAM, spans, "host")

@@ -17,7 +17,7 @@ def encoded(values: Array, dtype: str) -> Array:
 
 
 def quantised(values: Array) -> Array:
-    """Quantise whole blocks of 32 float32 values to q8_0: all int8 first, then all f16 scales (kernels/common.cuh).
+    """Quantise whole blocks of 32 float32 values to q8_0: all int8 first, then all f16 scales (common.cuh).
 
     As in ggml, the scale of a block is its largest magnitude / 127; a block takes 34 bytes.
     """
@@ -26,11 +26,6 @@ def quantised(values: Array) -> Array:
     steps = np.divide(blocks, scales, out=np.zeros_like(blocks), where=scales > 0)
     integers = np.rint(steps).astype(np.int8)
     return np.concatenate([integers.reshape(-1).view(np.uint8), scales.astype(np.float16).reshape(-1).view(np.uint8)])
-
-
-def dequantised(data: Array, shape: tuple[int, ...]) -> Array:
-    """Convert q8_0 bytes to float32."""
-    return Quantised.of(data, shape).floats()
 
 
 class Quantised:
@@ -87,6 +82,6 @@ def address(array: Array | Quantised) -> int:
     return int(memory.__array_interface__["data"][0])
 
 
-def bits(values: Array) -> Array:
+def as_bits(values: Array) -> Array:
     """View float16 as its bits: Numba has no float16 on the host."""
     return values.view(np.uint16) if values.dtype == np.float16 else values

@@ -4,12 +4,12 @@ import json
 import shutil
 from functools import cache
 
-from executor.configuration import Configuration
-from executor.describe_graph import run_graph
-from executor.models import MODELS
-from executor.prepare import prepare
+from executor.graph.models import MODELS
+from executor.planning import prepare
 from executor.run import execute
-from executor.run_directory import write_run
+from executor.run.configuration import Configuration
+from executor.run.describe_graph import run_graph
+from executor.run.directory import write_run
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.graph_json import GRAPH_FILE, write_graph

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dashboard import reading
+from dashboard.reading import read as reading
 from tracer import snapshot
 
 

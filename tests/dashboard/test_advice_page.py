@@ -16,8 +16,8 @@ from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show,
 from dashboard.pages.advice.tables import fields_of, more_edits, waited_lines
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
-from dashboard.predictions import Sites, advice_of, sites_of
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Sites, advice_of, sites_of
+from dashboard.reading.store import RunStore
 from dashboard.view import with_fields
 from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES
@@ -60,7 +60,7 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
     assert [row[6] for row in shown] == [one["effort"] for one in facts["advice"]]
     assert any("ggml-backend.cpp (ggml 0.25.3)" in row[7] for row in shown)
     assert any(note.startswith("the device computes for ") for note in notes)
-    assert notes[0].startswith("where in the code is unknown")
+    assert notes[0].startswith("call sites are unknown")
     addresses = [row.children[0].children.href for row in table.children[1].children]
     assert all(address.startswith("../whatif/?run=llama1b-sccc-graph&") for address in addresses)
     assert [a.rpartition("&")[2] for a in addresses] == [

@@ -135,7 +135,7 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
     page.says("syncs", "cudaStreamSynchronize")
     page.says("said-of-all", "14 syncs a token (class sccc")
     page.says("said-of-all", "tokens/s [model margin")
-    page.says("syncs", "sync 13 cannot go")
+    page.says("syncs", "sync 13 cannot be removed")
     page.says("syncs", "not needed")
     page.until(lambda: "…" not in page.text("syncs"), "all answers")
     page.follow("#syncs a[href*='without=1']")
@@ -165,12 +165,12 @@ def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.press("latency", "much", Keys.ENTER)
     page.until(lambda: page.browser.find_element(By.ID, "latency").get_attribute("value") == "", "no number, no field")
     page.press("reset", Keys.ENTER)
-    page.until(lambda: "sync=" not in page.browser.current_url, "nothing different")
+    page.until(lambda: "sync=" not in page.browser.current_url, "no changes")
 
 
 def test_a_refusal_stands_where_the_figures_would(page, address):
     page.open(f"{address}whatif/?run={TRACED}&without=13")
-    page.says("problem", "sync 13 cannot go: the host reads the result of the copy before it")
+    page.says("problem", "sync 13 cannot be removed: the host reads the result of the copy before it")
     assert page.browser.find_element(By.ID, "problem").get_attribute("role") == "alert"
 
 

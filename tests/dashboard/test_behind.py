@@ -9,7 +9,7 @@ import pytest
 from dashboard.pages.overview import costs
 from dashboard.pages.overview.costs import cost_of, made_at
 from dashboard.palette import KINDS
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from dashboard.reading import read_runs
-from dashboard.store import RunStore
+from dashboard.reading.read import read_runs
+from dashboard.reading.store import RunStore
 from dashboard.timeline import pyramid
 from dashboard.timeline.align import Tokens
 from dashboard.timeline.scene import timeline_of

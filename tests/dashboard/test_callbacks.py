@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dashboard import failure
 from dashboard.app import Serving, create_app
+from dashboard.pages import failure
 from dashboard.pages.presses import MOST, done
 from dashboard.serving import callbacks
 from dashboard.view import View
@@ -57,7 +57,7 @@ def test_presses_are_bounded_together_and_come_in_order():
 
 @pytest.mark.parametrize("number", [1e308, -1, 10**10, 0.5, True, "3", [3], 2**53 + 1])
 def test_a_counter_is_a_small_whole_number(client, caplog, number):
-    _refused(client, caplog, _pressed(client, theme=number), "theme.n_clicks cannot be that|a number is too large")
+    _refused(client, caplog, _pressed(client, theme=number), "n_clicks has an invalid value|a number is too large")
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
@@ -134,7 +134,7 @@ def test_a_value_of_another_kind_is_refused(client, caplog, name, value):
     body = _pressed(client, theme=1)
     entry = next(one for one in (*body["inputs"], *body["state"]) if f"{one['id']}.{one['property']}" == name)
     entry["value"] = value
-    _refused(client, caplog, body, f"{name} cannot be that")
+    _refused(client, caplog, body, f"{name} has an invalid value")
 
 
 def _refused(client, caplog, body, why, status=400):

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
 from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
 from dashboard.pages.syncs.table import known
-from dashboard.store import RunStore
+from dashboard.reading.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
+from dashboard.reading.store import RunStore
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats

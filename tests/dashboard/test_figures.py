@@ -2,22 +2,23 @@
 
 import base64
 import json
+import re
 
 import numpy as np
 import pytest
 from dash._utils import to_json
 
-from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure
+from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, causes_height
 from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.text import markup, plain
 from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
-from executor.configuration import Configuration
 from executor.run import execute
-from executor.run_directory import write_run
+from executor.run.configuration import Configuration
+from executor.run.directory import write_run
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.causes import CAUSES
@@ -98,6 +99,17 @@ def test_causes_add_up_to_the_total_at_the_end():
     names = [a.text for a in figure.layout.annotations if a.name == "run"]
     assert names[0].startswith("a&lt;b&gt;")
     assert "traced: inflated" in names[0]
+
+
+def test_on_a_phone_notes_have_their_own_lines_and_are_shown_whole():
+    note = "between steps (the gap) 230 µs · before the graph 1.35 ms · traced: inflated"
+    causes = [Causes("a", {"sync": 5.0}, note), Causes("b", {"sync": 5.0}, "short")]
+    wide, phone = (causes_figure(causes, "light", width).layout.annotations[0].text for width in (1200, 330))
+    assert note in wide
+    assert "<br>" not in wide
+    assert phone.count("<br>") == 2
+    assert note == re.sub("<[^>]*>", "", phone.replace("<br>", " ")).removeprefix("a ")
+    assert causes_height(causes, 330) - causes_height(causes, 1200) == 2 * 2 * 17
 
 
 def test_every_cause_and_kind_has_one_colour_and_one_name():

@@ -8,7 +8,7 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.app import Serving
-from dashboard.readers import Readers
+from dashboard.reading.readers import Readers
 from tests.dashboard.conftest import faults, load, screen_of, served, until, visit
 from tests.recordings import LLAMA, SAMPLES
 

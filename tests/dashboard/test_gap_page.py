@@ -11,7 +11,7 @@ from dashboard.figures.gaps import GapPanel, binned, distribution_figure, limit_
 from dashboard.pages.gap.callbacks import nothing_to_show
 from dashboard.pages.gap.tables import LONGEST, figures_of, longest_of, made_of, panels_of
 from dashboard.pages.gap.view import GapView, after
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.units import microseconds
 from dashboard.view import View
 from tests.dashboard.traces import GAP, decode

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from dashboard.app import create_app
-from dashboard.executions import executions_of
 from dashboard.figures.graph import draw, stylesheet
 from dashboard.figures.memory import memory_figure
 from dashboard.pages.graph.callbacks import problem_of, shown_part
@@ -21,7 +20,8 @@ from dashboard.pages.graph.view import GraphView, after
 from dashboard.pages.overview.chosen import event_texts
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
-from dashboard.store import RunStore
+from dashboard.reading.executions import executions_of
+from dashboard.reading.store import RunStore
 from dashboard.view import Spot, View
 from tests.dashboard.graph_runs import eight_b, write_runs
 from tests.dashboard.traces import decode

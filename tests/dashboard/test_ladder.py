@@ -4,8 +4,8 @@ import pytest
 
 from dashboard.figures.ladder import ladder_figure, ladder_height, ladders_of, rung_text
 from dashboard.pages.overview.ladder import ladder_for, ladder_line, with_clicked
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.recordings import SAMPLES
 from tracer.analysis.summary import Summary

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dashboard.pages.overview.tokens import at_percentile
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.align import Tokens, token_at
 from dashboard.view import View
 from tests.dashboard.traces import decode

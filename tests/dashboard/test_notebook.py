@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboard.comparisons import against_base
 from dashboard.pages.overview.compare import sentence, table_of
 from dashboard.pages.overview.strip import chips
-from dashboard.store import RunStore
+from dashboard.reading.comparisons import against_base
+from dashboard.reading.store import RunStore
 from dashboard.timeline.scene import timeline
 from dashboard.view import View
 from tests.dashboard.test_compare import text

@@ -23,11 +23,11 @@ from dashboard.app import create_app
 from dashboard.figures.causes import causes_of
 from dashboard.pages.gap.tables import figures_of, made_of
 from dashboard.pages.overview.table import row
+from dashboard.reading.run import Recording, Run
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.report.page import report_page
-from dashboard.run import Recording, Run
+from dashboard.report.tables import TABLES
 from dashboard.serving.downloads import csv_of
-from dashboard.tables import TABLES
 from dashboard.view import View
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked

@@ -16,8 +16,8 @@ from dashboard.pages.overview.callbacks import nothing_to_show
 from dashboard.pages.overview.events import Event, after, events_of
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.rates import MOST_RATES, Rate
-from dashboard.run import Run
-from dashboard.store import Progress, RunStore, find_traces
+from dashboard.reading.run import Run
+from dashboard.reading.store import Progress, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, span, words_of, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats

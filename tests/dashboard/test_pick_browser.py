@@ -100,7 +100,7 @@ def test_a_drag_with_ctrl_sums_the_rows_under_it(page, address):
     assert (count, share) == ("5", "100.0%")
     assert total == union
     assert drawn(page, "area") == 1
-    ask_for(page, "Sum nothing")
+    ask_for(page, "Clear the sums")
     until(page.browser, lambda: "area=" not in page.browser.current_url, "no area")
     until(page.browser, lambda: drawn(page, "area") == 0, "none drawn")
 

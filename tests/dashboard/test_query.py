@@ -73,8 +73,8 @@ def test_a_kernel_says_what_it_was_launched_with_and_nothing_that_is_not_recorde
     (row,) = rows_of(trace)
     shape = "grid 3 × 3 × 3 · block 32 × 32 × 32"
     assert lines_of(row, np.arange(3), 100, NO_WAITS) == [
-        ["100 ns, from ±0 ns", "stream 7 · correlation 5", f"{shape} · shared memory 3 KiB · 16 registers a thread"],
-        ["100 ns, from +200 ns", "stream 7 · correlation 6", f"{shape} · shared memory 0 B · 16 registers a thread"],
+        ["100 ns, from ±0 ns", "stream 7 · correlation 5", f"{shape} · shared memory 3 KiB · 16 registers per thread"],
+        ["100 ns, from +200 ns", "stream 7 · correlation 6", f"{shape} · shared memory 0 B · 16 registers per thread"],
         ["100 ns, from +400 ns", "stream 7"],
     ]
 

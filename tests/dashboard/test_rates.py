@@ -15,10 +15,10 @@ from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.record.view import RecordView
 from dashboard.pages.whatif.view import WhatIfView
-from dashboard.predictions import gain_without
 from dashboard.rates import MOST_RATES, NoRate, Rate, parsed, rate_of, text_of, with_rate
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import gain_without
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.conftest import click_on, faults, served, until
 from tests.dashboard.traces import decode
@@ -194,7 +194,7 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
             k: v for k, v in bare[key].items() if k not in apart
         }
     assert "5 steps/s, ignored" in rows[VLLM]["rate_note"]
-    assert "that rate is of another run" in rows[VLLM]["rate_note"]
+    assert "that rate is from another run" in rows[VLLM]["rate_note"]
     assert rows["light"]["rate_note"].endswith("ignored: the recording is untraced, so the rate changes nothing")
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]

@@ -16,10 +16,10 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from dashboard.app import Serving, create_app
-from dashboard.readers import Limits, Readers
-from dashboard.reading import read_runs
+from dashboard.reading.read import read_runs
+from dashboard.reading.readers import Limits, Readers
+from dashboard.reading.store import RunStore
 from dashboard.serving.uploads import SLICE
-from dashboard.store import RunStore
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import KERNELS, decode
 from tests.recordings import SAMPLES

@@ -17,11 +17,11 @@ from dashboard.pages.record.callbacks import found, job_of, plan_of, start
 from dashboard.pages.record.form import form
 from dashboard.pages.record.progress import in_words
 from dashboard.pages.record.view import RecordView, text_of
+from dashboard.reading.store import RunStore
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job, Place
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.supervise import Supervisor, put
-from dashboard.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.tracer.places import small_disk  # noqa: F401

@@ -48,7 +48,7 @@ def test_an_address_without_a_page_leads_to_those_there_are(runs):
 def test_no_page_shows_how_it_fails(runs, monkeypatch):
     server = create_app([runs]).server
     server.config["PROPAGATE_EXCEPTIONS"] = False
-    monkeypatch.setattr("dashboard.store.RunStore.progress", lambda self: 1 / 0)
+    monkeypatch.setattr("dashboard.reading.store.RunStore.progress", lambda self: 1 / 0)
     answer = server.test_client().get("/healthz")
     assert answer.status_code == 500
     assert "Traceback" not in answer.text

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dashboard import cli, reading
+from dashboard import cli
 from dashboard.pages import opening
 from dashboard.pages.overview.callbacks import progress_text
 from dashboard.pages.overview.table import row
-from dashboard.store import RunStore
+from dashboard.reading import read as reading
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
@@ -106,7 +107,7 @@ def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, m
             raise ZeroDivisionError("one in a million")
         return reading.read_runs(path, cache, readers)
 
-    monkeypatch.setattr("dashboard.place.read_runs", faulty)
+    monkeypatch.setattr("dashboard.reading.place.read_runs", faulty)
     store = RunStore([recordings])
     store.read_ahead()
     _until(lambda: store.progress().done)

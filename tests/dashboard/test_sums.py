@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.areas import area_sums, text_of
 from dashboard.pages.overview.events import Event, after
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline import sums as summing
 from dashboard.timeline.choice import panels_of
 from dashboard.timeline.operators import NO_OPERATOR, operators_of

@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.background import Background
 from dashboard.pages.one_run import after
 from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import inventory_of, rows_of
-from dashboard.predictions import gain_without, site_of, slack_of
-from dashboard.store import RunStore
+from dashboard.reading.background import Background
+from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
@@ -72,7 +72,7 @@ def test_a_predicted_gain_is_that_of_the_command(rows, position):
 
 
 def test_a_needed_sync_says_why_and_has_no_gain(rows):
-    assert rows[12]["verdict"] == "sync 13 cannot go: the host reads the result of the copy before it"
+    assert rows[12]["verdict"] == "sync 13 cannot be removed: the host reads the result of the copy before it"
     assert rows[12]["gain"] is None
     assert rows[0]["verdict"].startswith("not needed")
 
@@ -148,7 +148,7 @@ def test_without_a_rate_no_gain_is_stated(tmp_path):
     rows = complete(store, run)
     assert [row["gain"] for row in rows] == [row["gap_us"] for row in rows] == [None] * 14
     assert rows[0]["verdict"] == "not needed; enter the engine's own rate to predict the gain"
-    assert rows[12]["verdict"].startswith("sync 13 cannot go")
+    assert rows[12]["verdict"].startswith("sync 13 cannot be removed")
     together = gain_without(store, run, None).result(60)
     assert in_words(run, rows, together, "dark")[-1] == ": the gain is unknown: enter the engine's own rate."
     assert warning_of(run).endswith("Predictions need the engine's own rate.")
@@ -199,7 +199,7 @@ def test_answers_asked_for_longest_ago_are_forgotten():
 
 
 def test_what_is_kept_takes_a_sixteenth_of_the_memory(monkeypatch):
-    monkeypatch.setattr("dashboard.background.half_of_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("dashboard.reading.background.half_of_memory", lambda: 8 * 10**9)
     background = Background()
     for number in range(3):
         background.ask("lane", number, lambda: None, lambda _: 8_000_000).result(20)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dashboard.figures.timeline import packed
 from dashboard.palette import COLOURS
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.ahead import RINGS, rings_of
 from dashboard.timeline.choice import panels_of
 from dashboard.timeline.scene import around_of, timeline_of

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dashboard.pages.overview.acts import after_request
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.choice import panels_of
 from dashboard.timeline.goto import gone
 from dashboard.timeline.scene import limits_of, timeline_of, whole_of
@@ -57,7 +57,8 @@ def test_the_next_gap_longer_than_so_much_in_time_of_all_runs(runs):
     ("9", "There is no token 9; the last one is 5."),
     ("5 s", "Nothing was recorded at 5.00 s: on this axis the recording is from −3.00 ms to 3.00 ms."),
     ("> 1 ms", "No gap is longer than 1.00 ms; the longest is 200 µs."),
-    ("<b>", "“<b>” is not a place. Type a token's number"), ("gap wide", "is not a place."), ("1.5", "is not a place"),
+    ("<b>", "“<b>” is not a destination. Type a token's number"),
+    ("gap wide", "is not a destination."), ("1.5", "is not a destination"),
 ])  # fmt: skip
 def test_where_there_is_none_it_is_said_and_nothing_moves(runs, text, said):
     found = gone(VIEW, runs, text)

@@ -13,7 +13,7 @@ from dashboard.figures.image import with_legend
 from dashboard.figures.shades import hole_bars
 from dashboard.figures.timeline import timeline_figure
 from dashboard.palette import HOLES, THEMES
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.holes import COLUMNS, detail_of, hole_rows, shades_of
 from dashboard.timeline.layout import Band, Panel
 from dashboard.timeline.marks import Window
@@ -70,7 +70,7 @@ def test_a_hover_says_place_length_what_is_behind_and_why(idle):
     assert texts[0] == "<b>idle before the graph: 20.0 µs</b><br>until graph 1<br>mostly host: plain host code"
     assert texts[1] == (
         "<b>idle after the graph: 5.00 µs</b><br>until &lt;b&gt;k&lt;/b&gt;<br>"
-        "mostly launch: launched before the device fell idle"
+        "mostly launch: launched before the device became idle"
     )
 
 

@@ -18,7 +18,7 @@ from dashboard.pages.overview.chosen import event_texts
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.arrange import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.choice import chosen_in, next_match, panels_of, place_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of

@@ -12,9 +12,9 @@ import zlib
 import pytest
 
 from dashboard.app import Serving, create_app
+from dashboard.reading.store import RunStore
 from dashboard.serving.names import safe_name
 from dashboard.serving.uploads import SLICE, Inbox
-from dashboard.store import RunStore
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.errors import UsageError

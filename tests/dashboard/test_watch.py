@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from dashboard.app import create_app
+from dashboard.reading.store import Progress, RunStore
 from dashboard.serving.watch import Watch, fingerprint
-from dashboard.store import Progress, RunStore
 from tests.dashboard.traces import GAP, decode
 from tracer import formats
 

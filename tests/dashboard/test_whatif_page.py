@@ -17,8 +17,8 @@ from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, 
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, number_of, without_of
-from dashboard.predictions import WhatIf, what_if
-from dashboard.store import RunStore
+from dashboard.reading.predictions import WhatIf, what_if
+from dashboard.reading.store import RunStore
 from dashboard.timeline.scene import timeline
 from dashboard.view import View
 from tests.dashboard.traces import decode
@@ -122,7 +122,7 @@ def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
 @pytest.mark.parametrize(
     ("key", "fields", "words"),
     [
-        (TRACED.name, {"without": ("13",)}, "sync 13 cannot go: the host reads the result of the copy before it"),
+        (TRACED.name, {"without": ("13",)}, "sync 13 cannot be removed: the host reads the result of the copy"),
         (TRACED.name, {"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
         (TRACED.name, {"graph": "plain"}, "no step launches kernels one by one"),
         (TRACED.name, {"streams": 4.0}, "has no graph.json"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from ctypes import CDLL, Structure, byref, c_uint, c_void_p
 
-from executor import light_pass
 from executor.backends import BACKENDS
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
+from executor.run import light_pass
 
 COMMAND = (sys.executable, "-m", "tests.executor.driven")
 

@@ -8,21 +8,20 @@ from functools import partial
 
 import numpy as np
 
-from executor import ops
-from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_handles import CpuKernel
-from executor.backends.cpu_kernels import KERNELS
-from executor.concurrency import find_regions, map_streams
-from executor.dependencies import find_dependencies
-from executor.devices import Device, assign_devices, only
-from executor.graph import Flag, Graph
-from executor.memory import load_weights
-from executor.models.advance import advance_on_device
-from executor.models.step import DecodeStep
-from executor.plans import make_plan
-from executor.prepare import prepare
-from executor.scheduler import Scheduler
-from executor.splits import split_graph
+from executor.backends.cpu.backend import CpuBackend
+from executor.backends.cpu.handles import CpuKernel
+from executor.backends.cpu.kernels import KERNELS
+from executor.graph import Flag, Graph, ops
+from executor.graph.models.decoder import advance_on_device
+from executor.graph.models.step import DecodeStep
+from executor.planning import prepare
+from executor.planning.concurrency import find_regions, map_streams
+from executor.planning.dependencies import find_dependencies
+from executor.planning.devices import Device, assign_devices, only
+from executor.planning.plans import make_plan
+from executor.planning.splits import split_graph
+from executor.scheduling.memory import load_weights
+from executor.scheduling.scheduler import Scheduler
 
 PATIENCE_S = 10
 """How long a held kernel waits before it fails: far longer than any test takes."""

@@ -1,6 +1,6 @@
 """Cost profiles made by hand, with round figures."""
 
-from executor.profiles import CALLS, CopyCost, GraphCost, KernelCost, Profile
+from executor.backends.sim.profiles import CALLS, CopyCost, GraphCost, KernelCost, Profile
 
 
 def handmade(**changes):

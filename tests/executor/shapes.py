@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from executor.models import builder_of
-from executor.models.shape import SHAPES, DeltaNet, Experts, Shape
+from executor.graph.models import builder_of
+from executor.graph.models.shape import SHAPES, DeltaNet, Experts, Shape
 
 ODD = Shape(
     layers=3, width=96, heads=6, kv_heads=3, head_size=16, ffn=160, vocabulary=333, context=47, weights="float32"

@@ -8,13 +8,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from executor.backends.sim import SimBackend
-from executor.calibrate import calibrate
+from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.profiles import load_profile, read_profile
+from executor.calibration import calibrate
 from executor.commands import register
-from executor.configuration import Configuration
-from executor.profiles import load_profile, read_profile
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer import Trace, read
 from tracer.command_group import Intertoken

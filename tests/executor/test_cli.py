@@ -10,15 +10,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from executor import cli
-from executor.allocator import ALLOCATORS
 from executor.backends import BACKENDS
-from executor.concurrency import MODES
-from executor.configuration import Configuration
-from executor.launchers import LAUNCHERS
-from executor.models import MODELS
-from executor.progress import units_of
-from executor.strategies import STRATEGIES
+from executor.commands import run as cli
+from executor.graph.models import MODELS
+from executor.planning.allocator import ALLOCATORS
+from executor.planning.concurrency import MODES
+from executor.run.configuration import Configuration
+from executor.run.progress import units_of
+from executor.scheduling.launchers import LAUNCHERS
+from executor.scheduling.strategies import STRATEGIES
 from tests.conftest import why_no_gpu
 from tracer import read
 from tracer.errors import UnsafePlanError, UsageError

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from executor import ops
-from executor.concurrency import Branch, Region, all_regions, find_regions, map_streams
-from executor.dependencies import bits, find_dependencies
-from executor.graph import Flag, Graph, memory_order
-from executor.launchers import LAUNCHERS
+from executor.graph import Flag, Graph, memory_order, ops
+from executor.planning.concurrency import Branch, Region, all_regions, find_regions, map_streams
+from executor.planning.dependencies import bits, find_dependencies
+from executor.scheduling.launchers import LAUNCHERS
 from tests.executor.handmade import backend_with, fan_out_graph, graph_of, place, plan_of, regions_of
 from tests.executor.random_graphs import graphs
 from tracer.recorders.host import HostRecorder

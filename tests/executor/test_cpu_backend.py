@@ -5,14 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from executor import ops
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
 from executor.backends.interface import Backend
-from executor.configuration import Configuration
-from executor.graph import Flag, Graph
-from executor.launchers import LAUNCHERS
-from executor.plans import Plan, Wait
+from executor.graph import Flag, Graph, ops
+from executor.planning.plans import Plan, Wait
 from executor.run import execute
+from executor.run.configuration import Configuration
+from executor.scheduling.launchers import LAUNCHERS
 from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place, plan_of, regions_of
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder

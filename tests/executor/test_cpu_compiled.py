@@ -11,17 +11,17 @@ from importlib.metadata import distributions
 import numpy as np
 import pytest
 
-from executor.backends import cpu_compiled
-from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_compiled import LEAST_QUERY, LEAST_ROW, LEAST_VALUES, default_threads, is_compiled, pin
-from executor.backends.cpu_kernels import KERNELS
+from executor.backends.cpu import compiled
+from executor.backends.cpu.backend import CpuBackend
+from executor.backends.cpu.compiled import LEAST_QUERY, LEAST_ROW, LEAST_VALUES, default_threads, is_compiled, pin
+from executor.backends.cpu.kernels import KERNELS
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
-from executor.configuration import Configuration
-from executor.describe import run_json
 from executor.graph import Flag, Graph
-from executor.models import MODELS
-from executor.models.step import first_tokens, random_weight
+from executor.graph.models import MODELS
+from executor.graph.models.step import first_tokens, random_weight
 from executor.run import execute
+from executor.run.configuration import Configuration
+from executor.run.directory import run_json
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES
 from tests.executor.test_logits import tolerance, values_of_weights
@@ -33,9 +33,9 @@ CORES = len(os.sched_getaffinity(0))
 
 @pytest.fixture(autouse=True)
 def what_can_be_is_compiled(monkeypatch):
-    monkeypatch.setattr(cpu_compiled, "LEAST_VALUES", 1)
-    monkeypatch.setattr(cpu_compiled, "LEAST_QUERY", 1)
-    monkeypatch.setattr(cpu_compiled, "LEAST_ROW", dict.fromkeys(LEAST_ROW, 1))
+    monkeypatch.setattr(compiled, "LEAST_VALUES", 1)
+    monkeypatch.setattr(compiled, "LEAST_QUERY", 1)
+    monkeypatch.setattr(compiled, "LEAST_ROW", dict.fromkeys(LEAST_ROW, 1))
 
 
 def matrix(shape, format, seed=0):
@@ -45,7 +45,7 @@ def matrix(shape, format, seed=0):
 
 def product(weight, x, threads=1, **options):
     out = np.full((len(x), weight.shape[0]), np.nan, np.float32)
-    cpu_compiled.CompiledKernels(threads, **options).bound("mul_mat", out, (weight, x))()
+    compiled.CompiledKernels(threads, **options).bound("mul_mat", out, (weight, x))()
     return out
 
 
@@ -95,7 +95,7 @@ def test_products_with_experts_are_those_with_their_matrices(format, shared, tok
     ids = np.random.default_rng(2).integers(5, size=(tokens, 3)).astype(np.int32)
     x = inputs(tokens * 3, 64).reshape(tokens, 3, 64)[:, : 1 if shared else 3].copy()
     out = np.empty((tokens, 3, 12), np.float32)
-    cpu_compiled.CompiledKernels(CORES).bound("mul_mat_id", out, (weights, x, ids))()
+    compiled.CompiledKernels(CORES).bound("mul_mat_id", out, (weights, x, ids))()
     for token, slot in np.ndindex(ids.shape):
         row = x[token, 0 if shared else slot]
         assert np.array_equal(out[token, slot], product(weights[int(ids[token, slot])], row[None])[0])
@@ -105,7 +105,7 @@ def test_products_with_experts_are_those_with_their_matrices(format, shared, tok
 def test_an_expert_that_does_not_exist_is_refused(wrong):
     ids = np.array([[0, wrong]], np.int32)
     out = np.empty((1, 2, 12), np.float32)
-    run = cpu_compiled.CompiledKernels(1).bound(
+    run = compiled.CompiledKernels(1).bound(
         "mul_mat_id", out, (matrix((5, 12, 64), "float32"), inputs(1, 64)[None], ids)
     )
     with pytest.raises(IndexError, match="has no expert of this number"):
@@ -115,7 +115,7 @@ def test_an_expert_that_does_not_exist_is_refused(wrong):
 def attended(q, k, v, mask, threads=1, streams=None):
     out = np.full((len(q), q[0].size), np.nan, np.float32)
     src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
-    cpu_compiled.CompiledKernels(threads).bound("flash_attn_ext", out, src, scale=0.3)()
+    compiled.CompiledKernels(threads).bound("flash_attn_ext", out, src, scale=0.3)()
     return out
 
 
@@ -200,22 +200,22 @@ def test_too_many_threads_are_refused():
 @pytest.mark.parametrize(("text", "threads"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 16), ("", 16)])
 def test_threads_of_a_limited_group(text, threads, tmp_path, monkeypatch):
     (limit := tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(cpu_compiled, "_CPU_LIMIT", limit)
-    monkeypatch.setattr(cpu_compiled, "FEW_CORES", 100)
+    monkeypatch.setattr(compiled, "_CPU_LIMIT", limit)
+    monkeypatch.setattr(compiled, "FEW_CORES", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert default_threads() == threads
 
 
 def test_one_of_many_cores_is_left_to_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu_compiled, "_CPU_LIMIT", tmp_path / "none")
+    monkeypatch.setattr(compiled, "_CPU_LIMIT", tmp_path / "none")
     for cores, threads in ((1, 1), (2, 2), (4, 4), (5, 4), (16, 15)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert default_threads() == threads
 
 
 def test_matrices_are_large_by_their_own_size(monkeypatch):
-    monkeypatch.setattr(cpu_compiled, "LEAST_VALUES", LEAST_VALUES)
-    monkeypatch.setattr(cpu_compiled, "LEAST_QUERY", LEAST_QUERY)
+    monkeypatch.setattr(compiled, "LEAST_VALUES", LEAST_VALUES)
+    monkeypatch.setattr(compiled, "LEAST_QUERY", LEAST_QUERY)
     assert is_compiled("flash_attn_ext", (np.empty((1, 8, 128)),))
     assert not is_compiled("flash_attn_ext", (np.empty((9, 8, 127)),))
     large, small = np.empty((1024, 512)), np.empty((1023, 512))
@@ -277,7 +277,7 @@ def test_run_json_says_how_many_threads_computed_on_the_host():
 
 def test_a_small_model_imports_no_numba():
     code = (
-        "import sys; from executor.configuration import Configuration; from executor.run import execute;"
+        "import sys; from executor.run.configuration import Configuration; from executor.run import execute;"
         "execute([Configuration(tokens=2, repeats=1, weights='q8_0')]); sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -285,7 +285,7 @@ def test_a_small_model_imports_no_numba():
 
 def test_tbbs_threads_are_used_where_it_is_installed(tmp_path):
     code = (
-        "import sys, numba, numpy as np; from executor.backends.cpu_compiled import CompiledKernels;"
+        "import sys, numba, numpy as np; from executor.backends.cpu.compiled import CompiledKernels;"
         "a, out = np.zeros((4, 32), np.float32), np.zeros((4, 4), np.float32);"
         "CompiledKernels(1, 'pinned' in sys.argv).bound('mul_mat', out, (a, a))(); print(numba.threading_layer())"
     )
@@ -303,7 +303,7 @@ def test_tbbs_threads_are_used_where_it_is_installed(tmp_path):
 
 def test_it_says_once_that_it_compiled_and_its_threads_do_not_wait_awake_for_long(tmp_path):
     code = (
-        "import os, numpy as np; from executor.backends.cpu_compiled import CompiledKernels;"
+        "import os, numpy as np; from executor.backends.cpu.compiled import CompiledKernels;"
         "a, out = np.zeros((4, 32), np.float32), np.zeros((4, 4), np.float32);"
         "CompiledKernels(1).bound('mul_mat', out, (a, a))(); print(os.environ.get('GOMP_SPINCOUNT'))"
     )

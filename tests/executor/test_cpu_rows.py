@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from executor.backends import cpu_compiled
-from executor.backends.cpu_compiled import LEAST_ROW, CompiledKernels, is_compiled
-from executor.backends.cpu_kernels import KERNELS
+from executor.backends.cpu import compiled
+from executor.backends.cpu.compiled import LEAST_ROW, CompiledKernels, is_compiled
+from executor.backends.cpu.kernels import KERNELS
 from tracer.compiled import inlined
 
 CORES = len(os.sched_getaffinity(0))
@@ -64,7 +64,7 @@ def test_it_is_what_numpy_computes(op):
 def test_a_row_has_the_same_bits_alone_in_company_and_on_any_number_of_threads(op, monkeypatch):
     src = sources(op)
     together = computed(op, src)
-    monkeypatch.setattr(cpu_compiled, "_ROWS_WORTH_SHARING", 1)
+    monkeypatch.setattr(compiled, "_ROWS_WORTH_SHARING", 1)
     assert np.array_equal(computed(op, src, CORES), together)
     if op != "set_rows":
         first = [s[:1] if len(s) == TOKENS else s for s in src]
@@ -102,7 +102,7 @@ def test_a_row_that_does_not_exist_is_refused(wrong):
 
 
 def test_the_exponential_is_right_to_two_units_in_the_last_place():
-    from executor.backends.cpu_rows import exponential
+    from executor.backends.cpu.rows import exponential
 
     def every(x, out):
         for i in range(len(x)):
@@ -137,7 +137,7 @@ def test_the_threads_of_a_product_are_still_there_for_the_next():
     """A team of fewer threads would end the others, and the next product start them anew."""
     code = """if True:
         import os, numpy as np
-        from executor.backends.cpu_compiled import CompiledKernels
+        from executor.backends.cpu.compiled import CompiledKernels
         kernels, tasks = CompiledKernels(4), lambda: set(os.listdir("/proc/self/task"))
         weight, out = np.zeros((8, 32), np.float32), np.zeros((1, 8), np.float32)
         product = kernels.bound("mul_mat", out, (weight, np.zeros((1, 32), np.float32)))

@@ -5,19 +5,18 @@ import ctypes
 import numpy as np
 import pytest
 
-from executor import ops
 from executor.backends import open_backend
-from executor.backends.cuda import MADE_ON_DEVICE, CudaBackend
-from executor.backends.cuda_copies import TAKEN_BY_DRIVER
-from executor.backends.cuda_library import KernelCall
-from executor.backends.cuda_runtime import load_cuda
-from executor.backends.cuda_staging import SLOTS
-from executor.devices import Device
-from executor.graph import Flag, Graph
-from executor.memory import load_weights
-from executor.models import MODELS
-from executor.plans import Plan, Wait
-from executor.prepare import prepare
+from executor.backends.cuda.backend import MADE_ON_DEVICE, CudaBackend
+from executor.backends.cuda.copies import TAKEN_BY_DRIVER
+from executor.backends.cuda.handles import SLOTS
+from executor.backends.cuda.library import KernelCall
+from executor.backends.cuda.runtime import load_cuda
+from executor.graph import Flag, Graph, ops
+from executor.graph.models import MODELS
+from executor.planning import prepare
+from executor.planning.devices import Device
+from executor.planning.plans import Plan, Wait
+from executor.scheduling.memory import load_weights
 from tracer.errors import ExecutionError
 
 pytestmark = pytest.mark.gpu

@@ -6,11 +6,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from executor.backends import cuda
-from executor.backends.cuda_runtime import Cuda
-from executor.configuration import Configuration
+from executor.backends.cuda import backend as cuda
+from executor.backends.cuda.runtime import Cuda
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import STRATEGIES
 from tests.sync_counts.test_cpu import copies, syncs
 
 WAITS = ("streamSynchronize", "eventSynchronize")

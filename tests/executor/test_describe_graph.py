@@ -2,19 +2,19 @@
 
 import pytest
 
-from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.concurrency import all_regions, map_streams
-from executor.configuration import Configuration
-from executor.dependencies import find_dependencies
-from executor.describe_graph import run_graph, stream_waits
-from executor.devices import Device, Placement
-from executor.fusion import fuse
 from executor.graph import Flag
-from executor.models import MODELS
-from executor.plans import Record, Wait, make_plan
-from executor.prepare import Prepared, PreparedSplit, prepare
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning import Prepared, PreparedSplit, prepare
+from executor.planning.allocator import ALLOCATORS, Schedule, allocate
+from executor.planning.concurrency import all_regions, map_streams
+from executor.planning.dependencies import find_dependencies
+from executor.planning.devices import Device, Placement
+from executor.planning.plans import Record, Wait, make_plan
 from executor.run import execute
-from executor.run_directory import write_run
+from executor.run.configuration import Configuration
+from executor.run.describe_graph import run_graph, stream_waits
+from executor.run.directory import write_run
 from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats
 from tracer.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph

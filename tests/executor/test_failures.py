@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from executor.backends import BACKENDS
-from executor.backends.cpu import CpuBackend
-from executor.configuration import Configuration
+from executor.backends.cpu.backend import CpuBackend
 from executor.run import execute
+from executor.run.configuration import Configuration
 from tracer.cli import main
 from tracer.errors import ExecutionError
 

@@ -1,8 +1,7 @@
 import pytest
 
-from executor import ops
-from executor.graph import Flag, Graph, memory_order
-from executor.models import MODELS
+from executor.graph import Flag, Graph, memory_order, ops
+from executor.graph.models import MODELS
 
 
 def test_roots_and_flags():

@@ -6,13 +6,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from executor import kv_cache
-from executor.configuration import Configuration
-from executor.describe import plan_facts
-from executor.kv_cache import KINDS, KvCache, plan_cache
-from executor.launchers import LAUNCHERS
+from executor.graph.models import kv_cache
+from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.run.directory import plan_facts
+from executor.scheduling.launchers import LAUNCHERS
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor.test_models_kv import MODELS_HERE, agreed, compare_with_reference, run, run_rows
 from tests.thorough import covering
 

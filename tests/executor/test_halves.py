@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from executor.backends.sim import SimBackend
-from executor.backends.sim_host import SimHostBackend
-from executor.configuration import Configuration
-from executor.halves import halves_of
-from executor.models.step import first_tokens, random_weights
-from executor.profiles import HostCost
+from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.host import SimHostBackend
+from executor.backends.sim.profiles import HostCost
+from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
-from executor.scheduler import Scheduler
-from executor.strategies import AAAG, AAEG, STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import halves_of
+from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
 from tests.executor import reference
 from tests.executor.profiles import handmade
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.concurrency import MODES, Region, map_streams
-from executor.configuration import Configuration
-from executor.dependencies import find_dependencies
-from executor.fusion import fuse
 from executor.graph import Flag
-from executor.happens_before import Copy, Sync, happens_before
-from executor.hazards import find_hazards, unordered
-from executor.models import MODELS
-from executor.plans import Launch, Record, Wait, make_plan
-from executor.prepare import prepare
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning import prepare
+from executor.planning.allocator import ALLOCATORS, Schedule, allocate
+from executor.planning.concurrency import MODES, Region, map_streams
+from executor.planning.dependencies import find_dependencies
+from executor.planning.happens_before import Sync, Transfer, happens_before
+from executor.planning.hazards import find_hazards, unordered
+from executor.planning.plans import Launch, Record, Wait, make_plan
 from executor.run import execute
+from executor.run.configuration import Configuration
 from tests.executor.handmade import SlowBackend, fan_out_graph, graph_of, plan_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tests.thorough import covering
@@ -50,7 +50,7 @@ def possible_orders(program):
             recorded[item.event] = i
         elif isinstance(item, Wait):
             awaited[i] = recorded[item.event]
-    work = [i for i, item in enumerate(program) if isinstance(item, Launch | Copy)]
+    work = [i for i, item in enumerate(program) if isinstance(item, Launch | Transfer)]
     found, seen, todo = set(), set(), [(0, (0,) * len(streams))]
     while todo:
         state = todo.pop()
@@ -78,7 +78,7 @@ def bytes_of(item, offsets):
         buffer, start = (tensor.root, 0) if start is None else ("arena", start)
         return {(buffer, start + i) for i in range(tensor.nbytes)}
 
-    if isinstance(item, Copy):
+    if isinstance(item, Transfer):
         return (set(), places(item.tensor)) if item.to_device else (places(item.tensor), set())
     return set().union(*map(places, item.node.src)), places(item.node)
 
@@ -86,7 +86,7 @@ def bytes_of(item, offsets):
 def searched(program, offsets):
     """The pairs of work that touch a common byte, one of them writing it, and that may run in either order."""
     orders = possible_orders(program)
-    touched = {i: bytes_of(item, offsets) for i, item in enumerate(program) if isinstance(item, Launch | Copy)}
+    touched = {i: bytes_of(item, offsets) for i, item in enumerate(program) if isinstance(item, Launch | Transfer)}
     return {
         frozenset((name(program[a]), name(program[b])))
         for a, b in combinations(touched, 2)
@@ -112,7 +112,7 @@ def test_the_checker_finds_exactly_what_the_search_finds(data):
     )  # fmt: skip
     streams = map_streams(graph.nodes, regions) if streams is None else streams
     split, plan, offsets = laid_out(graph, regions, streams, data.draw(st.sampled_from(sorted(ALLOCATORS))))
-    program = [Copy(0, tensor, to_device=True) for tensor in split.inputs]
+    program = [Transfer(0, tensor, to_device=True) for tensor in split.inputs]
     for instruction in plan.instructions:
         if not isinstance(instruction, Wait) or data.draw(st.integers(0, 3)):
             program.append(instruction)
@@ -131,8 +131,8 @@ def test_between_steps_it_finds_what_the_search_finds_in_two(data):
     while kept and isinstance(kept[-1], Wait):
         kept.pop()
     program = [
-        *(Copy(0, tensor, to_device=True) for tensor in split.inputs), *kept,
-        *(Copy(0, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
+        *(Transfer(0, tensor, to_device=True) for tensor in split.inputs), *kept,
+        *(Transfer(0, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
     ]  # fmt: skip
     found = find_hazards(split, replace(plan, instructions=tuple(kept)), offsets)
     assert names(found) == searched([*program, *program], offsets)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.configuration import Configuration
 from executor.graph import Graph, Tensor
-from executor.launchers import LAUNCHERS, GraphLaunch, key_of
-from executor.plans import Launch, Part, Plan, Record, Wait
+from executor.planning.plans import Launch, Part, Plan, Record, Wait
 from executor.run import execute
+from executor.run.configuration import Configuration
+from executor.scheduling.launchers import LAUNCHERS, GraphLaunch, key_of
 
 BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

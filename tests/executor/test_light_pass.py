@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from dashboard.palette import KINDS
-from dashboard.reading import read_runs
-from executor import light_pass
-from executor.configuration import Configuration, combinations
-from executor.light_pass import record_light
-from executor.passes import record_traced
-from executor.run import execute
-from executor.run_directory import write_run
+from dashboard.reading.read import read_runs
+from executor.run import execute, light_pass
+from executor.run.configuration import Configuration, combinations
+from executor.run.directory import write_run
+from executor.run.light_pass import record_light
+from executor.run.passes import record_traced
 from tests.executor.driven import COMMAND
 from tests.tracer.fake_driver import run
 from tracer import formats, read

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from executor.configuration import Configuration, combinations
-from executor.light_pass import record_light
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration, combinations
+from executor.run.light_pass import record_light
+from executor.scheduling.strategies import STRATEGIES
 from tests.sync_counts.calls_of_splits import token
 from tests.sync_counts.test_cpu import recognised
 from tests.sync_counts.test_splits import PLACEMENTS

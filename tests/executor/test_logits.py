@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from executor.backends.weight_formats import dequantised, quantised
-from executor.configuration import Configuration
-from executor.models import WEIGHTS
-from executor.models.step import first_tokens, random_weights
+from executor.backends.weight_formats import Quantised, quantised
+from executor.graph.models import WEIGHTS
+from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
 from tests.thorough import covering
@@ -92,7 +92,7 @@ def values_of_weights(graph, seed):
         if weight.dtype == "float16":
             values[weight.name] = value.astype(np.float16)
         elif weight.dtype == "q8_0":
-            values[weight.name] = dequantised(quantised(value), value.shape)
+            values[weight.name] = Quantised.of(quantised(value), value.shape).floats()
     return values
 
 

@@ -6,10 +6,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from executor.fusion import fuse
 from executor.graph import memory_order
-from executor.models import MODELS, builder_of
-from executor.models.step import random_weight
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS, builder_of
+from executor.graph.models.step import random_weight
 from tests.executor.shapes import TEST_SHAPES
 
 PUBLISHED = {

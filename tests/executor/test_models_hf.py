@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.models import builder_of
-from executor.strategies import SCCC
+from executor.graph.models import builder_of
+from executor.scheduling.strategies import SCCC
 from tests.executor.handmade import scheduler_on
 from tests.executor.shapes import TEST_SHAPES
 

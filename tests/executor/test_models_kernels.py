@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from executor.backends.cpu_kernels import KERNELS
+from executor.backends.cpu.kernels import KERNELS
 
 F32 = np.float32
 

@@ -7,14 +7,14 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from executor.configuration import Configuration
-from executor.kv_cache import KINDS
-from executor.launchers import LAUNCHERS
-from executor.models import MODELS
-from executor.models.step import random_weights
-from executor.prompts import Prompts
+from executor.graph.models import MODELS
+from executor.graph.models.kv_cache import KINDS
+from executor.graph.models.step import random_weights
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.launchers import LAUNCHERS
+from executor.scheduling.prompts import Prompts
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import DELTA_NET_TOLERANCE

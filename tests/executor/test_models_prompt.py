@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.configuration import Configuration
-from executor.models import MODELS, builder_of
-from executor.models.step import first_tokens, random_weights
+from executor.graph.models import MODELS, builder_of
+from executor.graph.models.step import first_tokens, random_weights
 from executor.run import execute
-from executor.strategies import SCCC, STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import SCCC, STRATEGIES
 from tests.executor import reference
 from tests.executor.handmade import scheduler_on
 from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES

@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from executor import prepare as prepare_module
-from executor.configuration import Configuration, fitting_strategies
-from executor.devices import HOST, Device
-from executor.models.shape import SHAPES
-from executor.models.step import first_tokens, random_weights
+from executor import planning as prepare_module
+from executor.graph.models.shape import SHAPES
+from executor.graph.models.step import first_tokens, random_weights
+from executor.planning.devices import HOST, Device
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration, fitting_strategies
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import tolerance

@@ -2,15 +2,15 @@
 
 import pytest
 
-from executor.allocator import ALLOCATORS
-from executor.concurrency import MODES, all_regions
-from executor.devices import HOST, Device, Placement, assign_devices, only
-from executor.fusion import fuse
 from executor.graph import Flag, Graph
-from executor.models import MODELS
-from executor.plans import Part
-from executor.prepare import prepare
-from executor.splits import split_graph
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
+from executor.planning import prepare
+from executor.planning.allocator import ALLOCATORS
+from executor.planning.concurrency import MODES, all_regions
+from executor.planning.devices import HOST, Device, Placement, assign_devices, only
+from executor.planning.plans import Part
+from executor.planning.splits import split_graph
 from tests.executor.handmade import as_step, fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.dependencies import bits, find_dependencies
-from executor.happens_before import happens_before
-from executor.plans import Launch, Part, Record, Wait, make_plan
+from executor.planning.dependencies import bits, find_dependencies
+from executor.planning.happens_before import happens_before
+from executor.planning.plans import Launch, Part, Record, Wait, make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, plan_of, regions_of
 from tests.executor.random_graphs import graphs, stream_maps
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from executor.configuration import Configuration
-from executor.profiles import SCHEMA, SHIPPED, load_profile, read_profile, write_profile
+from executor.backends.sim.profiles import SCHEMA, SHIPPED, load_profile, read_profile, write_profile
 from executor.run import execute
+from executor.run.configuration import Configuration
 from tests.executor.profiles import handmade
 from tracer.errors import FormatError, UsageError
 

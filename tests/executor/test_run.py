@@ -2,16 +2,19 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_kernels import KERNELS
-from executor.configuration import Configuration, combinations
-from executor.describe import run_json
+from executor import backends
+from executor.backends.cpu.backend import CpuBackend
+from executor.backends.cpu.kernels import KERNELS
 from executor.run import execute
+from executor.run.configuration import Configuration, combinations
+from executor.run.directory import run_json
 from tests.executor.handmade import SlowBackend
+from tracer.analysis.call_chains import BELOW_PROGRAM
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 from tracer.run_json import SCHEMA
 
@@ -201,3 +204,13 @@ def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
     assert all(calls[i - 2 : i] == ["eventSynchronize", "memcpyAsync"] for i in launches[1:])
     step = ["graphLaunch", "memcpyAsync", "eventRecord", *["memcpyAsync"] * 5]
     assert all(calls[i : i + 8] == step for i in launches)
+
+
+def test_a_backend_is_below_the_program_and_a_strategy_is_not():
+    executor = Path(backends.__file__).parents[1]
+    for family in ("cpu", "cuda", "sim"):
+        files = [*(executor / "backends" / family).glob("*.py")]
+        assert len(files) > 3
+        assert all(BELOW_PROGRAM.search(f"{f.relative_to(executor.parent).as_posix()}(7): launch") for f in files)
+    assert BELOW_PROGRAM.search("executor/backends/sim.py(7): launch")  # in recordings of earlier versions
+    assert not BELOW_PROGRAM.search("executor/scheduling/strategies.py(7): send")

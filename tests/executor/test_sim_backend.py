@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
-from executor.backends.sim import SimBackend
-from executor.backends.sim_graph import moved_bytes
-from executor.configuration import Configuration
-from executor.describe import run_json
-from executor.fusion import fuse
-from executor.models import MODELS
-from executor.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
+from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
+from executor.graph.fusion import fuse
+from executor.graph.models import MODELS
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.run.directory import run_json
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
 from tests.executor.profiles import handmade
 from tracer.analysis.gaps import gap_report

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.backends.sim_device import Device, Mark, Stage, Waiting, Work
+from executor.backends.sim.device import Mark, Stage, VirtualDevice, Waiting, Work
 from tracer.errors import ExecutionError
 
 
@@ -18,40 +18,40 @@ def spans_of(device, *submitted):
 
 
 def test_a_stream_works_in_order_and_waits_for_what_is_issued_late():
-    spans = spans_of(Device(1, 0), (0, Stage(10), 5), (0, Stage(20), 0), (0, Stage(1), 100))
+    spans = spans_of(VirtualDevice(1, 0), (0, Stage(10), 5), (0, Stage(20), 0), (0, Stage(1), 100))
     assert spans == [(5, 15), (15, 35), (100, 101)]
 
 
 def test_fixed_times_overlap():
-    assert spans_of(Device(1, 0), (0, Stage(10), 0), (1, Stage(10), 3)) == [(0, 10), (3, 13)]
+    assert spans_of(VirtualDevice(1, 0), (0, Stage(10), 0), (1, Stage(10), 3)) == [(0, 10), (3, 13)]
 
 
 def test_transfers_share_the_bandwidth():
     """100 bytes alone at 1 B/ns until 50, then at half of it: 50 bytes by 150; the other's last 50 alone."""
-    spans = spans_of(Device(1, 0), (0, Stage(0, 100), 0), (1, Stage(0, 100), 50))
+    spans = spans_of(VirtualDevice(1, 0), (0, Stage(0, 100), 0), (1, Stage(0, 100), 50))
     assert spans == [(0, 150), (50, 200)]
 
 
 def test_a_kernel_that_wants_less_leaves_the_rest_to_others():
     """0.25 B/ns are wished, 0.75 remain: 75 bytes by 100, where the first still has 75 to go."""
-    spans = spans_of(Device(1, 0), (0, Stage(0, 100, 4), 0), (1, Stage(0, 75), 0))
+    spans = spans_of(VirtualDevice(1, 0), (0, Stage(0, 100, 4), 0), (1, Stage(0, 75), 0))
     assert spans == [(0, 400), (0, 100)]
 
 
 def test_a_fixed_time_shares_nothing():
-    spans = spans_of(Device(1, 0), (0, Stage(50, 100), 0), (1, Stage(0, 100), 0))
+    spans = spans_of(VirtualDevice(1, 0), (0, Stage(50, 100), 0), (1, Stage(0, 100), 0))
     assert spans == [(0, 200), (0, 150)]
 
 
 def test_stages_follow_each_other():
-    device, work = Device(2, 0), Work(7, [Stage(10), Stage(5, 20)])
+    device, work = VirtualDevice(2, 0), Work(7, [Stage(10), Stage(5, 20)])
     device.submit(0, work)
     assert device.drain() == 32
     assert work.spans == [(7, 17), (17, 32)]
 
 
 def test_a_wait_holds_a_stream_for_the_edge_longer():
-    device = Device(1, edge_ns=3)
+    device = VirtualDevice(1, edge_ns=3)
     device.submit(0, Work(0, [Stage(10)]))
     mark = device.mark(0)
     waiting, own = Work(0, [Stage(1)]), Work(0, [Stage(1)])
@@ -63,7 +63,7 @@ def test_a_wait_holds_a_stream_for_the_edge_longer():
 
 
 def test_what_is_asked_is_done_and_no_more():
-    device, late = Device(1, 0), Work(1000, [Stage(1)])
+    device, late = VirtualDevice(1, 0), Work(1000, [Stage(1)])
     device.submit(0, Work(0, [Stage(10)]))
     mark = device.mark(0)
     device.submit(1, late)
@@ -72,7 +72,7 @@ def test_what_is_asked_is_done_and_no_more():
 
 
 def test_a_wait_for_what_never_comes():
-    device = Device(1, 0)
+    device = VirtualDevice(1, 0)
     device.submit(0, Waiting(Mark(1)))
     with pytest.raises(ExecutionError, match="never recorded"):
         device.drain()
@@ -86,15 +86,18 @@ def test_a_wait_for_what_never_comes():
 def test_more_bandwidth_is_never_slower(stages, bandwidth, factor):
     """Of kernels that run beside each other."""
     submitted = [(queue, Stage(*stage), 0) for queue, stage in enumerate(stages)]
-    slow, fast = spans_of(Device(bandwidth, 0), *submitted), spans_of(Device(bandwidth * factor, 0), *submitted)
+    slow, fast = (
+        spans_of(VirtualDevice(bandwidth, 0), *submitted),
+        spans_of(VirtualDevice(bandwidth * factor, 0), *submitted),
+    )
     assert all(f[1] <= s[1] + len(stages) for f, s in zip(fast, slow, strict=True))  # ticks round up
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8))
 def test_bandwidth_is_neither_wasted_nor_exceeded(stages):
     """All bytes take at least their time; one stream takes exactly the sum; nothing beats its own length."""
-    spans = spans_of(Device(2, 0), *((queue, Stage(fixed, nbytes), 0) for queue, fixed, nbytes in stages))
+    spans = spans_of(VirtualDevice(2, 0), *((queue, Stage(fixed, nbytes), 0) for queue, fixed, nbytes in stages))
     assert max(end for _, end in spans) >= sum(nbytes for *_, nbytes in stages) / 2 * (1 - 1e-9)
     assert all(end - start >= (f + n / 2) * (1 - 1e-9) for (start, end), (_, f, n) in zip(spans, stages, strict=True))
-    one = spans_of(Device(2, 0), *((0, Stage(fixed, nbytes), 0) for _, fixed, nbytes in stages))
+    one = spans_of(VirtualDevice(2, 0), *((0, Stage(fixed, nbytes), 0) for _, fixed, nbytes in stages))
     assert one[-1][1] == sum(fixed + -(-nbytes // 2) for _, fixed, nbytes in stages)

@@ -5,16 +5,16 @@ from functools import partial
 
 import pytest
 
-from executor.backends.host import reads_of
-from executor.backends.sim import SimBackend
-from executor.backends.sim_graph import moved_bytes
-from executor.backends.sim_host import SimHostBackend
-from executor.calibrate import calibrate
-from executor.configuration import Configuration
-from executor.describe import run_json
-from executor.profiles import HostCost
+from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.host import SimHostBackend
+from executor.backends.sim.profiles import HostCost
+from executor.calibration import calibrate
+from executor.graph.fusion import reads_of
 from executor.run import execute
-from executor.strategies import STRATEGIES
+from executor.run.configuration import Configuration
+from executor.run.directory import run_json
+from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer.errors import UsageError
 from tracer.schema import HOST_COMPUTE

@@ -2,12 +2,12 @@
 
 import pytest
 
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
 from executor.backends.interface import Guarantee
-from executor.configuration import Configuration
-from executor.models import MODELS
+from executor.graph.models import MODELS
 from executor.run import execute
-from executor.strategies import GGG, SCCC, STRATEGIES, check_needs
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import GGG, SCCC, STRATEGIES, check_needs
 from tests.executor.handmade import scheduler_on
 from tracer.errors import ExecutionError, UnsafePlanError
 

@@ -7,12 +7,11 @@ import subprocess
 import numpy as np
 import pytest
 
-from executor import describe, kv_cache
-from executor.configuration import Configuration
-from executor.passes import MOST_TRACED_TOKENS, record_traced
+from executor.graph.models import kv_cache
 from executor.run import execute
-from executor.run_directory import write_run
-from executor.traced_pass import main
+from executor.run.configuration import Configuration
+from executor.run.directory import measured, write_run
+from executor.run.passes import MOST_TRACED_TOKENS, main, record_traced
 from tracer import formats, read
 from tracer.errors import ExecutionError
 from tracer.formats.nsys_parquet import RUN_FILE
@@ -88,7 +87,7 @@ def test_a_pass_is_compared_with_as_many_tokens_where_attention_grows(tmp_path, 
     expected = MOST_TRACED_TOKENS / ((steps[:, MOST_TRACED_TOKENS] - steps[:, 0]) / 1e9)
     run = orders[0][1]["run"]
     assert run["measured"]["steps_per_s"]["repeats"] == pytest.approx(expected.tolist())
-    assert read(directory).metadata["run"]["measured"] == describe.measured(result)
+    assert read(directory).metadata["run"]["measured"] == measured(result)
 
 
 def test_a_pass_that_fails_says_why(light):

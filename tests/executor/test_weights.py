@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.backends.cpu import CpuBackend
-from executor.backends.weight_formats import dequantised, floats, quantised
-from executor.devices import HOST, Device
+from executor.backends.cpu.backend import CpuBackend
+from executor.backends.weight_formats import Quantised, floats, quantised
 from executor.graph import Flag, Graph
-from executor.memory import COPIED, load_weights
-from executor.models.step import random_weight
-from executor.splits import Origin, Split
+from executor.graph.models.step import random_weight
+from executor.planning.devices import HOST, Device
+from executor.planning.splits import Origin, Split
+from executor.scheduling.memory import COPIED, load_weights
 from tracer.errors import ExecutionError
 
 SHAPES = [(768, 1024), (40, 64), (3, 700, 160)]
@@ -47,7 +47,7 @@ def test_host_weights_have_the_values_of_the_model_s_format(dtype):
     for weight in whole:
         values = random_weight(weight, 5)
         if dtype == "q8_0":
-            expected = dequantised(quantised(values), weight.shape)
+            expected = Quantised.of(quantised(values), weight.shape).floats()
         else:
             expected = values.astype(dtype).astype(np.float32)
         assert np.array_equal(floats(loaded[HOST][weight.name]), expected)

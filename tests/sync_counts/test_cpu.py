@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from executor.concurrency import MAIN_STREAM
-from executor.configuration import Configuration
+from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
-from executor.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
+from executor.run.configuration import Configuration
+from executor.scheduling.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
 from tests.thorough import covering
 from tracer.analysis.syncs import sync_report

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from executor.configuration import Configuration, combinations
-from executor.light_pass import record_light
-from executor.models import MODELS
-from executor.strategies import STRATEGIES
-from executor.traced_pass import unrecorded_pass
+from executor.graph.models import MODELS
+from executor.run.configuration import Configuration, combinations
+from executor.run.light_pass import record_light
+from executor.run.passes import unrecorded_pass
+from executor.scheduling.strategies import STRATEGIES
 from tests.sync_counts.calls_of_splits import token
 from tests.sync_counts.test_cpu import ADVANCING, KERNELS, budgeted, copies, recognised, spelled, syncs
 from tests.sync_counts.test_splits import LAUNCHES, PLACEMENTS, SPLITTING, cases, configured, gpus, splits_of
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gpu
 def recorded(tmp_path, level, kinds="lean", **options):
     configuration = {"backend": "cuda", "tokens": TOKENS, "repeats": 2, "warmup": 2, **options}
     order = json.dumps({"configuration": configuration, "run": {"configuration": configuration}, "kinds": kinds})
-    command = [sys.executable, "-m", "executor.traced_pass", level, str(tmp_path / "pass")]
+    command = [sys.executable, "-m", "executor.run.passes", level, str(tmp_path / "pass")]
     done = subprocess.run(command, input=order, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return read(tmp_path / "pass")

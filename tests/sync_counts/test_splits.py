@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from executor.concurrency import MAIN_STREAM
-from executor.configuration import Configuration, fitting_strategies
-from executor.models import MODELS, builder_of
-from executor.models.shape import SHAPES, Experts
+from executor.graph.models import MODELS, builder_of
+from executor.graph.models.shape import SHAPES, Experts
+from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
-from executor.strategies import AAAG, AAAS, AAEG, SAAAS, SCCC, STRATEGIES
+from executor.run.configuration import Configuration, fitting_strategies
+from executor.scheduling.strategies import AAAG, AAAS, AAEG, SAAAS, SCCC, STRATEGIES
 from tests.sync_counts.calls_of_splits import (
     ATTENTION,
     HOST_COPIES,

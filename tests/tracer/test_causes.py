@@ -229,7 +229,7 @@ def test_a_thread_inside_a_range_is_named_with_a_doubt() -> None:
     script = idle()
     script.range("collate", 1200, 1500, thread=OTHER)
     assert waited_for(script) == [(OTHER, "", HOW[RANGE], 300)]
-    assert "perhaps" in HOW[RANGE]
+    assert "may hold" in HOW[RANGE]
 
 
 def test_host_compute_is_seen_by_the_ranges_of_splits() -> None:

@@ -84,7 +84,7 @@ def test_tables_for_people(command: str) -> None:
     result = run(command, LLAMA["saaas", "graph"])
     assert result.exit_code == 0, result.output
     assert {"info": "NVIDIA H200", "tokens": "64 decode steps", "syncs": "s c a×5 s g a s×2",
-            "gaps": "lengthens", "streams": "streams compute at once"}[command] in result.stdout  # fmt: skip
+            "gaps": "lengthens", "streams": "streams compute concurrently"}[command] in result.stdout  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ANALYSES)
@@ -204,7 +204,7 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
     (folder / "graph.json").write_text("{}")
     (folder / "node").mkdir()
     told = run("convert", folder, tmp_path / "a.sqlite").stderr
-    assert told == "note: not converted: graph.json, node (beside the recording)\n"
+    assert told == "note: not converted: graph.json, node (next to the recording)\n"
 
 
 def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def test_a_rate_of_another_run_is_refused(tmp_path: Path) -> None:
                     ["check", path, "--budget", str(budget), *rate]):  # fmt: skip
         found = CliRunner().invoke(main, command)
         assert found.exit_code == 2, command
-        assert "by the untraced rate of 10 steps/s 100000.0 µs; that rate is of another run" in found.stderr
+        assert "by the untraced rate of 10 steps/s 100000.0 µs; that rate is from another run" in found.stderr
     trace = tracer.read(LLAMA["sccc", "graph"])
     report = gap_report(trace, find_steps(trace), 10.0)
     assert (report.untraced_gap_us, report.distortion) == (None, None)
-    assert "of another run" in str(report.warning)
+    assert "from another run" in str(report.warning)
     trace.metadata["run"]["measured"] = {"tokens_per_s": {"median": 10.0}}
     assert measure(trace, find_steps(trace), "llama").untraced is None
 

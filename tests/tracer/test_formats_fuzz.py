@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.check_command import read_budget

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from pandas.testing import assert_frame_equal
 
-from dashboard.reading import read_runs
+from dashboard.reading.read import read_runs
 from tests.recordings import SAMPLES
 from tracer import formats, kept
 from tracer.cache import Cache

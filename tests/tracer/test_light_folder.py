@@ -26,7 +26,7 @@ def test_folders_of_recorders_that_live_are_left_alone(tmp_path: Path) -> None:
         assert light_folder.left_folders() == []
         result = run("record", "-o", tmp_path / "out", "--recover", made)
         assert result.exit_code == 2
-        assert "not a folder that a recorder of yours left behind" in result.stderr
+        assert "not a folder left by a light recorder of this user" in result.stderr
         assert made.is_dir()
     assert not made.exists()
 

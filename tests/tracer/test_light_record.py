@@ -309,5 +309,5 @@ def test_a_ring_that_was_not_begun_loses_no_other(built: Build, monkeypatch: pyt
 
 
 def test_a_path_that_cannot_be_preloaded_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="does not support blanks or colons"):
+    with pytest.raises(RecordError, match="does not support spaces or colons"):
         light_program.environment(tmp_path / "a b" / "light.so", tmp_path)

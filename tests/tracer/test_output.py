@@ -64,7 +64,7 @@ def one_line(stderr: str, path: Path) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_read_only_place_is_refused_before_any_work(command, read_only, nsys, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("executor.light_pass.execute", lambda *_, **__: pytest.fail("it began to work"))
+    monkeypatch.setattr("executor.run.light_pass.execute", lambda *_, **__: pytest.fail("it began to work"))
     missing = [each if each not in (SMALL, RUN) else "missing" for each in COMMANDS[command]]
     monkeypatch.setitem(COMMANDS, command, missing)  # which is said by who looks for it
     code, stderr, path = invoke(command, read_only / "deep" / "out")

@@ -13,7 +13,7 @@ PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash
 HEAD = '''
 import numpy as np
 import pytest
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu.backend import CpuBackend
 from tracer import annotate, record
 from tracer.recorders.host import HostRecorder
 
@@ -102,7 +102,7 @@ def test_it(recording):
             "first surplus call: streamSynchronize on thread * µs into step 1, in token / layer",
             f"  test_inner.py:{WAITS} in step",
             "      self.backend.synchronize(0)  # waits",
-            "    *cpu.py:* in synchronize*",
+            "    *backend.py:* in synchronize*",
             f"    test_inner.py:{line_of(HEAD + body, '# one sync too many')} in decode",
             f"    test_inner.py:{line_of(HEAD + body, '# a step')} in test_it",
         ],
@@ -158,7 +158,7 @@ def test_steps_may_be_found(pytester: pytest.Pytester) -> None:
     result = ran(
         pytester,
         """
-from executor.configuration import Configuration
+from executor.run.configuration import Configuration
 from executor.run import execute
 
 class Unmarked(HostRecorder):

@@ -151,7 +151,7 @@ def test_two_engines_on_one_device_are_two(process: int) -> None:
     assert table[["steps", "compute_us"]].to_numpy().tolist() == [[3, 4.0]] * 2
     assert table["idle_us"].tolist() == pytest.approx([2 * 2000 / 3e3] * 2)
     (note, *_) = rank_report(trace, steps).notes
-    assert "work on device 0 at once" in note
+    assert "share device 0" in note
     assert ".0" not in note  # of ids
 
 

@@ -217,7 +217,7 @@ def test_what_was_there_stays_if_writing_fails(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--key", "x"], "--key needs --names, which makes the hashes"),
+        (["--key", "x"], "--key needs --names, which requests the hashes"),
         (["--names", "--key", "x" * 65], "--key has 65 bytes"),
         (["--names", "--key", ""], "--key has 0 bytes"),
         (["--word", " "], "--word is empty"),

@@ -156,7 +156,7 @@ def test_a_sync_beside_the_path_gains_nothing_and_one_on_it_its_own_time() -> No
     assert predicted(trace, WithoutSyncs((1,))).speedup.estimate == 1
     idle = predicted(trace, WithoutSyncs((3,)))
     assert idle.before.period_us - idle.predicted.period_us == pytest.approx((5 + 4) / 1e3)
-    with pytest.raises(UnsafePlanError, match=f"sync 2 cannot go: {READS}"):
+    with pytest.raises(UnsafePlanError, match=f"sync 2 cannot be removed: {READS}"):
         predicted(trace, WithoutSyncs((2,)))
     with pytest.raises(UsageError, match="no step has a sync 4; they have 3 at most"):
         predicted(trace, WithoutSyncs((4,)))
@@ -177,7 +177,7 @@ def test_a_sync_between_streams_stays() -> None:
     assert set(syncs.loc[syncs["position"] == 1, "reason"]) == {ORDERS.format(9, 7)}
     found = predicted(trace, WithoutSyncs())
     assert found.speedup.estimate == 1
-    assert found.notes == [f"sync 1 stays: {ORDERS.format(9, 7)}", f"sync 2 stays: {READS}"]
+    assert found.notes == [f"sync 1 is kept: {ORDERS.format(9, 7)}", f"sync 2 is kept: {READS}"]
 
 
 def test_the_last_sync_before_the_host_writes_again_stays() -> None:
@@ -527,5 +527,5 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     assert found.before.tokens_per_s is None  # nothing tells how many a step gains
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
-    with pytest.raises(TraceError, match="that rate is of another run"):
+    with pytest.raises(TraceError, match="that rate is from another run"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)

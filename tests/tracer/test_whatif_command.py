@@ -25,7 +25,7 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     name = SAMPLES / "llama1b-sccc-graph"
     text = run(name, "--without-syncs")
     assert text.exit_code == 0
-    assert "sync 13 stays: the host reads the result of the copy before it" in text.output
+    assert "sync 13 is kept: the host reads the result of the copy before it" in text.output
     facts = json.loads(run(name, "--sync", "saaas,aaag", "--json").stdout)
     assert facts["schema"] == "intertoken.whatif/1"
     assert facts["edit"] == "saaas"
@@ -74,7 +74,7 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
     ("options", "message"),
     [
         ([], "no change given"),
-        (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot go: the host reads"),
+        (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot be removed: the host reads"),
         (["--without-sync", "x"], "not a list of positions"),
         (["--scale-kernels", "a"], "is not REGEX=FACTOR"),
         (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),

@@ -70,7 +70,7 @@ def test_one_pair_leaves_the_numbers_near_their_defaults() -> None:
 
 def test_no_pair_teaches_nothing() -> None:
     assert learned([], "NVIDIA H200") == H200
-    assert H200.note.startswith("as on an H200: an edge between streams costs 0.05 µs")
+    assert H200.note.startswith("as on an H200: a dependency between streams costs 0.05 µs")
 
 
 def test_the_error_is_that_of_pairs_left_out() -> None:

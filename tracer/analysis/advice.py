@@ -53,11 +53,11 @@ _SYNCS_GONE: Final = (
     "while a copy may still read it",
 )
 _STAGED: Final = (
-    "inputs lie in one pinned buffer of the host and one of the device, from which the kernels read them",
+    "inputs are in one pinned host buffer and one device buffer, from which the kernels read them",
     "the pinned buffer is written again only after the copy has finished",
 )
 _LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
-_EARLY: Final = ("the copied inputs are known a step before, and do not depend on its result", _COPIES[0])
+_EARLY: Final = ("the copied inputs are known one step ahead, whatever the result of the previous step", _COPIES[0])
 _SAMPLED: Final = (
     "the device chooses the token and the next step starts from it",
     "the host decides the next step before it has the result (stop conditions may take effect a step later)",
@@ -93,13 +93,13 @@ class Advice:
 
 @dataclass(frozen=True)
 class EagerLaunch:
-    """A kernel that steps with a graph launch one by one.
+    """A kernel that is launched individually in steps that also launch a graph.
 
     Attributes:
         kernel: its short name.
         operator: the innermost range around its launch; "" for none.
         site: the function that launches it most often, see `call_sites`; "" if no functions are recorded.
-        where: before the step's first graph, or behind it.
+        where: before or after the step's first graph.
         per_step: the number of launches per step.
         hole_us, kernel_us, launch_us: means per step, as recorded: the time before the kernel during which nothing runs
             on its device, the kernel's own time, and the time inside the launch call.
@@ -125,7 +125,7 @@ class Advised:
 
     Attributes:
         kept: edits by gain, the largest first.
-        unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
+        unsure: label -> the prediction of an edit without a margin, or whose margin includes zero.
         refused: label -> why data flow forbids the edit.
         withheld: label -> why the gain of the edit cannot be determined from this recording.
         before: the figures of the recording, without the profiler if a rate is known.
@@ -133,7 +133,7 @@ class Advised:
         bound: speedup if the device never idled; None if unknown.
         engine: the engine that was recorded; None if unknown.
         unused: settings of the engine that are off in the recording, for which nothing is predicted.
-        eager: kernels that steps with a graph launch one by one, the largest holes first.
+        eager: kernels launched individually in steps that also launch a graph, the largest holes first.
     """
 
     kept: tuple[Advice, ...]

@@ -1,5 +1,5 @@
-"""Where a host is at moments between calls with call chains: in the innermost function that is on the stacks of both
-the call before and the call after. It is that function or one that it calls, which makes no CUDA call.
+"""Where a thread is between calls with call chains: in the innermost function on the stacks of both the previous and
+the next call, or in a function called from it that makes no CUDA call.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def with_chains(trace: Trace, process: int, thread: int) -> pd.DataFrame:
 
 
 def chains_at(trace: Trace, process: int, thread: int, times: Ints) -> tuple[Ints, pd.DataFrame]:
-    """The stack of a thread at each time (ns), as far as its calls tell.
+    """The stack of a thread at each time (ns), as far as its calls show it.
 
     Returns:
-        For each time the number of a chain, `MISSING` if unknown: that of the call which is open, or else one of the
-        functions that the calls before and after have in common. And these chains, with the columns of
+        For each time the number of a chain, `MISSING` if unknown: that of the call in progress, or else one of the
+        functions that the previous and the next call have in common. And these chains, with the columns of
         `trace["callchains"]`.
     """
     calls = with_chains(trace, process, thread)
@@ -64,7 +64,8 @@ def chains_at(trace: Trace, process: int, thread: int, times: Ints) -> tuple[Int
 
 
 def _common(one: Frames, other: Frames) -> Frames:
-    """The outer functions that two stacks share, as the first one has them: Python's lines may differ."""
+    """The outer functions that two stacks share, as they are in the first one: line numbers of Python functions may
+    differ."""
     alike = 0
     for (symbol, module), (its_symbol, its_module) in zip(one, other, strict=False):
         if (_LINE.sub("", symbol), module) != (_LINE.sub("", its_symbol), its_module):

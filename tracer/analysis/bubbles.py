@@ -76,7 +76,7 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     """
     compute = step_compute(trace, steps)
     if not len(compute):
-        raise EmptyTraceError("no bubbles: no token step has kernels of its own")
+        raise EmptyTraceError("no bubbles: no token step launches kernels")
     spans = step_spans(trace, steps, compute)
     windows = _bubbles(compute, steps)
     parts = split_windows(trace, steps, compute, windows)
@@ -129,7 +129,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
 
     Returns:
         device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
-        launch_us event_us latency_us done_us; waits_on (the stream it mostly waits for, or MISSING).
+        launch_us event_us latency_us done_us; waits_on (the stream it waits for most, or MISSING).
     """
     rows = _stream_rows(trace, steps, spans)
     length = rows["until"] - rows["since"]

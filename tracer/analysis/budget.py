@@ -109,7 +109,7 @@ class Base:
     Attributes:
         recording: its path, as the file gives it.
         max_slowdown: share of the base's tokens/s that may be lost; None: any.
-        max_extra_gap_us: µs by which the median gap may grow; None: any.
+        max_extra_gap_us: maximum increase of the median gap, µs; None: any.
     """
 
     recording: str

@@ -21,11 +21,11 @@ from tracer.text import spelled
 from tracer.trace import Trace
 
 PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
-"""In the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""
+"""Matches the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""
 
 BELOW_PROGRAM: Final = re.compile(
     r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
-    r"|(^|/)executor/backends/(cpu|cuda|sim)\.py\("
+    r"|(^|/)executor/backends/(cpu|cuda|sim)(\.py\(|/)"
     r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
 )
 """Files of Python libraries: a program calls them but does not contain them. Paths are shortened to the module, as
@@ -47,8 +47,8 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trace: the recording.
-        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Moments without it
-            have the functions that are on the stacks of the calls before and after, see `between_calls`.
+        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Times without it
+            get the functions on the stacks of the previous and the next call, see `between_calls`.
 
     Returns:
         Columns site, through (see `call_sites.call_sites`) and is_python, with the index of `calls`; texts are empty

@@ -103,7 +103,7 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     """The calls that launch, copy, synchronise or order work, sorted by thread; see `polls` for those that query.
 
     A call made inside another on the same thread (a driver call within a runtime call) counts once, as the outer one.
-    Calls recorded into a graph between begin and end of a stream capture do not execute and do not count.
+    Calls recorded into a graph during a stream capture do not execute and do not count.
 
     Returns:
         Columns start end process thread correlation name letter (of `s a c k g e w`), stream (that it copies on or
@@ -205,7 +205,7 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct values, sorted; mostly there is one."""
+    """The distinct values, sorted; usually there is only one."""
     return values[:1] if (values == values[0]).all() else np.unique(values)
 
 
@@ -254,7 +254,7 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls between begin and end of a stream capture of their thread; a capture that never ends excludes nothing."""
+    """Calls made during a stream capture of their thread; a capture that never ends excludes nothing."""
     letters = calls["letter"].to_numpy(dtype="U1")
     if not (letters == BEGIN_CAPTURE).any():
         return np.zeros(len(calls), bool)

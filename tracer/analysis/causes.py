@@ -49,18 +49,18 @@ CAUSES: Final = {
 """Column -> the cause's name."""
 
 PARTS: Final = {
-    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), waiting for other ranks included"},
+    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), including waiting for other ranks"},
     "sync": {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
         "sync_idle": "nothing to wait for",
         "sync_unknown": "waiting for work that the trace does not name",
     },
-    "copy": {"copy_device": "device copies or fills", "copy_call": "inside a copy call"},
+    "copy": {"copy_device": "device copies or memsets", "copy_call": "inside a copy call"},
     "launch": {
         "launch_call": "inside a launch call",
         "launch_latency": "from its return to the first kernel",
-        "launch_queued": "launched before the device fell idle",
+        "launch_queued": "launched before the device became idle",
         "launch_setup": "graph instantiation, update, upload",
     },
     "host": {
@@ -117,7 +117,8 @@ def names_host_compute(text: str) -> bool:
 @dataclass(frozen=True)
 class Near:
     """Everything that overlaps any window and so may explain it: calls (`letter`, `behind_copy`), polling loops,
-    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and of all.
+    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
+    compute.
     """
 
     api: pd.DataFrame

@@ -38,7 +38,7 @@ TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
 
 AHEAD_TOLERANCE_NS: Final = 30_000
-"""Recorders interpolate the device's clock between few readings of both clocks, and timestamp the end of work later
+"""Recorders interpolate the device's clock between a few readings of both clocks, and timestamp the end of work later
 than the wait for it returned: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is
 reported and makes no step unusable. In no recording does work start before its launch."""
 
@@ -60,7 +60,7 @@ class Doubt:
     Attributes:
         why: the reason in words, without the number of steps.
         steps: positions in the table of steps.
-        spans: further periods of wall-clock time that this makes unusable, ns.
+        spans: other periods of wall-clock time that this makes unusable, ns.
     """
 
     why: str
@@ -148,7 +148,7 @@ def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFr
         calls: `host_calls(trace)`.
 
     Returns:
-        The least and the most of each activity, ns; `-_NONE` and `_NONE` without a bound.
+        The lower and the upper bound from each activity, ns; `-_NONE` and `_NONE` if there is none.
     """
     api = trace["api"]
     high = activities["start"].to_numpy() - np.append(api["start"].to_numpy(), MISSING)[call]
@@ -188,7 +188,7 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
 
 
 def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
-    """The positions of the work that ends last of what each call put on each stream."""
+    """The positions of the last activity to end among those that each call issued to each stream."""
     known = np.flatnonzero(call >= 0)
     lane, lanes = groups_of(activities, _LANE)
     of, end = call[known] * lanes + lane[known], activities["end"].to_numpy()[known]
@@ -202,7 +202,7 @@ def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
 
 
 def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
-    """Runs of bounds, each as long as possible, in which all are consistent with some one offset, from the first on."""
+    """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
     windows, start = [], 0
     while start < len(low):
         size, end = 64, start

@@ -1,7 +1,7 @@
 """Whether two runs can be compared: whether they did the same work, whether tracing permits comparing their times, and
 the caveats for a reader.
 
-A profiler adds at least nothing to a step, and at most the part of it in which the device does not compute. The amount
+What a profiler adds to a step lies between nothing and the part of it in which the device does not compute. The amount
 depends on the calls and kernels it records. So traced times show a direction only if the same recorder, at the same
 level, recorded the same number of calls in both, and the difference exceeds what it can have added to either.
 """
@@ -211,7 +211,7 @@ def _command(base: Run, other: Run) -> str:
 
 
 def _rate(run: Run, letter: str) -> str:
-    """Token steps per second as the option takes them, letters for those that must be measured."""
+    """The value of the option for token steps per second, with letters for rates that must be measured."""
     if run.untraced is None:
         return ",".join([letter] * 3)
     rate = run.rates("untraced").get("steps/s")

@@ -188,7 +188,7 @@ def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: floa
 
 
 def _paired(base: Run, other: Run) -> bool:
-    """Whether both are single recordings of the same steps, and the same ones are followed by another."""
+    """Whether each side is one recording, with the same steps, and the same steps are followed by another."""
     if not len(base.recordings) == len(other.recordings) == 1:
         return False
     base_known, other_known = (run.steps[["period", "gap"]].notna() for run in (base, other))

@@ -1,4 +1,4 @@
-"""Which kernels got slower or faster, per token and per call, over many kernels at once."""
+"""Which kernels got slower or faster, per token and per call, over many kernels simultaneously."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Run:
 
     @property
     def least_share(self) -> float:
-        """The share of a step's recorded period that would certainly remain without a profiler."""
+        """The minimum share of a step's recorded period that would remain without a profiler."""
         return min(recording.least_share for recording in self.recordings)
 
     @property

@@ -30,8 +30,8 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
 
 
 def was_traced(what: str, trace: Trace) -> str:
-    """Ask whether something was recorded, with the remedy for the trace's own recorder. For a recording of an
-    unsupported accelerator, name it instead."""
+    """A question to the user, such as "were kernels traced?", with the remedy for the recorder of the trace; for a
+    recording of an unsupported accelerator, the name of that accelerator."""
     others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
     if others:
         return f"its work ran on an accelerator that is not supported ({', '.join(sorted(others))})"

@@ -3,8 +3,8 @@
 The share of the recorded idle time that is due to the profiler varies more between programs than a model fitted to some
 of them can predict for the others: in llama.cpp it comes from the CUDA calls, in vLLM from Python code that runs slower
 next to the profiler's threads. So nothing is estimated from a recording alone (`fits.Remained` is what was observed).
-With the program's own rate, the idle time is exact: what that rate leaves beside the device's work. Two things must be
-known in addition:
+With the program's own rate, the idle time is exact: what that rate leaves in addition to the device's work. Two things
+must be known in addition:
 
 - Node-level tracing stretches CUDA graphs. Between two kernels it adds a time that hardly depends on the program, and
   it lengthens the kernels themselves a little (`stretch_ns`).
@@ -88,7 +88,7 @@ def of_another_run(period_us: float, steps_per_s: float) -> str | None:
         return None
     return (
         f"under the profiler a step took {period_us:.1f} µs, by the untraced rate of {steps_per_s:g} steps/s "
-        f"{untraced_us:.1f} µs; that rate is of another run"
+        f"{untraced_us:.1f} µs; that rate is from another run"
     )
 
 

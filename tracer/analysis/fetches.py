@@ -21,7 +21,7 @@ class FetchLag:
     """Which step's result a fetch reads.
 
     Attributes:
-        median: 0 if it reads the result of the step launched last, 1 if that of the step before: the host launches a
+        median: 0 if it reads the result of the step launched last, 1 if that of the previous step: the host launches a
             step before it has the result of the previous one (asynchronous scheduling).
         share: the share of fetches that do exactly this.
         fetches: their number.

@@ -1,7 +1,8 @@
-"""Constants of the model that no recording tells, by GPU: `fits.toml`, and a user's own file in the same format.
+"""Constants of the model that cannot be determined from a recording, by GPU: `fits.toml`, and a user's own file in the
+same format.
 
-The file says for every table when its numbers were fitted, to what, and with what error. A recording of a GPU that it
-does not know gets those of the first device, and a caution that says so (`Fits.caution`).
+For every table the file states when its numbers were fitted, to what, and with what error. A recording of a GPU that
+the file does not list gets those of the first device, with a caution (`Fits.caution`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Left:
 @dataclass(frozen=True)
 class Remained:
     """Level of nsys's tracing ("none": no CUDA graphs), or "PyTorch" -> the share of idle time that remained. Runs of
-    one program vary too, so for some recordings it is more than all of it."""
+    one program vary too, so for some recordings it exceeds 1."""
 
     levels: Mapping[str, Left]
 
@@ -99,7 +100,7 @@ class Usual:
 
 @dataclass(frozen=True)
 class GraphCosts:
-    """CUDA graphs that a what-if makes.
+    """CUDA graphs that a what-if creates.
 
     Attributes:
         order_ns: between consecutive kernels.
@@ -143,9 +144,10 @@ class Room:
     """How kernels share the device.
 
     Attributes:
-        crowded: how many devices' room kernels side by side may ask for: most blocks of the last find some later.
-        needed: of the multiprocessors that a kernel's blocks occupy, what its work needs: it spends the rest on
-            latencies of its blocks.
+        crowded: how many times the device's capacity concurrent kernels may request in total: most blocks of the last
+            kernel start once others have ended.
+        needed: the share of the multiprocessors occupied by a kernel's blocks that its work needs; the rest is latency
+            of its blocks.
     """
 
     crowded: float
@@ -155,7 +157,7 @@ class Room:
 @dataclass(frozen=True)
 class Multiprocessor:
     """Limits of a multiprocessor. A warp's registers are allocated in units, in one of the partitions; `shared` memory
-    and what the system takes of it per block in bytes."""
+    and the part of it that the system reserves per block are in bytes."""
 
     registers: int
     register_unit: int
@@ -191,9 +193,9 @@ class Fits:
 
     Attributes:
         gpu: the part of a device's name by which they were chosen.
-        called: the GPU in a sentence.
-        caution: what a reader must know if they are not, or not all, of the recording's GPU; None if they are, and for
-            recordings that name no device.
+        called: the GPU as named in a sentence.
+        caution: a warning if some or all of them are not for the recording's GPU; None if they are, and for recordings
+            that name no device.
     """
 
     gpu: str
@@ -243,13 +245,13 @@ def own_file() -> list[Any]:
 
 
 def _is_of(device: dict[str, Any], gpu: str) -> bool:
-    """Whether constants are of every GPU of these names: GH200 is no H200."""
+    """Whether the constants are for every GPU of these names: a GH200 is not an H200."""
     word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(device['gpu'])}(?![A-Za-z0-9])")
     return all(word.search(name) for name in gpu.split(", "))
 
 
 def _replaced(value: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A table with what another one has, also in the tables inside it."""
+    """A table updated with the entries of another one, including nested tables."""
     inner = {key: _replaced(value[key], new) for key, new in own.items()
              if isinstance(new, dict) and isinstance(value.get(key), dict)}  # fmt: skip
     return value | own | inner
@@ -285,8 +287,8 @@ def _devices(path: Path) -> list[dict[str, Any]]:
     """The devices of a file.
 
     Raises:
-        FormatError: it cannot be read, is no TOML, names no device, or has something else than tables of numbers that
-            are not negative.
+        FormatError: it cannot be read, is not TOML, names no device, or contains anything but tables of non-negative
+            numbers.
     """
     try:
         check_regular(path)
@@ -305,7 +307,7 @@ def _devices(path: Path) -> list[dict[str, Any]]:
 
 
 def _negative(value: Any, where: str) -> str | None:
-    """Where there is a negative number; None if nowhere."""
+    """The position of a negative number; None if there is none."""
     if isinstance(value, (dict, list)):
         rows = value.items() if isinstance(value, dict) else enumerate(value)
         return next((at for key, inner in rows if (at := _negative(inner, f"{where}.{key}")) is not None), None)

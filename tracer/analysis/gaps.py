@@ -56,9 +56,9 @@ class GapReport:
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below.
         untraced_gap_us: p50 and mean as they would be without tracing: the gap's part of the idle time that the
-            untraced rate leaves (1 / rate - busy time). No p90, because a rate is a mean and says nothing about single
-            steps. None if unknown, if the device is busy for longer, or if it also idles elsewhere and the rate does
-            not determine the gap's part.
+            untraced rate leaves (1 / rate - busy time). No p90, because a rate is a mean and says nothing about
+            individual steps. None if unknown, if the device is busy for longer, or if it also idles elsewhere and the
+            rate does not determine the gap's part.
         estimated: its median with its 95 % interval for node-level recordings, where the device's work is known only up
             to the amount by which tracing stretched it (`tracer.analysis.distortion`).
         refused: why the rate cannot belong to this recording and is ignored; None if it can.
@@ -116,8 +116,8 @@ class GapReport:
         See `distortion.untraced_causes` for how much tracing adds to each cause.
 
         Raises:
-            TraceError: the untraced rate leaves no time for a gap beside the recorded compute, or belongs to another
-                run.
+            TraceError: the untraced rate leaves no time for a gap in addition to the recorded compute, or belongs to
+                another run.
         """
         if self.warning is None:  # nothing was traced, so these are the untraced figures
             return self
@@ -128,7 +128,7 @@ class GapReport:
         if self.untraced_gap_us is None:
             raise TraceError(
                 f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
-                "the untraced rate allows; tracing stretched the kernels (graph level does so least), or the figure "
+                "the untraced rate allows; tracing stretched the kernels (least at graph level), or the figure "
                 "belongs to another run"
             )
         launch_us = float(
@@ -171,7 +171,7 @@ def gap_report(
         if not len(table):
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
-        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
+        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)

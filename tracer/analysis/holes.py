@@ -137,7 +137,7 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
 
 
 def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
-    """The CUDA graphs of each step on each device: device at, first begin and last end (ns), and `GRAPHS`."""
+    """The CUDA graphs of each step on each device: device at, first start and last end (ns), and `GRAPHS`."""
     api = trace["api"]
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
@@ -178,7 +178,7 @@ def _not_idle(
         communication: all collectives.
         rest: compute that belongs to no step.
         compute: the steps' compute, with `host`.
-        holes: is completed in place.
+        holes: its missing columns are filled in place.
     """
     within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
     several = len(compute["host"].unique()) > 1

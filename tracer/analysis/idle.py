@@ -178,8 +178,8 @@ class IdleReport:
         return self._with(gaps, kept - between)
 
     def bounds_of_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The lower and upper bounds: all that tracing added, or that a slower run has in excess, may belong to the gap
-        or to the other places."""
+        """The lower and upper bounds: everything that tracing added, or by which a slower run is longer, may belong to
+        the gap or to the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
         rest = left - (outside - between)
         least = np.where(outside == between, left, np.maximum(np.minimum(rest, between), 0))
@@ -200,8 +200,9 @@ class IdleReport:
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
-    """Find the idle time in the periods of the steps; none if they all start to compute at once. Periods of which more
-    than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed in them.
+    """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
+    which more than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
+    in them.
 
     Args:
         trace: the recording.

@@ -18,7 +18,7 @@ _KEYS = ["site", "source"]
 
 
 def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
-    """Attribute the idle time of each step to what its thread does meanwhile.
+    """Attribute the idle time of each step to what its thread does during it.
 
     Args:
         trace: the recording, read with its Python functions if it has any.

@@ -29,7 +29,7 @@ class Interval:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies inside."""
+        """Whether it contains a value."""
         return self.bounds is not None and self.bounds[0] <= value <= self.bounds[1]
 
     def exp(self) -> Interval:

@@ -1,4 +1,4 @@
-"""Steps with marks: ranges and annotations of an engine, on threads that launch work, or what the user asks for.
+"""Steps with marks: ranges and annotations of an engine, on threads that launch work, or whatever the user selects.
 
 Stages:
 1. for each distinct text, which mark of the engine it is and what that implies; if a pattern is given that matches no
@@ -165,7 +165,7 @@ def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _joined(marks: pd.DataFrame) -> pd.DataFrame:
-    """Stage 4: one row per step, including what leads to it or follows it."""
+    """Stage 4: one row per step, including its leading and following parts."""
     keys = [marks[name] for name in _THREAD]
     verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
     leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)

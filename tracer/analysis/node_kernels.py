@@ -4,10 +4,11 @@ A light recording knows when each CUDA graph starts and ends, but not what runs 
 start. The node pass knows both, at times that CUPTI lengthens. A graph of the light pass gets the kernels and copies
 that the node pass recorded in the same graph of the same step: the first starts where the graph starts, the last ends
 where it ends, and the times between are scaled in proportion. A copy outside of graphs gets its duration and its
-delay behind the work before it.
+delay after the preceding work.
 
-The times of single kernels are therefore estimates. Figures (gap, idle time, rates) are those of the light recording,
-which the edges of its graphs keep unchanged; idle time between kernels is not shown, since CUPTI causes most of it.
+The times of individual kernels are therefore estimates. Figures (gap, idle time, rates) are those of the light
+recording, which the edges of its graphs keep unchanged; idle time between kernels is not shown, since CUPTI causes most
+of it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tracer.schema import MISSING
 from tracer.trace import LIGHT, Trace
 
 MOST_ROWS: Final = 1 << 20
-"""Maximum kernels and copies to place; graphs after them stay as they are."""
+"""Maximum kernels and copies to place; graphs after them are unchanged."""
 
 _INSIDE: Final = ("kernels", "memcpys", "memsets")
 _STREAM: Final = ["process", "device", "stream"]
@@ -157,8 +158,8 @@ def _of_graphs(node: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _paired(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Pair rows of the light pass with those of the node pass in the step of the same number (the last one, if it has
-    fewer), by start; only where both steps have as many of the kind. Columns of the node pass end in "_node" where both
-    have them."""
+    fewer), by start; only if both steps have the same number of that kind. Columns of the node pass end in "_node"
+    where both have them."""
     if not len(rows) or not len(others):
         return rows.iloc[:0].merge(others.iloc[:0], on=keys, suffixes=("", "_node"))
     clipped = rows.assign(of=rows["of"].clip(upper=int(others["of"].max())))
@@ -218,7 +219,7 @@ def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> pd
 
 
 def _delays(node: Trace, copies: pd.DataFrame) -> NDArray[np.int64]:
-    """How long after its call, and after the work before it on its stream, each copy of the node pass starts, ns."""
+    """How long after its call, and after the preceding work on its stream, each copy of the node pass starts, ns."""
     works = node.activities().sort_values("start", kind="stable")
     behind = works.groupby(_STREAM, sort=False)["end"].cummax().groupby([works[c] for c in _STREAM]).shift()
     key = [*_STREAM, "correlation", "start"]

@@ -7,8 +7,8 @@ Stages, over the turns of each host (`tracer.analysis.turns`):
 2. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
    replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
-3. keep the most common kind of step, and what computes as much next to it (prompts, other batches); of what precedes
-   them (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
+3. keep the most common kind of step, and other kinds that compute as much (prompts, other batches); before them
+   (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
 4. begin each step where its inputs begin;
 5. check whether something contradicts that each of these steps is one pass;
 6. combine the hosts: the confidence is the share of the device's time that their steps explain.
@@ -38,12 +38,12 @@ MOST: Final = 0.5
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
-"""The confidence in steps that can be read differently, or whose waits have an unknown target."""
+"""The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
-_DRAFTS: Final = "drafts and what verifies them each (or prompts that have few tokens each)"
+_DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
 _NO_PASS: Final = "which do not show a complete pass through a model"
 
 
@@ -253,7 +253,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
 
 
 def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
-    """How many passes through a model a step seems to be, judged by its launches: 0, 1, or 2 for more."""
+    """How many passes through a model a step appears to contain, judged by its launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]
         return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1

@@ -1,17 +1,17 @@
 """The phase of steps whose marks do not give it, judged by their compute.
 
-1. Training: optimizers, gradients and their kernels, which only training has, in most of the steps or in single ones.
+1. Training: optimizers, gradients and their kernels, which only training has, in most or some of the steps.
 2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
-   generation has. Among these steps, prompts are those in which some of the kernels shared with the usual step (at
+   generation has. Among these steps, prompts are those in which some of the kernels shared with the typical step (at
    least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is fetched, or which take
-   that many times as long. If the usual step replays a graph, long steps that replay none and fetch no more are prompts
-   too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. Steps that verify drafts
-   have kernels that show it.
+   that many times as long. If the typical step replays a graph, long steps that replay none and fetch no more are
+   prompts too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. Steps that verify
+   drafts have kernels that show it.
 3. Everything else is one iteration of a loop (`iteration`).
 
 A solver's or a classifier's loop also fetches small results, and each iteration of a loop over prompts ends in a token.
-So decoding is certain only with evidence: attention with one query, products with one column, prompts beside the
-tokens, or an engine known to replay whole graphs only for decoding. Otherwise the confidence is at most `GUESSED`.
+So decoding is certain only with evidence: attention with one query, products with one column, prompts among the tokens,
+or an engine known to replay whole graphs only for decoding. Otherwise the confidence is at most `GUESSED`.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
 
 
 def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
-    """Which steps have enough kernels that are `LONGER` times as wide as in the usual ones."""
+    """Which steps have enough kernels that are `LONGER` times as wide as in the typical ones."""
     blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs().to_numpy()
     at, names = kernels["at"].to_numpy(), len(kernels["name"].cat.categories)
     codes, both = pd.factorize(at * names + kernels["name"].cat.codes.to_numpy())

@@ -24,7 +24,7 @@ Spans = tuple[Ints, Ints]
 WAITS: Final = re.compile(
     r"^<(built-in (method|function)|method) '?(acquire|sleep|select|poll|kevent|recv\w*|accept|wait)\b"
 )
-"""Python functions that wait for another thread or process: the innermost ones, which are built in."""
+"""Python functions that wait for another thread or process: the innermost, built-in ones."""
 
 
 def waits(functions: pd.DataFrame) -> Spans:
@@ -34,7 +34,7 @@ def waits(functions: pd.DataFrame) -> Spans:
 
 
 RELEASES: Final = re.compile(r"^<built-in method release of _thread\.|^<(built-in )?method '?put\b.*SimpleQueue")
-"""Python functions that release what another thread waits for: the innermost ones, which are built in."""
+"""Python functions that release what another thread waits for: the innermost, built-in ones."""
 
 _LOCKED: Final = re.compile(r"^<(built-in method|method) '?acquire\b")
 

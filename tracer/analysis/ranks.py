@@ -40,8 +40,8 @@ class Waiting:
     """How ranks wait for one another in collectives.
 
     Attributes:
-        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (in how many
-            it came last), caused (ns that the others waited in those).
+        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (the number
+            in which it arrived last), caused (ns that the others waited in those).
         left_out: names of collectives that some ranks entered more often than others, so that occurrences cannot be
             matched.
         rank: position of the rank that the others wait for; None if no single rank stands out.
@@ -102,8 +102,8 @@ class RankReport:
         table: one row per rank: process thread device steps steps_per_s, and per step in µs: window_us (from the first
             compute to the end of the last, over the steps) and its parts: compute_us, communication_us (while nothing
             computes), others_us (the device works only for other hosts), idle_us; collectives_us (all communication,
-            including during compute), collectives (how many), waiting_us (part of it, from the mean over collectives;
-            None if unknown).
+            including during compute), collectives (their number), waiting_us (the part of collectives_us spent waiting,
+            from the mean over collectives; None if unknown).
         durations: the collectives of each row, over the whole trace.
         waiting: None if fewer than two ranks have collectives.
     """
@@ -138,7 +138,7 @@ class RankReport:
         for device, hosts in self.table.groupby("device"):
             if len(hosts) > 1:
                 named = _joined([_host(row) for _, row in hosts.iterrows()])
-                notes.append(f"{named} work on device {device} at once; each has its own figures, see streams")
+                notes.append(f"{named} share device {device}; each has its own figures, see streams")
         if (last := self.waited_for) is not None and self.waiting is not None:
             notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
                          f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip
@@ -198,7 +198,7 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
 
 
 def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
-    """For a rank's steps: their number, and per step `TIMES`, collectives_us and collectives (how many)."""
+    """For a rank's steps: their number, and per step `TIMES`, collectives_us and collectives (their number)."""
     count = len(pd.unique(own["at"]))
     computing, collective = own[own["computes"]], own[own["collective"]]
     groups = computing.groupby(steps.table["group"].to_numpy()[computing["at"]])

@@ -129,8 +129,8 @@ class Recording:
 
     @property
     def least_share(self) -> float:
-        """The minimum share of a step's period in which the device computes, which no tracing added: 0..1; 1 if
-        untraced.
+        """The minimum share of a step's period in which the device computes and to which tracing cannot have
+        contributed: 0..1; 1 if untraced.
 
         A profiler adds host time, which may account for everything between the kernels, and some time to each kernel
         it records, at most as long as the shortest of them.
@@ -274,7 +274,8 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """As `step_compute`, with collectives, the step, and the class of the grid in `blocks` (1 for whole graphs)."""
+    """Like `step_compute`, but with collectives, the step, and the class of the grid in `blocks` (1 for whole
+    graphs)."""
     compute = trace.activities(COMPUTE_TABLES)  # kernels keep the order of their table
     grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
     compute["blocks"] = 1

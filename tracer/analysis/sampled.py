@@ -60,7 +60,7 @@ class Sampled:
         )
 
     def host_step(self) -> HostStep:
-        """The stacks as a step of the host, as long as the idle time of a mean step."""
+        """The stacks as one host step whose duration is the mean idle time per step."""
         ns = (self.stacks * (1e3 * self.idle_us / self.samples)).round().astype(np.int64)
         found = pd.DataFrame({"stack": ns.index.astype(object), "ns": ns.to_numpy()})
         return HostStep(f"{SAMPLED} {self.samples} times", None, found)

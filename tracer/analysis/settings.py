@@ -42,7 +42,7 @@ def settings_of(engine: Engine | None, edit: Edit) -> tuple[Setting, ...]:
 
 
 def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
-    """What an edit takes to make, a judgement by its kind: a setting of the engine, or what of the program changes."""
+    """The effort of an edit, judged by its kind: a setting of the engine, or the part of the program that changes."""
     if any(setting.change != COPIES for setting in settings):
         return "small: a setting of the engine"
     match edit:
@@ -53,7 +53,7 @@ def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
         case Strategy() | ReadLater():
             return "large: sampling and the preparation of the next step move to the device"
         case OneGraph(early):
-            return "large: kernels are built anew" if early else "medium: the step is captured as a graph and replayed"
+            return "large: kernels are rebuilt" if early else "medium: the step is captured as a graph and replayed"
         case IntoGraph():
             return "medium: the launches move into the capture"
         case MergedCopies():
@@ -61,7 +61,7 @@ def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
         case CopiesBehind():
             return "medium: known inputs are copied a step earlier"
         case LaunchFirst():
-            return "medium: code of the host is reordered, or moves to another thread"
+            return "medium: host code is reordered, or moves to another thread"
     return "medium: the graph is captured with several streams"
 
 

@@ -1,4 +1,4 @@
-"""The host in single steps: the ranges, functions and CUDA call open at each moment."""
+"""The host in individual steps: the ranges, functions and CUDA call open at each moment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class HostStep:
     """The thread that runs a step, from the beginning of the step to its end.
 
     Attributes:
-        name: `MEDIAN`, `SLOW`, or what else it is.
+        name: `MEDIAN`, `SLOW`, or another description.
         step: its number; None if it is a mean of several.
         samples: columns stack (outermost name first, separated by `;`) and ns, in chronological order; they add up to
             the duration of the step.

@@ -130,12 +130,12 @@ class Steps:
 
     @property
     def notes(self) -> list[str]:
-        """The caveats for any figure over these steps, beginning with the doubt."""
+        """The caveats for any figure over these steps, beginning with any doubt about the steps."""
         notes = []
         if self.confidence < UNSURE:
             notes.append(
                 f"the steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
-                "--pattern names what begins a step, --range where to look, an NVTX range around each step settles it"
+                "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
             )
         notes += self.doubts
         if self.regime is not None:
@@ -242,7 +242,7 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {
-    "eager": ("eager pass beside graphs (a prompt or a warm-up)", "eager passes beside graphs (prompts or warm-up)"),
+    "eager": ("eager pass next to graphs (a prompt or a warm-up)", "eager passes next to graphs (prompts or warm-up)"),
     "forward": ("forward pass", "forward passes"),
     "iteration": ("iteration", "iterations"),
 }

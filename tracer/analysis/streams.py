@@ -25,8 +25,8 @@ class StreamReport:
             communication_us (collectives, which are kernels but not compute) busy_share (of the window). A graph
             traced at graph level counts as one kernel of the stream that launched it.
         devices: one row per device: device streams window_us busy_us (union over its streams) busy_share
-            communication_us (while nothing computes) overlap_us (two or more streams compute at once) concurrency
-            (streams' compute time / device's compute time; 1 if nothing overlaps).
+            communication_us (while nothing computes) overlap_us (two or more streams compute)
+            concurrency (streams' compute time / device's compute time; 1 if nothing overlaps).
     """
 
     streams: pd.DataFrame

@@ -39,13 +39,13 @@ class SyncReport:
             nothing, else none); `share` of the input copies follow it, or of the steps if there are none.
         signature: the calls of the most common kind of step, compressed; `signature_share` of the steps have it.
         syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
-            after the asynchronous part of a blocking copy counts, because it is a call of its own.
+            after the asynchronous part of a blocking copy counts, because it is a separate call.
         blocking_copies_per_token: the copies that wait by themselves, without a sync.
         polls_per_token: loops of queries, see `poll_loops`.
         fetch_lag: which step's result the host reads; None if unknown.
         counts: one row per step: step start (ns) and its number of syncs, copies, launches, blocking_copies and polls.
         calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
-            queries (of a polling loop, else 0), shown (its letter in the signature, "" if it has none of its own),
+            queries (of a polling loop, else 0), shown (its letter in the signature, "" if it has none),
             and for those that wait waited_for (name of the last activity it waited for, "" if that had already ended,
             `UNKNOWN` if the trace does not say what it waits for) and waited_until (end of that activity, ns; else
             MISSING).
@@ -112,7 +112,7 @@ def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -
     calls.loc[waits.index, "waited_for"], calls.loc[waits.index, "waited_until"] = _waited_for(trace, waits, asked)
     calls = calls[calls["at"] >= 0].reset_index(drop=True)
     if not len(calls):
-        raise EmptyTraceError(f"no CUDA API call lies inside a token step; {was_traced('the API', trace)}")
+        raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
     calls["input"] = _input_letters(trace, calls, steps)
     strategy, share = _class(_letters_by_step(calls, len(steps), "input"))
@@ -183,8 +183,8 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
 def _input_letters(trace: Trace, calls: pd.DataFrame, steps: Steps) -> NDArray[np.str_]:
     """The shown letters that determine the class.
 
-    Copies without input (to the host, or within the device) do not count, but one that blocks still synchronises. A
-    copy that a graph launch makes brings input without a wait. Calls of other threads than the step's own do not delay
+    Copies that are not inputs (to the host, or within the device) do not count, but one that blocks still synchronises.
+    A copy made by a graph launch provides input without a wait. Calls of other threads than the step's own do not delay
     a launch.
     """
     letters = calls["shown"].to_numpy(dtype="U2").copy()

@@ -46,8 +46,8 @@ def find_steps(
     Args:
         trace: the recording.
         pattern: regular expression for the NVTX text of a step, used instead of the engines' marks. It may match
-            operators or functions that a profiler marked by itself, which those ignore. If no NVTX text matches, a
-            step begins with each API call or kernel launch whose name matches.
+            operators or functions that a profiler marked automatically, which the engines' marks ignore. If no NVTX
+            text matches, a step begins with each API call or kernel launch whose name matches.
         within: only steps inside the NVTX ranges with this text (or, if none has exactly this text, matching it).
         phase: see `Bounds.phase`.
         calls: its `host_calls`, if available.

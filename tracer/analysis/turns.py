@@ -1,7 +1,7 @@
 """What one host launches between two results that it fetches: the *turns* that make up steps.
 
 Stages:
-1. threads that work for one another form one host: each thread that fetches results of its own, together with those
+1. threads that work for one another form one host: each thread that fetches results, together with those
    that only launch on its streams; a thread that only fetches belongs to the only host of its process;
 2. a result is fetched where the host copies from the device; copies without a launch between them are one result. The
    turn ends with the wait that follows, if it comes before most of the next turn is launched, else with the copy. If a
@@ -194,7 +194,7 @@ def lengths(codes: Ints, least: int) -> list[int]:
 
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
-    """The begin and end of each run of at least this many true values."""
+    """The start and end of each run of at least this many true values."""
     padded = np.zeros(len(flags) + 2, bool)
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)

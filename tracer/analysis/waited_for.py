@@ -1,6 +1,6 @@
 """The threads for which a host waits while it makes no call: who holds the GIL, releases a lock, or is at work.
 
-That a host waits for a thread that is inside an NVTX range is a guess, as ranges tell nothing of locks.
+That a host waits for a thread inside an NVTX range is a guess, because ranges say nothing about locks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tracer.trace import Trace
 RELEASED, UNKNOWN, RANGE, GIL = "released", "unknown", "range", "gil"
 HOW: Final = {
     RELEASED: "the only one that released a lock during the wait",
-    UNKNOWN: "waiting for a lock, queue or message: the recording does not tell for which thread",
-    RANGE: "in a range of its own meanwhile: perhaps holds a lock",
+    UNKNOWN: "waiting for a lock, queue or message: the recording does not show for which thread",
+    RANGE: "inside a range at that time: may hold a lock",
     GIL: "holds the interpreter's lock (GIL)",
 }
 

@@ -40,8 +40,8 @@ class Targets:
 def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     """Determine the target of each waiting call.
 
-    A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work that
-    its stream had been given when the event was last recorded, and a blocking copy for its stream. If the trace has no
+    A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work issued
+    to the event's stream before the event was last recorded, and a blocking copy for its stream. If the trace has no
     row for the sync (Kineto without `cuda_sync`, HIP), only a device sync is known by its name, and a stream sync if
     its process uses no other stream.
 

@@ -27,5 +27,5 @@ ENGINES: Final[tuple[Engine, ...]] = tuple(sorted(dict.fromkeys(_shipped()), key
 
 @cache
 def engines() -> tuple[Engine, ...]:
-    """All known engines, those that other distributions add first: users install these to have them found."""
+    """All known engines, with those of other distributions first, because users install them on purpose."""
     return (*(engine for _, engine in extensions(ADDED, Engine)), *ENGINES)

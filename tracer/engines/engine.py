@@ -52,7 +52,7 @@ class Work:
         phase: one of `PHASES`, `EMPTY`, or "" if the mark does not say.
         sequences: the sequences in the batch, MISSING if unknown.
         gained: the tokens added to these sequences, MISSING if unknown (drafts may be rejected).
-        part: "" if the mark is a step of its own; `LEADS` if it forms a step with the next mark (`LEADS_VERIFIED`: only
+        part: "" if the mark is a complete step; `LEADS` if it forms a step with the next mark (`LEADS_VERIFIED`: only
             on threads that have a step of phase `SPECULATIVE`); `FOLLOWS` if it forms one with the previous mark.
     """
 
@@ -113,11 +113,11 @@ class Engine:
         kernels: names of kernels that only this engine, or one of less generality, launches; None if there are none.
         whole_graphs_decode: whether it replays a whole pass as one CUDA graph only for decoding.
         one_sequence_graphs: whether it replays graphs only for a single sequence.
-        plain: texts that certainly name a step; the confidence in other texts is at most `LIKELY`.
+        plain: texts that unambiguously name a step; the confidence in other texts is at most `LIKELY`.
         sure: the confidence that its marks are steps, 0..1.
         settings: what it calls the changes that `intertoken advise` proposes.
-        generality: 0 if nobody else writes its marks and launches its kernels; engines with more are asked after those
-            with less.
+        generality: 0 if no other engine writes its marks or launches its kernels; engines with a higher value are tried
+            after those with a lower one.
     """
 
     name: str

@@ -130,7 +130,7 @@ def _of_unknown_calls(trace: Trace) -> list[str]:
 
 def functions_of(source: Path) -> dict[str, bool]:
     """The options of `read` that add the functions which the recording's format leaves out by default, if any. Raises
-    as `format_of`."""
+    like `format_of`."""
     return dict.fromkeys(sorted(_FUNCTIONS & format_of(source).options), True)
 
 

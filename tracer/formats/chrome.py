@@ -1,6 +1,6 @@
 """Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, and others write it, read as a stream.
 
-Events without a table of their own become ranges in `nvtx`: annotations without a domain, all others (cpu_op, overhead)
+Events that have no table become ranges in `nvtx`: annotations without a domain, all others (cpu_op, overhead)
 with their category as the domain. gpu_user_annotation, which repeats the host's annotations over device time, has no
 thread. Asynchronous ranges are start/end ranges. python_function events are left out unless requested, and the notes
 count them. Times are the file's own `ts`, in whole ns, counted from `metadata["base_time_ns"]` if the file gives it.

@@ -1,7 +1,7 @@
 """The process, device and rank that the pid of an event refers to.
 
 Kineto writes the process id as the pid of host events and the device as the pid of device events. Tools that merge the
-files of several ranks change both, so that viewers keep the ranks apart: to a text ("[TP01] 4242", "rank 1", "1_4242")
+files of several ranks change both, so that viewers separate the ranks: to a text ("[TP01] 4242", "rank 1", "1_4242")
 or by an offset per rank (10004242). Correlations and `args.device` keep each rank's own numbers, so they are meaningful
 only together with the rank. An offset is a device event's pid minus its device; a host process belongs to the largest
 offset that is not above its pid.

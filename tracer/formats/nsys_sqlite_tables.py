@@ -30,7 +30,7 @@ class Table:
         name: its nsys name.
         root: the number of its root page, if that is a number.
         columns: the stored columns.
-        integers: the stored columns that certainly hold only integers or NULL.
+        integers: the stored columns that are guaranteed to hold only integers or NULL.
         wanted: the columns to read.
         most_rows: an upper bound on the number of rows.
         rowid: the name of the rowid column, if rows are read by ranges of rowids.
@@ -163,7 +163,8 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
 
 
 def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
-    """The stored columns (not generated ones), and those whose values are certainly the integers stored in the rows.
+    """The stored columns (not generated ones), and those whose values are guaranteed to be the integers stored in the
+    rows.
 
     That is uncertain if SQLite converts integers to reals, a rowid replaces the value, or a generated column is stored.
     """

@@ -3,7 +3,7 @@
 Source of every layout here: https://www.sqlite.org/fileformat2.html, sections 1.6 (b-tree pages), 2.1 (records) and
 2.3 (rowid tables). The bytes are untrusted and compiled loops do not check indices: every position is compared with
 the end of its page before it is used, and `PADDING` readable bytes after the pages cover reads that precede the
-comparison. Anything but the plainest form is refused, never repaired.
+comparison. Anything but the simplest form is refused, never repaired.
 """
 
 from __future__ import annotations

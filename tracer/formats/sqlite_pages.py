@@ -1,7 +1,7 @@
 """Reads large tables of integers directly from the pages of an SQLite file, several times as fast as SQLite does.
 
 SQLite takes about 40 ns per value through any interface. Here a table's b-tree is walked level by level down to its
-leaves, in order of rowid, and the leaves are decoded in chunks into the final columns. Only the plainest form is read:
+leaves, in order of rowid, and the leaves are decoded in chunks into the final columns. Only the simplest form is read:
 consecutive rowids, which give each row's position in a column, and every page in its simplest layout. For anything
 else `read_integers` returns None, and the caller uses SQLite.
 
@@ -37,7 +37,7 @@ Progress = Callable[[int], None]
 
 
 class _NotPlain(Exception):
-    """The table or its pages are not in the plainest form."""
+    """The table or its pages are not in the simplest form."""
 
 
 def read_integers(
@@ -53,7 +53,7 @@ def read_integers(
         progress: called after each chunk.
 
     Returns:
-        The wanted columns as int64, or None if a wanted value is not an integer or the pages are not in the plainest
+        The wanted columns as int64, or None if a wanted value is not an integer or the pages are not in the simplest
         form.
     """
     if not columns or not -_FURTHEST < rowids[0] <= rowids[1] < _FURTHEST:
@@ -195,7 +195,7 @@ class _Reader:
         return count
 
     def _read(self, pages: Ints) -> Bytes:
-        """The pages, followed by padding; consecutive pages of the file are read at once."""
+        """The pages, followed by padding; consecutive pages of the file are read together."""
         if pages.min() < 2 or pages.max() > self._most_pages or (pages == _LOCK_BYTE // self._size + 1).any():
             raise _NotPlain
         starts = np.flatnonzero(np.diff(pages, prepend=-1) != 1).tolist()

@@ -25,7 +25,7 @@ _HINTS: Final = {
     35: "the driver allows profiling to administrators only (NVreg_RestrictProfilingToAdminUsers)",
     40: "the virtual GPU does not allow profiling",
     43: "CUPTI cannot profile this MIG device",
-    45: "CUPTI cannot profile under this WSL",
+    45: "CUPTI cannot profile under this version of WSL",
 }
 _NAME: Final = re.compile(r"libcupti\.so[\d.]*$")
 
@@ -99,7 +99,7 @@ class Cupti:
         self._check("cuptiEnableCallback", *numbers)
 
     def finalize(self) -> None:
-        """Detach from the process; all settings and callbacks are gone."""
+        """Detach from the process; all settings and callbacks are lost."""
         self._check("cuptiFinalize")
 
     def flush(self) -> None:

@@ -105,7 +105,7 @@ def _record(program: Sequence[str], graph_trace: str, target: Path, replace: boo
 
 
 def _unwind_at_signals(outcome: Outcome) -> None:
-    """Let SIGTERM and SIGHUP unwind the program instead of ending it at once, so that the recording is written."""
+    """Let SIGTERM and SIGHUP unwind the program instead of ending it immediately, so that the recording is written."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         if not outcome.signal:

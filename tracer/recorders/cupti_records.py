@@ -1,8 +1,8 @@
 """Raw CUPTI activity buffers -> one numpy array of records per kind.
 
-A buffer holds records of different sizes back to back, so the start of a record follows only from the one before. All
-buffers are walked in lockstep: one NumPy operation advances every buffer by one record. The cost per record falls with
-the number of buffers (of 256 KiB each), and there is no Python loop over records.
+A buffer holds records of different sizes back to back, so the start of a record is known only from the previous one.
+All buffers are walked in lockstep: one NumPy operation advances every buffer by one record. The cost per record falls
+with the number of buffers (of 256 KiB each), and there is no Python loop over records.
 """
 
 from __future__ import annotations

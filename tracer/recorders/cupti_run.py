@@ -89,7 +89,7 @@ def settings(graph_trace: str, libcupti: str) -> str:
 
 def environment(ours: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of the program to record: the library is preloaded, so that each program is known, and injected
-    by the driver, also where LD_PRELOAD is cleared.
+    by the driver, even if LD_PRELOAD is cleared.
 
     Raises:
         RecordError: the library's path cannot be preloaded.

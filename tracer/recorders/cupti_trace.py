@@ -24,7 +24,7 @@ def build(
         sources: origin, process and names.
         own: the ranges of `annotate`.
         last: the end of the recording, in CUPTI's clock (ns).
-        dropped: the number of records dropped for lack of buffers.
+        dropped: the number of records dropped because there was no buffer.
         ranges: the nvtx table, if neither CUPTI nor `annotate` recorded the ranges.
     """
     notes: list[str] = []

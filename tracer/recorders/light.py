@@ -241,7 +241,9 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     counters = ring.counters
     notes = []
     if ring.overwritten:
-        notes.append(f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} older ones are gone")
+        notes.append(
+            f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} older ones were overwritten"
+        )
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
         notes.append(f"{who}: CUDA graphs without stamps, whose times are unknown: {', '.join(left)}")
@@ -275,7 +277,7 @@ def _notes(ring: Ring, work: Work) -> list[str]:
             "over 2 % of the time have no idle time, and the gap after one may be longer"
         )
     if work.untimed:
-        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times for lack of stamps")
+        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no stamps and so no times")
     if work.unmatched:
         notes.append(f"{who}: {work.unmatched} device stamps match no launch that is still in the ring")
     for number, clock in enumerate(work.alignments):

@@ -39,7 +39,7 @@ class Alignment:
         at, ns: the difference of the clocks at some device times; interpolated linearly.
         error_ns: half the distance of the bounds, in the worst window used; None without upper bounds.
         drift_ppm: of the device's clock against the host's.
-        contradictions: the number of windows whose bounds exclude each other: stamps and launches do not match.
+        contradictions: the number of windows whose bounds contradict each other: stamps and launches do not match.
     """
 
     at: Ints

@@ -34,7 +34,7 @@ def folder(*, large: bool = False) -> Iterator[Path]:
     """Create a folder for rings. It is removed when the block succeeds; if the block fails, the rings are kept.
 
     Args:
-        large: whether to create it where there is most space, rather than in memory.
+        large: whether to create it where there is the most free space, rather than in memory.
     """
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     if large:

@@ -2,12 +2,12 @@
 
 The preloaded library chooses runs at random, which get a stamp at both ends, and parts of runs, in which the device
 writes its time after each launch (`native/runs.c`). There a gate holds the device back until the part is launched, so
-that no stamp is late. The time between two stamps around a launch exceeds that around a kernel that does nothing by as
-much as the launch takes longer than that kernel. The same launches recur, for example in every step, so the medians of
-the samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch
-has arrived, so launch times and durations determine when each ran, also in runs without stamps. The stamps at the ends
-of runs verify this: a run that contradicts them, or runs with the same launches that mostly do, get no kernels. Where
-the host paused before the call that ended the run, the stamp is that much later than the last kernel: the tail is
+that no stamp is late. The time between two stamps around a launch, minus that around an empty kernel, is how much
+longer the launch takes than the empty kernel. The same launches recur, for example in every step, so the medians of the
+samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch has
+arrived, so launch times and durations determine when each ran, also in runs without stamps. The stamps at the ends of
+runs verify this: a run that contradicts them, or runs whose launches are the same and most of which do, get no kernels.
+Where the host paused before the call that ended the run, the stamp is that much later than the last kernel: the tail is
 launched right before that call.
 """
 
@@ -29,7 +29,7 @@ from tracer.schema import MISSING
 Ints = NDArray[np.int64]
 
 EMPTY_NS: Final = 544
-"""The duration that CUPTI reports for a kernel that does nothing (H200, driver 580.159), so that durations compare with
+"""The duration that CUPTI reports for an empty kernel (H200, driver 580.159), so that durations compare with
 those of other recordings."""
 
 _FEWEST: Final = 3  # timed samples per kind of launch
@@ -82,8 +82,8 @@ def run_kernels(
         ring: the recording.
         letter: what each record's call does.
         runs: a row per run, by stream and time: number, start and end (host ns; without stamps the earliest and the
-            latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the row
-            before tells when the stream reached it); its index is kept.
+            latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the
+            previous row shows when the stream reached it); its index is kept.
         clocks: per context.
         costs: of a stamp, per context.
     """
@@ -142,7 +142,7 @@ def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Apart:
-    """The time between two stamps on a stream, ns: with nothing between them, and with a kernel that does nothing."""
+    """The time between two stamps on a stream, ns: with nothing between them, and with an empty kernel."""
 
     alone: int
     nothing: int

@@ -61,7 +61,7 @@ def _nested(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The positions of pushes and of their pops; MISSING for a missing pop.
 
-    Both have the same thread, domain, turn of recording and nesting level. A pop whose push was overwritten is ignored.
+    Both have the same thread, domain, recording period and nesting level. A pop whose push was overwritten is ignored.
     """
     rows = np.flatnonzero(is_push | is_pop)
     frame = pd.DataFrame({"row": rows, "rise": np.where(is_push[rows], 1, -1)})

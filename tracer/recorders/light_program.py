@@ -87,7 +87,7 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
     """
     if any(character in " :" for character in str(preloaded)):
         raise RecordError(
-            f"{preloaded}: LD_PRELOAD does not support blanks or colons in paths; set XDG_CACHE_HOME to another folder"
+            f"{preloaded}: LD_PRELOAD does not support spaces or colons in paths; set XDG_CACHE_HOME to another folder"
         )
     before = base.get("LD_PRELOAD", "")
     given = {"LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}

@@ -187,7 +187,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
      stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, program,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
-        raise FormatError(f"{path}: the ring has version {version}; this intertoken reads version {VERSION}")
+        raise FormatError(f"{path}: the ring has version {version}; this version of intertoken reads version {VERSION}")
     parts = (header_bytes, names_at, pairs_at, records_at - pair_count * PAIR.itemsize)
     if list(parts) != sorted(parts) or records_at + capacity * RECORD.itemsize > stamps_at:
         raise FormatError(f"{path}: the parts of the ring overlap")

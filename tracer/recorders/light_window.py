@@ -19,7 +19,7 @@ from tracer.recorders.light_folder import trim
 from tracer.recorders.light_ring import facts_of, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
-"""The environment variable that makes a process start paused; its value says who opens the window."""
+"""The environment variable that makes a process start paused; its value specifies who opens the window."""
 
 _KEPT: Final = "kept"
 _EVERY_S: Final = 0.05

@@ -34,7 +34,7 @@ class Work:
     """The stamped work, and the other runs of launches.
 
     Attributes:
-        table: one row per graph launch or run of launches: start end (host ns; of a run without stamps or kernels, the
+        table: one row per graph launch or run of launches: start end (host ns; for a run without stamps or kernels, the
             earliest and the latest possible time), context (as numbered in records), stream (as in `stream_keys`),
             record (position of the launch, or of a run's first launch), graph (id; MISSING for a run), launches (number
             of kernels in a run; 0 for a graph), number (of the run, or of the graph's launch), head (host ns of the
@@ -147,7 +147,7 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
 
 
 def _runs(ring: Ring, table: pd.DataFrame) -> pd.DataFrame:
-    """The runs of the table, by stream, with `follows`: whether only a run without stamps tells when this one began.
+    """The runs of the table, by stream, with `follows`: whether only a run without stamps shows when this one began.
     Runs that follow work without known times, such as a graph without stamps, are left out."""
     letter, records = letters(ring), ring.records
     is_unknown = (letter == GRAPH_LAUNCH) & (records["graph"] == 0) | (letter == LAUNCH) & (records["number"] == 0)
@@ -214,7 +214,8 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
 
 
 def _cost(chain: NDArray[Any]) -> Cost | None:
-    """The cost of a stamp, from alternating heads, which record the time of their end, and tails, of their start."""
+    """The cost of a stamp, from alternating heads, which record the time of their end, and tails, which record the time
+    of their start."""
     time, is_tail = chain["time"].astype(np.int64), (chain["word"] & 1).astype(bool)
     if len(chain) < 4 or (is_tail[1:] == is_tail[:-1]).all():
         return None

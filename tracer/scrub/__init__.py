@@ -1,6 +1,7 @@
 """Scrubs recordings so that they can be shared without identifying a machine, its users or their other programs.
 
-An allow-list decides what is kept. Everything else is removed, and the report lists what was removed. Kept are:
+An allow-list decides what is kept. Everything else is removed, and the report lists what was removed. The following is
+kept:
 
 - times, sizes, ids (of processes, threads, streams, ...) and all other numbers in known tables and columns;
 - names of kernels, NVTX ranges and domains, threads and API calls, except parts that look like a path, an address, an

@@ -1,7 +1,7 @@
 """Patterns of credentials: those of detect-secrets, additional ones, and values whose names suggest a secret.
 
 Only those plugins of detect-secrets that use patterns are used, not those that measure entropy: a mangled kernel name
-is as random as a key. Its keyword detector expects lines of source code, where `secret::detail` does not stand alone
+is as random as a key. Its keyword detector expects lines of source code, where `secret::detail` is not a word by itself
 and a value is quoted or extends to the end of the line; so its words are used with a grammar of our own.
 """
 

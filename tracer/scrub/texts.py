@@ -275,7 +275,7 @@ class Texts:
 
 @cache
 def _marks() -> tuple[re.Pattern[str], ...]:
-    """The texts of marks of engines that name their steps in their own words."""
+    """The texts of marks of engines that name their steps in their own terms."""
     return tuple(mark.text for each in engines() if each not in (*OURS, *USUAL) for mark in each.marks)
 
 

@@ -13,14 +13,15 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.flame import flame_figure, flame_height, flame_text
+from dashboard.pages.advice.layout import CALLS, EAGER
 from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows, waited_lines
 from dashboard.pages.one_run import keep_run
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height, with_values
 from dashboard.pages.syncs.table import known
-from dashboard.predictions import Sites, advice_of, sites_of
 from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Sites, advice_of, sites_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
@@ -29,8 +30,8 @@ from tracer.analysis.whatif.base import TRACED
 
 _NOTHING: Final = Sites(None, None, [])
 _NO_SITES: Final = (
-    "where in the code is unknown, as the recording has no functions: intertoken record --call-sites, nsys profile "
-    "--cudabacktrace=all and torch.profiler's with_stack=True record them"
+    "call sites are unknown, because the recording has no functions; record them with intertoken record --call-sites, "
+    "nsys profile --cudabacktrace=all or torch.profiler's with_stack=True"
 )
 _WITHOUT_RATE: Final = (
     "No advice: without the engine's own rate predictions would include tracing overhead. Enter untraced steps/s above."
@@ -85,6 +86,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("said-of-advice", "children"),
         Output("warning", "children"),
         Output("advice-notes", "children"),
+        Output("eager-launches", "columnDefs"),
         Output("eager-launches", "rowData"),
         Output("eager-launches", "style"),
         Output("eager-section", "style"),
@@ -99,6 +101,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("host-functions", "rowData"),
         Output("host-functions", "style"),
         Output("host-section", "style"),
+        Output("call-sites", "columnDefs"),
         Output("call-sites", "rowData"),
         Output("call-sites", "style"),
         Output("calls-section", "style"),
@@ -135,6 +138,7 @@ def _render(app: Dash, store: RunStore) -> None:
             summary,
             run.rate_note if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
+            with_values(EAGER, eager, "operator", "site", "gain", "why"),
             eager,
             table_height(eager),
             SHOWN if eager else HIDDEN,
@@ -143,6 +147,7 @@ def _render(app: Dash, store: RunStore) -> None:
             table_height(idle),
             SHOWN if idle else HIDDEN,
             *host_of(sites if isinstance(sites, Sites) else _NOTHING, str((screen or {}).get("scheme", "light"))),
+            with_values(CALLS, calls, "through", "name"),
             calls,
             table_height(calls) if calls else HIDDEN,
             SHOWN if calls or of_sites else HIDDEN,

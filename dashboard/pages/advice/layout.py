@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import chart, choice, csv_file, number, poll, rate_field, section, table_of, words, wrapped
 
 IDLE: list[dict[str, Any]] = [
@@ -17,17 +17,17 @@ IDLE: list[dict[str, Any]] = [
 ]
 
 EAGER: list[dict[str, Any]] = [
-    words("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
+    wrapped("kernel", "Kernel", 320, "Launched individually in steps that replay a CUDA graph")
     | {"minWidth": 240, "flex": 3, "valueFormatter": {"function": "params.data.short"}},
-    words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
+    wrapped("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 136, "flex": 1},
     words("site", "Call site", 320, "The function that launches it")
-    | {"minWidth": 260, "flex": 4, "valueFormatter": {"function": "siteCut(params.value)"}},
-    words("where", "Where", 128),
+    | {"minWidth": 220, "flex": 4, "valueFormatter": {"function": "siteCut(params.value)"}},
+    words("where", "Where", 140),
     number("per_step", "A step", ",.2f", 84, "Mean launches per step"),
-    number("hole_us", "Idle before it, µs a step", ",.1f", 172, "While nothing runs on its device, as recorded"),
-    number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
-    number("gain", "In the graph", "+.1%", 110, "Predicted; no margin, as no such change was measured"),
-    wrapped("why", "Why not predicted", 260) | {"minWidth": 260, "flex": 2},
+    number("hole_us", "Idle before, µs", ",.1f", 124, "While nothing runs on its device, per step, as recorded"),
+    number("kernel_us", "Kernel, µs", ",.1f", 92, "Per step, as recorded"),
+    number("gain", "In the graph", "+.1%", 104, "Predicted; no margin, as no such change was measured"),
+    wrapped("why", "Why not predicted", 260) | {"minWidth": 200, "flex": 2},
 ]
 
 HOST: list[dict[str, Any]] = [

@@ -9,13 +9,13 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.whatif.edits import concurrent
 from dashboard.pages.whatif.view import ADDRESS as WHAT_IF
 from dashboard.pages.whatif.view import ALL
-from dashboard.predictions import Candidate, Sites
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import Candidate, Sites
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
@@ -30,7 +30,7 @@ from tracer.schema import MISSING
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
-_LONGEST: Final = 44  # characters of a kernel's name
+_LONGEST: Final = 80  # characters of a kernel's name
 _MOST_ROWS: Final = 200
 _LEAST_US: Final = 0.05  # a step: less would read as 0
 
@@ -86,8 +86,8 @@ def fields_of(edit: Edit) -> dict[str, Any]:
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
-    """The rows of the table of eager launches, with short names that stay different. The reason for no prediction omits
-    the kernel, which has a column."""
+    """The rows of the table of eager launches, with short names that remain distinct. The reason for a missing
+    prediction omits the kernel, which has its own column."""
     eager = list(eager)
     return [
         asdict(one)
@@ -122,7 +122,7 @@ def _with_bounds(row: dict[Any, Any]) -> str:
 
 
 def waited_lines(threads: Iterable[dict[str, Any]]) -> list[str]:
-    """How long the host waits for which thread, and how that is known."""
+    """The threads that the host waits for, for how long, and how that is known."""
     return [
         f"{row['idle_us']:,.1f} µs a step: {row['how']}"
         if row["thread"] == MISSING

@@ -1,6 +1,6 @@
 """The gap page: causes token by token, distribution, longest gaps, and the figures of their causes."""
 
-from dashboard.frame import Page
+from dashboard.pages.frame import Page
 from dashboard.pages.gap.callbacks import register
 from dashboard.pages.gap.layout import sections
 from dashboard.pages.gap.view import ADDRESS, GapView

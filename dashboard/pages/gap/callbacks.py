@@ -1,4 +1,4 @@
-"""The callbacks of the gap page: each event makes a new view (`reduce`), which is rendered (`render`)."""
+"""The callbacks of the gap page: each event creates a new view (`reduce`), which is rendered (`render`)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dashboard.pages.parts import (
     with_several,
 )
 from dashboard.pages.presses import done
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 
 _SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")

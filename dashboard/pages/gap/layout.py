@@ -9,15 +9,15 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.gap.view import SCALES
 from dashboard.pages.parts import chart, choice, csv_file, links, number, section, table_of, words
 
 LONGEST_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
+    number("gap", "Gap, µs", ",.1f", 100),
     links("show", "In the timeline", 120, "Show the gap after this token"),
     number("device", "GPU", "d", 70),
-    number("gap", "Gap, µs", ",.1f", 100),
     number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
     words("cause", "Largest cause", 150),
     number("share", "Its share", ".0%", 90, "Share of the gap"),

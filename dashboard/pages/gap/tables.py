@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from dashboard.figures.gaps import GapPanel
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.gap.view import ADDRESS
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of
 from dashboard.units import microseconds

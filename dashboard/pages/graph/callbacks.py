@@ -1,4 +1,4 @@
-"""The callbacks of the graph page; as on the overview, each event makes a new view, which is rendered."""
+"""The callbacks of the graph page; as on the overview, each event creates a new view, which is rendered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dashboard.pages.graph.view import GraphView, after
 from dashboard.pages.parts import keep_options
 from dashboard.pages.presses import done
 from dashboard.palette import stream_colours
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import size
 from tracer.errors import FormatError

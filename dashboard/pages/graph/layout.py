@@ -8,7 +8,7 @@ import dash_cytoscape as cyto
 from dash import dcc, html
 
 from dashboard.figures.graph import stylesheet
-from dashboard.frame import named
+from dashboard.pages.frame import named
 
 
 def sections() -> list[Any]:
@@ -72,7 +72,7 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
 def _parts() -> html.Div:
     return html.Div(
         [
-            html.Button("‹", id="part-back", className="button", title="Part before", **named("Part before")),
+            html.Button("‹", id="part-back", className="button", title="Previous part", **named("Previous part")),
             html.Span(id="part-label"),
             html.Button("›", id="part-on", className="button", title="Next part", **named("Next part")),
         ],

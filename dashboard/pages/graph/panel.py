@@ -8,10 +8,10 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.graph.view import ADDRESS, GraphView
 from dashboard.palette import stream_colours
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.units import duration, size

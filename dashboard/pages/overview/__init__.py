@@ -1,6 +1,6 @@
 """The overview: a table of runs, the timelines of the selected ones, and the causes of their gaps."""
 
-from dashboard.frame import Page
+from dashboard.pages.frame import Page
 from dashboard.pages.overview.callbacks import register
 from dashboard.pages.overview.layout import sections
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
 from dashboard.timeline.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
 from dashboard.timeline.goto import at_token, gone

@@ -8,7 +8,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.timeline import packed
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.timeline.scene import around_of
 from dashboard.view import View
 

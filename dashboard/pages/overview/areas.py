@@ -9,10 +9,10 @@ from typing import Any, Final
 import pandas as pd
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.timeline.sums import COLUMNS, sums_of
@@ -88,7 +88,7 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
             html.Span(by, role="group", className="moves", **named("Sum by")),
             copied,
             copied_text,
-            ask("Close", {"what": "no area"}, "Sum nothing", "link"),
+            ask("Close", {"what": "no area"}, "Clear the sums", "link"),
         ],
         className="bar",
     )
@@ -118,7 +118,7 @@ def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
     """The first rows of each run, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a
-    spreadsheet would read as formulas are escaped."""
+    spreadsheet would interpret as formulas are escaped."""
     tables = [
         table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
         for run, table in zip(runs, found, strict=True)

@@ -8,14 +8,14 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.bookmarks import SUFFIX, keep, kept, may_keep
-from dashboard.frame import named
+from dashboard.pages.bookmarks import SUFFIX, keep, kept, may_keep
+from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
 from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import difference, duration
 from dashboard.view import Bookmark, View
@@ -108,7 +108,7 @@ def listed(view: View, runs: Sequence[Run]) -> list[Any]:
     linked = [mark for mark in view.bookmarks if mark.run in names and mark not in in_files[mark.run]]
     items += [_item(names[mark.run], mark, "unmark") for mark in linked]
     buttons = [
-        ask(f"Save those of {plain(run.name, 40)} beside the recording", {"what": "keep bookmarks", "run": run.key},
+        ask(f"Save those of {plain(run.name, 40)} next to the recording", {"what": "keep bookmarks", "run": run.key},
             f"Write them to {plain(run.name, 60)}{SUFFIX}")
         for run in runs
         if any(mark.run == run.key for mark in linked) and may_keep(run)

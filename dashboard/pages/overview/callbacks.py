@@ -1,6 +1,6 @@
 """The callbacks of the overview.
 
-Two callbacks and one in the browser: each event makes a new view (`reduce`), the browser sets theme and width
+Two callbacks and one in the browser: each event creates a new view (`reduce`), the browser sets theme and width
 (`screen`), and the view is rendered (`render`).
 """
 
@@ -34,8 +34,8 @@ from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height
 from dashboard.pages.overview.table import rows as rows_of
 from dashboard.pages.parts import asking
-from dashboard.run import Run
-from dashboard.store import Progress, RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import Progress, RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.view import View
@@ -259,9 +259,12 @@ def _causes(app: Dash, store: RunStore) -> None:
     )
     def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        runs, theme = store.ready(view.runs or (), view.rates), str((screen or {}).get("scheme", "light"))
+        runs, screen = store.ready(view.runs or (), view.rates), screen or {"scheme": "light", "width": 1440}
+        theme, width = str(screen["scheme"]), int(screen["width"])
         idle, gap = idle_of(runs), causes_of(runs)
-        figures = [(causes_figure(each, theme), {"height": f"{causes_height(each)}px"}) for each in (idle, gap)]
+        figures = [
+            (causes_figure(each, theme, width), {"height": f"{causes_height(each, width)}px"}) for each in (idle, gap)
+        ]
         return (
             *chain.from_iterable(figures),
             *(_SHOWN if each else _HIDDEN for each in (idle, gap)),
@@ -276,7 +279,7 @@ def nothing_to_show(
     """Instructions for the reader if no timeline is shown.
 
     Args:
-        runs: all there are, read or not.
+        runs: all runs, whether read or not.
         progress: how many are read.
         watched: directories watched for new recordings.
         uploads: whether recordings can be dropped on the page.

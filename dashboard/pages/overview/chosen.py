@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.graph.view import GraphView
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import plain
 from dashboard.timeline.arrange import places_of
 from dashboard.timeline.choice import found_in
@@ -58,7 +58,7 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
                         ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
                         " ",
                         html.Button("Copy as text", id="copy-event", className="link",
-                                    title="All that is said about the event", **copies),
+                                    title="All details of the event", **copies),
                         " ",
                         ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
                     ],

@@ -12,12 +12,12 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
 from dashboard.pages.syncs.table import known
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
 from tracer.compare_matrix import Cell, Line, matrix
@@ -31,7 +31,7 @@ _BESIDE: Final = 2
 _HEAD: Final = 26  # characters of a column's name
 _SHORT: Final = 16  # of a run's name in one of several sentences, which then fit on a line
 _NOTHING: Final = ({"0"}, {"1.00"})
-"""What all runs have in a line that is left out of the matrix of several: no time, no tracing overhead."""
+"""A line with one of these values for all runs is left out of the matrix of several: no time, no tracing overhead."""
 
 
 def section(*below: Any) -> html.Section:
@@ -148,11 +148,11 @@ def skeleton(lines: int) -> list[Any]:
 
 
 ROOM: Final = html.Div(className="skeleton tall")
-"""Reserves the place of the figures while they are computed."""
+"""Reserves space for the figures while they are computed."""
 
 
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
-    """Cautions, or space reserved for them while they are computed, so that the layout hardly changes."""
+    """Cautions, or space reserved for them while they are computed, so that the layout barely changes."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
     return [html.Li(plain(text, 1000)) for text in cautions]

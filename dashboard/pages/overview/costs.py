@@ -14,11 +14,11 @@ import pandas as pd
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.parts import asking, poll
-from dashboard.predictions import activities_of, calls_of, gain_without, site_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
 from dashboard.timeline.choice import found_in
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges

@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 
 from dash import ClientsideFunction, Dash, Input, Output, State, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.rates import pairs_of
-from dashboard.run import Run
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
+from dashboard.report.tables import TABLES
 from dashboard.serving.downloads import FORMS
-from dashboard.store import RunStore
-from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.view import View

@@ -8,7 +8,7 @@ from typing import Any
 
 from dashboard.pages.overview import acts
 from dashboard.pages.presses import Clicks, done
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
 

@@ -12,7 +12,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, rung_text
 from dashboard.pages.parts import HIDDEN, SHOWN, chart
 from dashboard.rates import pairs_of
-from dashboard.store import RunStore
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
 

@@ -7,7 +7,7 @@ from typing import Any
 import dash_bootstrap_components as dbc
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.pages.parts import poll
@@ -22,8 +22,8 @@ MOVES = {
     "show-all": ("Whole run", "Show the whole recording"),
     "zoom-out": ("−", "Zoom out"),
     "zoom-in": ("+", "Zoom in"),
-    "pan-left": ("←", "Move left"),
-    "pan-right": ("→", "Move right"),
+    "pan-left": ("←", "Pan left"),
+    "pan-right": ("→", "Pan right"),
 }
 _BLANK = {
     "data": [],
@@ -133,8 +133,8 @@ def _token() -> html.Div:
                 "‹",
                 id="token-back",
                 className="button",
-                title="Token before",
-                **named("Token before"),
+                title="Previous token",
+                **named("Previous token"),
             ),
             html.Div(
                 dcc.Slider(

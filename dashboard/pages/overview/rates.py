@@ -8,12 +8,12 @@ from typing import Any
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview.table import columns
 from dashboard.pages.overview.table import rows as rows_of
 from dashboard.rates import NoRate, pairs_of, rate_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
 

@@ -1,4 +1,4 @@
-"""The selected runs as a strip of chips, into which the table of all runs folds."""
+"""The selected runs as a strip of chips, into which the table of all runs collapses."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.frame import named
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
 from tracer.headline import headline

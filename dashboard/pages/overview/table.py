@@ -9,7 +9,7 @@ import dash_ag_grid as dag
 
 from dashboard.pages.graph.view import GraphView
 from dashboard.rates import text_of
-from dashboard.run import Run
+from dashboard.reading.run import Run
 from dashboard.text import apart, plain
 from tracer.analysis.signature import MEANING
 
@@ -76,7 +76,7 @@ COLUMNS: list[dict[str, Any]] = [
     )
     | {"minWidth": 164, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
     _words("model", "Model", 104) | {"tooltipField": "model"},
-    _words("configured", "Asked for", 96, "Strategy requested when the run was started"),
+    _words("configured", "Requested", 96, "Strategy requested when the run was started"),
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _words("device", "Device", 112) | {"tooltipField": "device"},
     _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),

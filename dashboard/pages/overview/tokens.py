@@ -1,4 +1,4 @@
-"""Buttons for notable tokens: the median, the worst, or any percentile of the base's gaps."""
+"""Buttons for characteristic tokens: the median, the worst, or any percentile of the base's gaps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.frame import named
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.pages.frame import named
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.timeline.align import token_at
 from dashboard.view import View
 

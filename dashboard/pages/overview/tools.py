@@ -1,4 +1,4 @@
-"""Navigation beside the timeline: keys, search, rows, ruler and minimap."""
+"""Navigation tools of the timeline: keys, search, rows, ruler and minimap."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview import areas, bookmarks, costs
 from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.chosen import ask, event_texts
 from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.arrange import Group, all_groups, arranged
 from dashboard.timeline.choice import place_of
@@ -66,16 +66,16 @@ def buttons() -> list[Any]:
 
 
 def above() -> list[Any]:
-    """Search, places to go to, rows and bookmarks."""
+    """Search, the field for destinations, rows and bookmarks."""
     return [
         html.Div(
             [
                 _field("find", "Search", f"Search, such as {HINT}"),
-                _step("find-back", "‹", "Match before"),
+                _step("find-back", "‹", "Previous match"),
                 _step("find-on", "›", "Next match"),
                 html.Span(id="found", role="status", className="hint"),
                 _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
-                _step("go-back", "‹", "Gap before", disabled=False),
+                _step("go-back", "‹", "Previous gap", disabled=False),
                 _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
                 html.Span(id="gone", role="status", className="hint"),
             ],

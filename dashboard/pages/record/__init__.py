@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from dashboard.frame import Page
+from dashboard.pages.frame import Page
 from dashboard.pages.record.callbacks import register
 from dashboard.pages.record.layout import sections
 from dashboard.pages.record.view import ADDRESS, RecordView

@@ -20,11 +20,11 @@ from dashboard.pages.record.form import FIELD, form
 from dashboard.pages.record.progress import Links, announced, in_words, links_of, log_of, problem_of
 from dashboard.pages.record.running import register_running
 from dashboard.pages.record.view import RecordView, text_of
+from dashboard.reading.store import RunStore
 from dashboard.recording.job import RUNNING, Job
 from dashboard.recording.options import Option, arguments_of, different
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.running import Running
-from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import switched
 from tracer.errors import UsageError
@@ -85,7 +85,7 @@ def _form(app: Dash, recorder: Recorder) -> None:
         State({FIELD: ALL}, "value"),
     )
     def fill(_: Any, search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
-        """Render the form once the options are known, and again when a link (or Back) brings other values."""
+        """Render the form once the options are known, and again when a link (or Back) changes the values."""
         if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
         options, view = known_options(recorder), RecordView.parse(search)

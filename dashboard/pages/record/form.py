@@ -9,7 +9,7 @@ from typing import Any, Final
 import dash_bootstrap_components as dbc
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import text_field
 from dashboard.recording.options import OFF, ON, Choice, Option
 from dashboard.text import plain

@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.parts import HIDDEN, section
 from dashboard.pages.record.form import unavailable
 from dashboard.pages.record.running import running_section

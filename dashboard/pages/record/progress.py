@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from dash import html
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.record.view import ADDRESS
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
 from dashboard.text import plain

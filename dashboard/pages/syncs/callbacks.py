@@ -11,14 +11,14 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.frame import link
+from dashboard.pages.frame import link
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
-from dashboard.predictions import gain_without
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import gain_without
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration
 from dashboard.view import View, with_fields

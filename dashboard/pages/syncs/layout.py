@@ -7,7 +7,19 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.parts import choice, csv_file, links, number, poll, section, table_of, words, wrapped
+from dashboard.pages.parts import (
+    choice,
+    csv_file,
+    links,
+    number,
+    poll,
+    section,
+    table_of,
+    with_several,
+    with_values,
+    words,
+    wrapped,
+)
 
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}
 _GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_text"}
@@ -42,9 +54,7 @@ COLUMNS: list[dict[str, Any]] = [
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The columns; NVTX ranges and call sites only if there are any, kinds only if there are several."""
-    hidden = {name: not any(row[name] for row in rows) for name in ("path", "site")}
-    hidden |= {"what": len({row["what"] for row in rows}) < 2}
-    return [column | {"hide": hidden.get(column["field"], False)} for column in COLUMNS]
+    return with_values(with_several(COLUMNS, rows, "what"), rows, "path", "site")
 
 
 def sections() -> list[Any]:

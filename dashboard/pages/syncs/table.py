@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 
 import pandas as pd
 
-from dashboard.frame import link
-from dashboard.predictions import gain_without, site_of, slack_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.pages.frame import link
+from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
 from dashboard.view import Spot, View, span, with_fields
 from tracer.analysis.calls import SYNC
@@ -31,7 +31,7 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
 
     Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
     waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
-    (of the tokens/s, share), gap_us (by which the median gap changes), gain_text and gap_text (the same in words),
+    (of the tokens/s, share), gap_us (change of the median gap), gain_text and gap_text (the same in words),
     verdict, pending, site (where in the program it was called, "" if unknown), and show and try (links).
     """
     if run.syncs is None:

@@ -1,6 +1,6 @@
 """The what-if page: choose changes, see the predicted figures, and both timelines."""
 
-from dashboard.frame import Page
+from dashboard.pages.frame import Page
 from dashboard.pages.whatif.callbacks import register
 from dashboard.pages.whatif.layout import sections
 from dashboard.pages.whatif.view import ADDRESS, WhatIfView

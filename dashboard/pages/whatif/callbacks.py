@@ -1,6 +1,6 @@
 """The callbacks of the what-if page.
 
-Each event makes a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
+Each event creates a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
 next to it when it is ready, for which the page polls.
 """
 
@@ -23,10 +23,10 @@ from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
-from dashboard.predictions import WhatIf, what_if
 from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.predictions import WhatIf, what_if
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline, token_of
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.pages.whatif.view import ALL, WhatIfView
-from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from tracer.analysis.whatif.choice import edits_of
 from tracer.analysis.whatif.edits import Edit, ScaleKernels, Strategy

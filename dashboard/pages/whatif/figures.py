@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dash import html
 
-from dashboard.predictions import WhatIf
+from dashboard.reading.predictions import WhatIf
 from dashboard.text import plain
 from dashboard.units import duration
 from tracer.analysis.whatif.prediction import Prediction

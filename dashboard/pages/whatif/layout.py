@@ -6,7 +6,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.frame import named
+from dashboard.pages.frame import named
 from dashboard.pages.overview.layout import MOVES, legend
 from dashboard.pages.parts import chart, choice, poll, rate_field, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
@@ -19,7 +19,7 @@ def sections() -> list[Any]:
         dcc.Store(id="progress"),
         section(
             "What if",
-            [choice("run", "Run", clearable=False), html.Button("Nothing different", id="reset", className="button")],
+            [choice("run", "Run", clearable=False), html.Button("No changes", id="reset", className="button")],
             html.Div(
                 [
                     _list("sync", "Strategy", [(name, name) for name in STRATEGIES], "as recorded"),
@@ -29,7 +29,7 @@ def sections() -> list[Any]:
                     _number("times", "Time of these kernels ×"),
                     _number("host", "Time of host code ×"),
                     _number("latency", "Extra time per sync, µs"),
-                    _number("streams", "Most streams"),
+                    _number("streams", "Maximum streams"),
                     rate_field(),
                 ],
                 className="fields",
@@ -70,7 +70,7 @@ def _number(key: str, label: str) -> html.Label:
 def _token() -> html.Div:
     return html.Div(
         [
-            html.Button("‹", id="token-back", className="button", title="Token before", **named("Token before")),
+            html.Button("‹", id="token-back", className="button", title="Previous token", **named("Previous token")),
             html.Span(id="token-label"),
             html.Button("›", id="token-on", className="button", title="Next token", **named("Next token")),
         ],

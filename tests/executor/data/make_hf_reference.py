@@ -11,8 +11,8 @@ import numpy as np
 import torch
 import transformers
 
-from executor.models import builder_of
-from executor.models.step import random_weights
+from executor.graph.models import builder_of
+from executor.graph.models.step import random_weights
 from tests.executor.shapes import TEST_SHAPES
 
 SEED = 11

@@ -154,7 +154,7 @@ def _by_target(edges: Edges) -> Edges:
 
 @compiled
 def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compiled
-    """Kahn's order (1962); points in cycles are not in it."""
+    """Kahn's order (1962); points in cycles are not included."""
     points, edges = len(first) - 1, len(source)
     waiting = np.empty(points, np.int64)
     heads, links = np.full(points, -1), np.empty(edges, np.int64)
@@ -224,7 +224,7 @@ def _backward(
 def walk(
     ends: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
-    """Walk back from every end along the deciding edges, as long as they end after its floor.
+    """Walk back from every end along the deciding edges while they end after its floor.
 
     Returns:
         (number of the end, edge) of each step back, the latest edge of an end first.

@@ -1,7 +1,7 @@
 """The critical path of each token step, and the slack of everything off it.
 
-The path of a step leads from the end of the last compute of the step before it to the end of its own last compute:
-over kernels, copies, launches, syncs and host code, each of which began because the one before it on the path ended.
+The path of a step leads from the end of the last compute of the previous step to the end of its own last compute:
+over kernels, copies, launches, syncs and host code, each of which began because its predecessor on the path ended.
 Anything off the path can be later by its slack, and removing it gains nothing.
 """
 
@@ -118,7 +118,7 @@ class StepEnds:
         """Find the last compute of each step.
 
         Raises:
-            EmptyTraceError: no step is followed by another with compute of its own.
+            EmptyTraceError: no two consecutive steps have compute.
         """
         activities = causality.segments.activities
         rows = np.flatnonzero(computes(activities))
@@ -131,7 +131,7 @@ class StepEnds:
         for column, of in (("previous", "point"), ("before", "end")):
             last[column] = last.groupby("group")[of].shift(1, fill_value=MISSING)
         if not (last["previous"] >= 0).any():
-            raise EmptyTraceError(f"no path: {len(steps)} token step(s), none after another with kernels of its own")
+            raise EmptyTraceError(f"no path: {len(steps)} token step(s), no two consecutive ones with kernels")
         return cls(last[["step", "at", "point", "end", "previous", "before"]])
 
     @property
@@ -141,8 +141,7 @@ class StepEnds:
 
 
 def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
-    """The pieces of every step's path in chronological order (columns `PIECES`, and by: the segment that it comes
-    from).
+    """The pieces of every step's path in chronological order (columns `PIECES`, and by: the segment of the piece).
 
     Pieces follow one another without a gap. Those of a step cover the time from the last compute of the preceding step
     to its own last compute, unless they begin at a point whose dependencies are not in the trace.
@@ -250,11 +249,11 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps
 
 
 def activity_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame) -> pd.DataFrame:
-    """Every kernel, copy, memset and graph: how much of the path it takes, and how much later it could end.
+    """Every kernel, copy, memset and graph: its share of the path, and how much later it could end.
 
     Returns:
-        Columns start, end, process, device, stream, correlation, on_path_ns, and slack_ns (by which it could end later
-        before any step ends later; `NEVER` where none ever would).
+        Columns start, end, process, device, stream, correlation, on_path_ns, and slack_ns (how much later it could end
+        without delaying any step; `NEVER` if it never delays one).
     """
     segments, columns = causality.segments, ["start", "end", "process", "device", "stream", "correlation"]
     rows = np.arange(len(segments.activities))
@@ -267,7 +266,7 @@ def activity_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame) -
 
 
 def _slack(causality: Causality, ends: StepEnds) -> Ints:
-    """How much later each point may be before a step ends later, ns; `NEVER` at most."""
+    """How much later each point may be without delaying any step, ns; `NEVER` at most."""
     dag = causality.dag
     deadlines = np.full(len(dag.time), NEVER)
     deadlines[ends.table["point"]] = ends.table["end"]

@@ -50,6 +50,7 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def syncs_by_position(calls: pd.DataFrame) -> pd.DataFrame:
-    """As `by_position`, for syncs only, by their positions among the syncs of a step, as in `SyncReport.inventory`."""
+    """Like `by_position`, but for syncs only, by their positions among the syncs of a step, as in
+    `SyncReport.inventory`."""
     syncs = calls[calls["letter"] == SYNC]
     return by_position(syncs.assign(position=syncs.groupby("step").cumcount() + 1))

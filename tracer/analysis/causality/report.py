@@ -55,7 +55,7 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
         with_sites: whether to add the call site of each call.
 
     Raises:
-        EmptyTraceError: no step is followed by another with compute of its own.
+        EmptyTraceError: no two consecutive steps have compute.
     """
     causality = Causality.of(trace)
     ends = StepEnds.of(causality, steps)

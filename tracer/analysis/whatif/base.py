@@ -39,8 +39,8 @@ _MOST_HOST: Final = 4.0  # untraced over traced; where the rate is of a slower r
 PLAIN: Final = "plain"
 CORRECTED: Final = "corrected"
 TRACED: Final = "traced"
-"""The subject of a prediction: an engine recorded without a profiler, one whose profiler was removed with the help of
-its own rate, or the engine under its profiler, because no rate is known.
+"""The subject of a prediction: an engine recorded without a profiler, one whose profiler was removed by means of its
+own rate, or the engine under its profiler, because no rate is known.
 """
 
 STILL_TRACED: Final = "whatif_traced"
@@ -146,10 +146,10 @@ class Base:
 
     @cached_property
     def is_checked(self) -> bool:
-        """Whether its steps idle like those of the cases behind the model margins: not mostly for work of another
-        process or thread, and not mostly for plain host code, as in an engine that plans its next step in Python.
+        """Whether its steps idle like those of the cases behind the model margins: not mainly because of another
+        process or thread, nor mainly because of plain host code, as in an engine that plans its next step in Python.
 
-        Holes between kernels that were launched before the device fell idle do not count: recordings of whole graphs
+        Holes between kernels that were launched before the device became idle do not count: recordings of whole graphs
         do not show those inside graphs, so that the same program would be judged differently by each of its passes.
         """
         table, left = self.report.table, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0
@@ -185,7 +185,8 @@ class Base:
         """The gap of a replay, given that of `corrected`.
 
         There are two ways to divide the idle time that a rate leaves: by recorded shares, as in the correction of a
-        gap, and by a replay with a faster host, whose work the device's may hide. If they differ, the gap is unknown.
+        gap, and by a replay with a faster host, whose work may be hidden by that of the device. If they differ, the gap
+        is unknown.
         """
         found = self.times.gap_us(time)
         if self.state != CORRECTED:
@@ -244,8 +245,8 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     if (shortest := period(0.0)) > period_ns:
         raise TraceError(
             f"cannot correct the recording: even without host time a token takes {shortest / 1e3:.1f} µs, longer "
-            f"than the {period_ns / 1e3:.1f} µs that the untraced rate allows; tracing stretched the kernels (graph "
-            "level does so least), or the figure belongs to another run"
+            f"than the {period_ns / 1e3:.1f} µs that the untraced rate allows; tracing stretched the kernels (least "
+            "at graph level), or the figure belongs to another run"
         )
     return assumed(_root(period, period_ns))
 

@@ -109,8 +109,8 @@ class Changes:
 
     def move_calls(self, calls: Ints, behind: Ints) -> None:
         """Move calls, and the host work between them, to after the corresponding call in `behind`. The host work before
-        the first of consecutive calls stays: it may be anything. What they issue is removed: its new place is the
-        caller's to add.
+        the first of consecutive calls stays: it may be anything. What they issue is removed; the caller adds it in its
+        new place.
         """
         took = self.call_times()[calls]
         follows = np.isin(calls - 1, calls)

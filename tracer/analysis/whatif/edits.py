@@ -71,7 +71,8 @@ class Strategy(_FewerCalls):
 
 @dataclass(frozen=True)
 class WithoutSyncs(_FewerCalls):
-    """Without some host syncs: those at these positions of every step (1 is the first), or all that nothing needs.
+    """Without some host syncs: those at these positions of every step (1 is the first), or all that data flow does not
+    need.
 
     Attributes:
         positions: the positions; None for all syncs that data flow does not need.
@@ -99,7 +100,7 @@ class WithoutSyncs(_FewerCalls):
             changes.remove_calls(syncs.loc[~needed, "call"].to_numpy())
             kept = syncs[needed].groupby("position")["reason"].agg(lambda reasons: reasons.mode().iloc[0])
             usual = kept[syncs[needed].groupby("position").size() * 2 > len(steps)]
-            return [f"sync {position} stays: {reason}" for position, reason in usual.items()]
+            return [f"sync {position} is kept: {reason}" for position, reason in usual.items()]
         for position in self.positions:
             at_position = syncs["position"] == position
             if not at_position.any():
@@ -107,7 +108,7 @@ class WithoutSyncs(_FewerCalls):
                 raise UsageError(f"no step has a sync {position}; {most}")
             if (at_position & needed).sum() * 2 > at_position.sum():
                 reason = syncs.loc[at_position & needed, "reason"].mode().iloc[0]
-                raise UnsafePlanError(f"sync {position} cannot go: {reason}")
+                raise UnsafePlanError(f"sync {position} cannot be removed: {reason}")
         changes.remove_calls(syncs.loc[syncs["position"].isin(self.positions) & ~needed, "call"].to_numpy())
         return []
 

@@ -90,31 +90,31 @@ def _until_launch(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class CopiesBehind(Unmeasured):
-    """Enqueue the copies between reading a result and the next launch, which bring what was known before, behind the
-    launch of the step before.
+    """Enqueue the copies between reading a result and the next launch, whose values are known one step ahead, after the
+    launch of the previous step.
     """
 
     @property
     def label(self) -> str:
         """A short description."""
-        return "input copies behind the launch"
+        return "input copies after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the calls with the host code between them; on the device the copies follow the launched work.
 
         Raises:
-            EmptyTraceError: no asynchronous copy to the device lies between a result and the next launch.
-            UnsafePlanError: the host computes a part of the step, whose results the copies bring.
+            EmptyTraceError: there is no asynchronous copy to the device between a result and the next launch.
+            UnsafePlanError: the host computes a part of the step, whose results the copies contain.
         """
         check_host_idle(self.label, changes.causality, steps)
         table = windows(changes, steps)
         pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         pairs = pairs[pairs["call"].isin(sending_copies(changes.causality))]
         if not len(pairs):
-            raise EmptyTraceError("no asynchronous copy to the device lies between a result and the next launch")
+            raise EmptyTraceError("there is no asynchronous copy to the device between a result and the next launch")
         changes.add(_behind_launch(changes.causality, pairs))
         changes.move_calls(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
-        notes = ["assumes that the copies bring nothing that depends on the result of the step before"]
+        notes = ["assumes that the copies contain nothing that depends on the result of the previous step"]
         if not changes.causality.segments.activities["call"].isin(pairs["call"]).any():
             notes.append("this recording lacks the copies' time on the device, which delays the next result; a graph "
                          "or node pass has it")  # fmt: skip
@@ -144,7 +144,7 @@ class ReadLater(Unmeasured):
         return "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Make the waits for results return at once; everything else stays.
+        """Make the waits for results return immediately; everything else is unchanged.
 
         Raises:
             EmptyTraceError: no sync reads a result.

@@ -1,4 +1,4 @@
-"""Kernels that steps launch one by one outside their CUDA graph: the hole before each, and the edit that moves them
+"""Kernels that steps launch individually outside their CUDA graph: the hole before each, and the edit that moves them
 into the graph.
 """
 
@@ -23,13 +23,13 @@ from tracer.analysis.whatif.edits import Unmeasured
 from tracer.errors import EmptyTraceError, UnsafePlanError
 from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
-BEFORE, BEHIND = "before the graph", "behind the graph"
+BEFORE, BEHIND = "before the graph", "after the graph"
 _WAITS: Final = "the host waits for them between their launch and that of the graph"
 KEYS: Final = ["kernel", "operator", "where"]
 
 
 def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
-    """The kernels that steps with a graph launch one by one.
+    """The kernels launched individually in steps that also launch a graph.
 
     Returns:
         One row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none), where
@@ -88,7 +88,7 @@ def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class IntoGraph(Unmeasured):
-    """Move kernels that are launched one by one outside a graph into it.
+    """Move kernels that are launched individually outside a graph into it.
 
     Attributes:
         kernel, operator, where: those of one row of `by_kernel`; None for all kernels.
@@ -131,8 +131,8 @@ class IntoGraph(Unmeasured):
         except ValueError:  # points that wait for one another
             raise UnsafePlanError(f"{self.label}: {_WAITS}") from None
         return [
-            f"assumes that a kernel of a graph follows the one before it within {graph.order_ns / 1e3:g} µs, and adds "
-            f"{graph.node_ns} ns to its launch"
+            f"assumes that a kernel of a graph starts within {graph.order_ns / 1e3:g} µs of the previous one's end, "
+            f"and adds {graph.node_ns} ns to its launch"
         ]
 
     def _values(self) -> tuple[Any, ...]:

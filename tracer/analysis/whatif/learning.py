@@ -62,8 +62,8 @@ class Learned:
         """In a sentence."""
         edge, prologue, latency = (f"{ns / 1e3:.3g} µs" for ns in asdict(self.overlap).values())
         return (
-            f"{self.source}: an edge between streams costs {edge}, a start that cannot be early at most {prologue}, "
-            f"and up to {latency} of a kernel are latencies that others hide; a step's compute may be off by "
+            f"{self.source}: a dependency between streams costs {edge}, a kernel that cannot start early loses up to "
+            f"{prologue}, and other kernels hide up to {latency} of a kernel's time; a step's compute may be off by "
             f"{self.error:.1%}"
         )
 

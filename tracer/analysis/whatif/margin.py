@@ -5,7 +5,7 @@ Half the width of a margin, in the logarithm of the speed-up, is
 where share is the 95 % quantile of error / (floor + predicted) over the measured cases, corrected for their number as
 in split conformal prediction (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005). Coverage was
 counted with whole programs left out, one at a time: the share of the other programs' cases, applied to the cases of the
-one left out (benchmarks/whatif_coverage.py, results/whatif_prediction.json). Some of these cases were in view when the
+one left out (benchmarks/whatif_coverage.py, results/whatif_prediction.json). Some of these cases were known when the
 model was chosen, so this is called a margin and not an interval of a stated confidence.
 """
 

@@ -106,7 +106,7 @@ def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFram
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
     """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in the order of `until`.
-    Syncs of which the trace says nothing wait for all streams of their process.
+    Syncs about which the trace has no information are taken to wait for all streams of their process.
     """
     lanes = table[["call", "start", "process"]].merge(
         sync_lanes(causality.trace, causality.segments), on="call", how="left"
@@ -122,7 +122,7 @@ def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
 def _work(causality: Causality) -> pd.DataFrame:
     """The work that calls issue to streams: one row per copy or launch and stream: call, start, lane, brings, sends.
 
-    If the recording has no device copies, a copy is on the stream of the nearest launch, and one after a launch brings
+    If the recording has no device copies, a copy is on the stream of the nearest launch, and one after a launch copies
     its result to the host.
     """
     segments = causality.segments
@@ -216,7 +216,8 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
 
 
 def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, sends: pd.DataFrame) -> None:
-    """The last sync of a copy's stream in its step, if no needed sync lies between the copy and the end of the step."""
+    """The last sync of a copy's stream in its step, if there is no needed sync between the copy and the end of the
+    step."""
     is_needed = lanes["call"].isin(table.loc[table["reason"] != "", "call"])
     found = pd.merge_asof(
         sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "until", "start"]].rename(columns={"start": "told"}),

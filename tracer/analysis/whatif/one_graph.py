@@ -1,8 +1,8 @@
 """The edit that combines the kernels that a step launches one by one, or in several graphs, into one CUDA graph.
 
 The host work between the first and the last of these launches prepares them, so it disappears with them. The kernels
-keep their recorded durations. A light recording has no kernels of single launches, only the begin and end of each run,
-whose length depends on the host: nothing can be predicted from such runs.
+keep their recorded durations. A light recording has no kernels of individual launches, only the start and end of each
+run, whose length depends on the host: nothing can be predicted from such runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tracer.errors import CannotTellError, EmptyTraceError
 Ints = NDArray[np.int64]
 
 _UNKNOWN: Final = 0.05
-"""The largest share of a step that runs of launches with only a known begin and end may take."""
+"""The maximum share of a step for runs of launches of which only the start and end are known."""
 _WITHOUT_KERNELS: Final = (
-    "the recording lacks the kernels that the graph would contain: it has only the begin and end of runs of launches, "
+    "the recording lacks the kernels that the graph would contain: it has only the start and end of runs of launches, "
     "which depend on the host; record with --passes light,node"
 )
 
@@ -94,8 +94,8 @@ class OneGraph:
 def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
     """The calls that one graph each would replace.
 
-    A run consists of consecutive launches, with the events, and the copies and fills within the device, between them. A
-    graph launch belongs to a run only if the run contains several of them (a piecewise graph).
+    A run consists of consecutive launches, with the events, and the copies and memsets within the device, between them.
+    A graph launch belongs to a run only if the run contains several of them (a piecewise graph).
 
     Returns:
         Columns call (position) and run (number), sorted by call; a run has at least two calls, the first of which
@@ -120,7 +120,7 @@ def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 
 def _within_device(causality: Causality) -> NDArray[np.bool_]:
-    """Which calls issue only fills and copies within a device."""
+    """Which calls issue only memsets and copies within a device."""
     activities = causality.segments.activities
     within = (activities["table"] == "memsets") | (activities["name"].astype(str) == "memcpy DtoD")
     found, issued = np.zeros(len(causality.segments.calls), bool), activities["call"].to_numpy()
@@ -130,7 +130,7 @@ def _within_device(causality: Causality) -> NDArray[np.bool_]:
 
 
 def _between(calls: Ints, run: Ints) -> Ints:
-    """All calls of any kind from the first of each run to the one before its last; a thread's calls are consecutive."""
+    """All calls of any kind from the first of each run to the second-to-last; a thread's calls are consecutive."""
     inside = np.flatnonzero(run[1:] == run[:-1])
     sizes = calls[inside + 1] - calls[inside]
     begins = np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -4,9 +4,9 @@ A recording of one stream does not show which kernels are independent; the graph
 `Overlap.latency_ns` of a kernel's time is latency, which other kernels hide. The rest needs a share of the device: a
 part of the multiprocessors that its blocks occupy (`Room.needed`), or its share of the memory bandwidth, whichever is
 larger; kernels that together need more than the device has are slowed equally. A kernel begins only if there is room
-for its blocks beside those of the running kernels: kernels that each fill the device run in sequence on several streams
-as on one. A kernel that waits for another stream starts later by `Overlap.edge_ns`, and loses the time that it gained
-from starting early.
+for its blocks next to those of the running kernels: kernels that each fill the device run in sequence on several
+streams as on one. A kernel that waits for another stream starts later by `Overlap.edge_ns`, and loses the time that it
+gained from starting early.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StepKernels:
         gap: from the end of the preceding kernel to its start, ns; negative if it begins earlier.
         moving: time to move its bytes at the memory's bandwidth, ns.
         processors: its number of blocks / the device's multiprocessors.
-        resident: its number of blocks / the number that the device can hold at once.
+        resident: its number of blocks / the maximum number resident on the device.
         needs: the kernels whose results it reads.
         shares: how the kernels share the device.
     """

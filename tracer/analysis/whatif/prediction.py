@@ -29,7 +29,7 @@ WITHOUT_RATE: Final = (
 )
 UNMEASURED: Final = "no such change was ever measured, so there is no model margin and the error is unknown"
 UNLIKE: Final = (
-    "the device idles mostly because of the host or another device; no such case was checked, so there is no model "
+    "the device idles mainly because of the host or another device; no such case was checked, so there is no model "
     "margin"
 )
 TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps that follow others, too few for an interval"
@@ -52,7 +52,7 @@ class Prediction:
             programs that it was not fitted to (`margin`); without bounds if no such case was measured or if it includes
             the profiler (`state`).
         of_steps: the same without the model's part.
-        recorded, corrected: the recording as it is, and without its profiler; the second is None for an untraced
+        recorded, corrected: the recording itself, and without its profiler; the second is None for an untraced
             recording, or if the engine's own rate is unknown.
         predicted: with the edits; to be compared with `before`.
         state: one of `base.PLAIN`, `base.CORRECTED`, `base.TRACED`.
@@ -77,7 +77,7 @@ class Prediction:
 
     @property
     def of_engine(self) -> Interval | None:
-        """The speed-up of the engine; None if it is that of the engine under its profiler, for lack of a rate."""
+        """The speed-up of the engine; None if, without a rate, it is that of the engine under its profiler."""
         return None if self.state == TRACED else self.speedup
 
 
@@ -107,12 +107,12 @@ def predict(
 
 
 def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Prediction:
-    """As `predict`, given what several predictions have in common; without `timeline`, its trace is empty."""
+    """Like `predict`, but given what several predictions have in common; without `timeline`, its trace is empty."""
     changes = Changes(base.causality, base.assumed)
     notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
     time = changes.dag().replayed()[0]
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
-    label = ", ".join(edit.label for edit in edits) or "nothing different"
+    label = ", ".join(edit.label for edit in edits) or "no changes"
     trace = changed_trace(changes, time, label) if timeline else Trace({})
     half = together([edit.half_margin(of_steps.estimate, base.profiled, base.fits) for edit in edits])
     if base.state == TRACED:

@@ -33,7 +33,7 @@ class RecordedStep:
         rows: its rows of trace["kernels"], by start.
         times: one row for each of them: time (from the end of the preceding kernel to its own end, ns), gap (from the
             end of the preceding kernel to its start, negative if it begins earlier), both medians over the steps,
-            blocks, resident (blocks / the number that the device can hold at once, 0 if unknown), and kernel (position
+            blocks, resident (blocks / the maximum number resident on the device, 0 if unknown), and kernel (position
             among the step's kernels: one that only prepares a product, or completes one that cuBLAS splits, counts with
             it).
         multiprocessors, bandwidth: those of the device, and its memory bandwidth as it reports it (bytes/s); `MISSING`
@@ -49,7 +49,7 @@ class RecordedStep:
 
     @classmethod
     def of(cls, node: Trace, steps: Steps) -> RecordedStep:
-        """Take the median over the steps with the usual number of kernels.
+        """Take the median over the steps with the most common number of kernels.
 
         Kernels may begin before their predecessor has ended, so durations do not add up.
 
@@ -61,7 +61,9 @@ class RecordedStep:
         kernels = kernels.assign(at=at)[at >= 0].sort_values(["at", "start"], kind="stable")
         sizes = kernels.groupby("at").size()
         if not len(sizes):
-            raise UsageError("the recording has no kernels, only whole graphs: streams need one at node level")
+            raise UsageError(
+                "the recording has no kernels, only whole graphs: predicting streams needs a recording at node level"
+            )
         usual = sizes[sizes == sizes.mode().iloc[0]].index
         kernels = kernels[kernels["at"].isin(usual)]
         start, end = (kernels[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))
@@ -96,8 +98,8 @@ class RecordedStep:
 
 
 def held_blocks(kernels: pd.DataFrame, limits: Multiprocessor) -> NDArray[np.float64]:
-    """The number of blocks of each kernel that a multiprocessor holds at once, from their threads, registers and shared
-    memory.
+    """The maximum number of resident blocks per multiprocessor for each kernel, from their threads, registers and
+    shared memory.
     """
     columns = ("block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared")
     x, y, z, registers, *shared = (kernels[c].to_numpy(dtype=np.float64).clip(min=0) for c in columns)

@@ -60,11 +60,11 @@ class StepTimes:
         return np.asarray(time[table["point"]] - time[table["previous"]])
 
     def gap_us(self, time: Ints) -> dict[str, float]:
-        """p50, p90 and mean of the gaps, as the gap is defined."""
+        """p50, p90 and mean of the gaps, as defined in `gaps`."""
         return statistics(self._gaps(time))
 
     def idle_ns(self, time: Ints) -> Ints:
-        """How long nothing of a step computes, inside the step and in the gap after it, for each of `followed`.
+        """How long no compute of a step runs, inside the step and in the gap after it, for each of `followed`.
 
         Communication, and compute of others on the device, count as idle here.
         """

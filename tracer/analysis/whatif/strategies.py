@@ -26,7 +26,7 @@ from tracer.errors import UnsafePlanError, UsageError
 Ints = NDArray[np.int64]
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
-"""Strategies, each with fewer host calls than the one before."""
+"""Strategies, each with fewer host calls than the previous one."""
 
 
 def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
@@ -35,7 +35,7 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
     Returns:
         Columns call (position), at (position in `steps`), letter, window (number of the next run of launches in its
         step, that of its own run for a launch, -1 for a call after the last one, such as the fetch of the result),
-        between (whether launches of the step lie both before and after it).
+        between (whether the step has launches both before and after it).
     """
     return changes.causality.once(_windows, steps)
 

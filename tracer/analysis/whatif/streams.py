@@ -41,7 +41,7 @@ class Concurrent:
     learned: Learned | None = None
 
     def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
-        """The error of what was learned; light passes were measured."""
+        """The error of the learned values, which was measured on light passes."""
         return None if profiled else self._overlaps.error
 
     @property

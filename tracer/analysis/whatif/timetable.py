@@ -1,4 +1,4 @@
-"""Simulated kernels in place of recorded compute: in the predicted timeline, on streams of their own."""
+"""Simulated kernels in place of recorded compute: in the predicted timeline, on separate streams."""
 
 from __future__ import annotations
 

@@ -1,0 +1,238 @@
+"""Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
+
+Questions hold weak references to runs, so that answers do not keep a run alive after its recording was removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from dashboard.reading.run import Recording, Run
+from dashboard.reading.store import RunStore
+from dashboard.timeline.operators import open_ranges
+from tracer.analysis.advice import Advised, advise
+from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
+from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
+from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.idle_sites import idle_by_site
+from tracer.analysis.sampled import Sampled, sampled_functions
+from tracer.analysis.step_stacks import HostStep, host_steps
+from tracer.analysis.summary import summarise
+from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
+from tracer.analysis.whatif.edits import Edit, WithoutSyncs
+from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.errors import EmptyTraceError, TraceError
+from tracer.trace import Trace
+
+_SYNCS: Final = "syncs"
+_ADVICE: Final = "advice"
+_SITE: Final = "site"
+_WHAT_IF: Final = "what-if"
+_MOST_WHAT_IFS: Final = 50
+_FIGURES: Final = 7_000  # events that weigh as much as the rest of a what-if beside its timelines
+
+
+Candidate = tuple[Edit, str, Sequence[str]]
+"""An edit, its options of `intertoken whatif`, and the conditions under which it is safe."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A prediction, and the runs to draw: the recorded one (without its profiler, if it had one) and the predicted."""
+
+    found: Prediction
+    runs: tuple[Run, ...]
+
+
+def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """Every sync, copy and launch of a run's steps, see `paths.call_slack`; raises TraceError if there is no path."""
+    return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run), len)
+
+
+def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """The slack of what ran on the device, see `paths.activity_slack`."""
+
+    def work() -> pd.DataFrame:
+        causality = _causality(store, run)
+        ends = StepEnds.of(causality, _recorded(run)[1])
+        return activity_slack(causality, ends, critical_path(causality, ends))
+
+    return store.background.ask(_SYNCS, (run.recorded, "activities"), work, len)
+
+
+def _calls(store: RunStore, run: Run) -> pd.DataFrame:
+    causality, steps = _causality(store, run), _recorded(run)[1]
+    ends = StepEnds.of(causality, steps)
+    return call_slack(causality, ends, critical_path(causality, ends), steps)
+
+
+def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, str]]:
+    """The call site of a call, and the function it went through, see `call_sites`; "" if no function is recorded.
+
+    The run is read again if its Python functions were left out.
+
+    Args:
+        store: the store of the run.
+        run: the run.
+        call: a row with start (ns), process, thread and correlation.
+    """
+    process, thread, start = (int(call[name].iloc[0]) for name in ("process", "thread", "start"))
+
+    def work() -> tuple[str, str]:
+        recorded = _recorded(run)[0]
+        ranges = open_ranges(store.with_functions(run) or recorded, process, thread, start)
+        api, chains = recorded["api"], recorded["callchains"]
+        api = api[(api["start"] == start) & (api["process"] == process) & (api["thread"] == thread)]
+        chains = chains[chains["chain"].isin(api["callchain"])]
+        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), call).iloc[0]
+        return ("", "") if found["source"] == RANGES else (str(found["site"]), str(found["through"]))
+
+    return store.background.ask(_SITE, (run.recorded, "site", process, thread, start), work)
+
+
+def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """The syncs of a run, see `positions.syncs_by_position`; raises TraceError if there is no path."""
+
+    return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
+
+
+def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:
+    """The prediction without the syncs at these positions, None for all unneeded ones; it has no trace.
+
+    Raises UnsafePlanError if the data flow needs one of them, or TraceError if nothing can be predicted.
+    """
+
+    def work() -> Prediction:
+        return predict_from(_base(store, run), [WithoutSyncs(positions)], timeline=False)
+
+    return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
+
+
+def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]) -> Future[Advised]:
+    """Edits worth making in a run; their predictions have no traces.
+
+    Raises TraceError if nothing can be predicted.
+
+    Args:
+        store: the store of the run.
+        run: the run.
+        more: creates the edits that need more than the recording, see `advice.advise`.
+    """
+
+    def work() -> Advised:
+        return advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
+
+    return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The call sites at which a run's host spends its time.
+
+    Attributes:
+        idle: while the device idles, see `idle_by_site`; None if the recording shows no idle time.
+        calls: in launches, copies and waits, see `by_site`; None if the recording shows no calls.
+        notes: the parts without a call site.
+        hosts: the host in the median step and in a slow one, see `host_steps`, and in samples, if there are any.
+        threads: the threads for which the host waits meanwhile, as in `IdleReport.threads`.
+        sampled: what samples show of the time in which the device idles.
+    """
+
+    idle: pd.DataFrame | None
+    calls: pd.DataFrame | None
+    notes: list[str]
+    hosts: list[HostStep] = field(default_factory=list)
+    threads: list[dict[str, Any]] = field(default_factory=list)
+    sampled: Sampled | None = None
+
+
+def sites_of(store: RunStore, run: Run) -> Future[Sites]:
+    """The call sites of a run, which is read again if its Python functions were left out."""
+
+    def work() -> Sites:
+        without, steps = _recorded(run)
+        trace = store.with_functions(run) or without
+        idle = calls = sampled = None
+        notes: list[str] = []
+        threads: list[dict[str, Any]] = []
+        if run.gaps is not None:
+            idle = idle_by_site(trace, steps, run.gaps.idle)
+            sampled = sampled_functions(trace, steps, run.gaps.idle)
+            gaps = run.gaps if trace is without else gap_report(trace, steps)  # functions show who holds the GIL
+            threads = [{str(key): value for key, value in row.items()} for row in gaps.idle.threads.to_dict("records")]
+            notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
+        if run.syncs is not None:
+            calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)
+        hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
+        return Sites(idle, calls, notes, hosts, threads, sampled)
+
+    return store.background.ask(_ADVICE, (run.recorded, "sites"), work, lambda _: _FIGURES)
+
+
+def what_if(
+    store: RunStore,
+    run: Run,
+    question: Hashable,
+    edits: Callable[[], Sequence[Edit]],
+) -> Future[WhatIf]:
+    """A run with edits; raises the errors of creating them, and of the prediction.
+
+    Args:
+        store: the store of the run.
+        run: the run.
+        question: distinguishes this prediction from others of the run.
+        edits: creates the edits.
+    """
+
+    def work() -> WhatIf:
+        base = _base(store, run)
+        prediction = predict_from(base, edits())
+        before = run
+        if base.state == CORRECTED:
+            before = _run(run, f"{run.name} · without its profiler", predict_from(base, []).trace)
+        under = ", still under its profiler" if base.state == TRACED else ""
+        return WhatIf(prediction, (before, _run(run, f"{run.name} · {prediction.label}{under}", prediction.trace)))
+
+    def weight(answer: WhatIf) -> int:
+        return 2 * len(answer.found.trace) + _FIGURES
+
+    return store.background.ask(_WHAT_IF, (run.recorded, question, run.rate), work, weight, _MOST_WHAT_IFS)
+
+
+def _recorded(run: Run) -> tuple[Trace, Steps]:
+    if run.trace is None or run.steps is None:
+        raise EmptyTraceError(f"{run.name} has no token steps")
+    return run.trace, run.steps
+
+
+def _causality(store: RunStore, run: Run) -> Causality:
+    """The dependencies of a run."""
+    trace = _recorded(run)[0]
+    return store.background.now((run.recorded, "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
+
+
+def _base(store: RunStore, run: Run) -> Base:
+    """The starting point of a run's predictions, from its rate."""
+
+    def found() -> Base:
+        return Base.of(_causality(store, run), _recorded(run)[1], run.rate, run.within)
+
+    return store.background.now((run.recorded, "base", run.rate), found, lambda _: len(_recorded(run)[0]))
+
+
+def _run(run: Run, name: str, trace: Trace) -> Run:
+    """A predicted trace as a run for the timeline; without steps if none are found in it."""
+    try:
+        steps = find_steps(trace, within=run.within)
+    except TraceError:
+        steps = None
+    summary, recording = summarise(trace, name, run.within), Recording(run.path or Path(), trace)
+    return Run(run.key, name, summary, recording, steps, path=run.path, within=run.within, predicted=True)

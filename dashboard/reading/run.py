@@ -1,0 +1,348 @@
+"""One run of the page: its figures, and its analyses, computed on first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from weakref import ref
+
+import pandas as pd
+
+from dashboard.rates import Rate, text_of
+from dashboard.reading.executions import Executions, executions_of
+from dashboard.timeline.align import Tokens, tokens_of
+from dashboard.timeline.flows import event_pairs
+from dashboard.timeline.holes import HoleRow, hole_rows
+from dashboard.timeline.marks import NO_WAITS, waits_of
+from dashboard.timeline.minimap import Busy, busy_of
+from dashboard.timeline.operators import operators_of
+from dashboard.timeline.phases import NOTHING, phases_of
+from dashboard.timeline.rows import Row, rows_of
+from tracer import formats
+from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.node_kernels import PlacedKernels
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.summary import Summary, rated
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import Steps
+from tracer.errors import FormatError, TraceError
+from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
+from tracer.run_passes import node_kernels
+from tracer.trace import Trace
+
+Report = TypeVar("Report")
+Found = TypeVar("Found")
+
+SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
+"""Conditions shared by runs that differ only in their strategy."""
+_NOT_TRACED: Final = "the recording is untraced, so the rate changes nothing"
+_NO_GAP: Final = "it has no two consecutive steps, so the rate changes nothing"
+_MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
+
+
+class Recording:
+    """A trace, read on first use unless it is given.
+
+    Args:
+        path: the recording.
+        trace: the trace, if it is already read.
+        read: the function that reads it.
+    """
+
+    def __init__(self, path: Path, trace: Trace | None = None, read: Callable[[Path], Trace] | None = None) -> None:
+        self.path = path
+        self._read = read or partial(formats.read, whole=False)
+        self._lock = threading.Lock()  # one for each: before Python 3.12 a cached_property has one for all
+        self._trace = trace
+
+    @property
+    def trace(self) -> Trace:
+        """The trace.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = self._read(self.path)
+            return self._trace
+
+
+class _Recorded(cached_property[Found]):
+    """The analyses that do not depend on the rate, shared by a run with a rate and the same run without."""
+
+    def __get__(self, run: Any, owner: type[Any] | None = None) -> Any:
+        if run is None or run.without_rate is None:
+            return super().__get__(run, owner)
+        return getattr(run.without_rate, str(self.attrname))
+
+
+@dataclass(eq=False)
+class Run:
+    """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
+
+    Attributes:
+        key: its unique name in the store, used in links.
+        name: its name for readers.
+        summary: its figures; `problem` names what is missing.
+        recording: its trace, None if it cannot be read.
+        steps: its token steps, None if none were found.
+        graph_file: the graph that was run, None if the run directory has none.
+        path: the path of the recording, readable or not; None before it was examined.
+        within: the NVTX range of the run, None for the whole recording.
+        functions: the Python functions that the timeline shows, see `timeline.functions`; None for none.
+        predicted: whether it is the prediction of a what-if.
+        given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
+        rate_problem: why that rate is ignored.
+        without_rate: the run without the rate; None if none was given.
+    """
+
+    key: str
+    name: str
+    summary: Summary
+    recording: Recording | None = field(default=None, repr=False)
+    steps: Steps | None = field(default=None, repr=False)
+    graph_file: Path | None = None
+    path: Path | None = None
+    within: str | None = None
+    functions: pd.DataFrame | None = field(default=None, repr=False)
+    predicted: bool = False
+    given_rate: float | None = None
+    rate_problem: str = ""
+    without_rate: Run | None = field(default=None, repr=False)
+
+    def at(self, steps_per_s: float) -> Run:
+        """The run with the engine's own rate, used for its figures; the rate of another run is ignored."""
+        return self._by_rate(steps_per_s)
+
+    @cached_property
+    def _by_rate(self) -> Callable[[float], Run]:
+        return lru_cache(_MOST_RATES)(self._at)
+
+    def _at(self, steps_per_s: float) -> Run:
+        run = replace(self, given_rate=steps_per_s, without_rate=self)
+        if self.steps is None:
+            return run
+        if self.gaps is None or not self.summary.traced:
+            return replace(run, rate_problem=_NO_GAP if self.gaps is None else _NOT_TRACED)
+        gaps = self.gaps.at(steps_per_s)
+        if gaps.refused is not None:
+            return replace(run, rate_problem=gaps.refused)
+        run.summary = rated(self.summary, gaps)
+        run.__dict__["gaps"] = gaps
+        return run
+
+    @property
+    def rate(self) -> float | None:
+        """The given rate, if it applies."""
+        return None if self.rate_problem else self.given_rate
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """The given rate, for the view of a link."""
+        return () if self.given_rate is None else (Rate(self.key, self.given_rate),)
+
+    @property
+    def rate_note(self) -> str:
+        """The effect of the given rate in one line, "" if none was given."""
+        if self.given_rate is None or self.steps is None:
+            return ""
+        text, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
+        if self.rate_problem:
+            return f"{text}, ignored: {self.rate_problem}"
+        return text if gained is None else f"{text}, which are {self.given_rate * gained:,.1f} tokens/s"
+
+    @property
+    def recorded(self) -> Hashable:
+        """Identifies the recording without keeping it in memory; results that no rate changes are stored under it."""
+        return ref(self.without_rate or self)
+
+    @property
+    def identity(self) -> str:
+        """Identifies the run on a page; it changes when the recording is read again and with the rate."""
+        return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
+
+    @property
+    def trace(self) -> Trace | None:
+        """The recording; None if it could not be read.
+
+        Raises:
+            TraceError: it cannot be read any more.
+        """
+        return None if self.recording is None else self.recording.trace
+
+    @_Recorded
+    def graph(self) -> RunGraph:
+        """The graph that was run.
+
+        Raises:
+            FormatError: the run directory has none, or a damaged one.
+        """
+        if self.graph_file is None:
+            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs made by intertoken run have one")
+        return read_graph(self.graph_file)
+
+    @_Recorded
+    def executions(self) -> Executions:
+        """The kernels of the graph's nodes.
+
+        Raises:
+            FormatError: there is no graph.
+        """
+        if self.steps is None:
+            return executions_of(None, None, self.graph)
+        return executions_of(self.shown, self.steps.table, self.graph)
+
+    @_Recorded
+    def node_kernels(self) -> PlacedKernels | None:
+        """The node pass of the run directory, placed in this light recording; None if nothing matches, or there is
+        none."""
+        return None if self.path is None or self.trace is None else node_kernels(self.path, self.trace, self.steps)
+
+    @_Recorded
+    def node_kernels_note(self) -> str:
+        """How the times of the kernels in the timeline were determined; "" if they were recorded at these times."""
+        return "" if self.node_kernels is None else self.node_kernels.note
+
+    @property
+    def shown(self) -> Trace | None:
+        """The recording as the timeline shows it, with the kernels of the node pass; None if it could not be read."""
+        return self.trace if self.node_kernels is None else self.node_kernels.trace
+
+    @_Recorded
+    def gaps(self) -> GapReport | None:
+        """The gaps as recorded, with the untraced ones next to them; None if there are none."""
+
+        def report(trace: Trace, steps: Steps) -> GapReport:
+            return gap_report(trace, steps, measured_rate(trace, steps, self.within))
+
+        return None if self.steps is None else _unless_it_fails(report, self.trace, self.steps)
+
+    @_Recorded
+    def holes(self) -> list[HoleRow]:
+        """Where the devices idle, for the timeline's shading."""
+        return [] if self.gaps is None else hole_rows(self.gaps.idle)
+
+    @_Recorded
+    def syncs(self) -> SyncReport | None:
+        """The syncs, copies and launches of the steps; None if they are not recorded."""
+        return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
+
+    @_Recorded
+    def spans(self) -> pd.DataFrame:
+        """The compute of each step on each device, see `step_work.step_spans`; it has steps."""
+        assert self.trace is not None
+        assert self.steps is not None
+        return step_spans(self.trace, self.steps)
+
+    @_Recorded
+    def tokens(self) -> Tokens | None:
+        """The times of the tokens; None if there are none to align at."""
+        if self.trace is None or self.steps is None:
+            return None
+        gaps = None if self.gaps is None else self.gaps.table
+        return tokens_of(self.spans, gaps, self.trace["api"])
+
+    @_Recorded
+    def waits(self) -> pd.DataFrame:
+        """The syncs of the run and what they waited for; see `timeline.marks.waits_of`."""
+        return waits_of(self.syncs.calls) if self.syncs is not None else NO_WAITS
+
+    @_Recorded
+    def event_pairs(self) -> pd.DataFrame:
+        """The waits for CUDA events, with the records that they wait for; see `timeline.flows.event_pairs`."""
+        return event_pairs(self.trace if self.trace is not None else Trace({}))
+
+    @_Recorded
+    def busy(self) -> Busy | None:
+        """How busy the streams are from the first event to the last; None if the run has no tokens."""
+        return None if self.tokens is None else busy_of(self.rows, *self.whole)
+
+    @_Recorded
+    def phases_beside(self) -> pd.DataFrame:
+        """The phases of the recording outside the steps, see `timeline.phases.phases_of`."""
+        if self.trace is None or self.steps is None:
+            return NOTHING
+        computed = 0 if self.tokens is None else int(self.tokens.end.max())
+        return phases_of(self.trace, self.steps, self.whole, computed)
+
+    @_Recorded
+    def whole(self) -> tuple[int, int]:
+        """From the first event to the end of the last, ns."""
+        rows = [row for row in self.rows if len(row.start)]
+        ends = [int(row.start[0]) for row in rows], [int(row.end.max()) for row in rows]
+        return min(ends[0], default=0), max(ends[1], default=0)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What runs that differ only in their strategy have in common; an unknown condition counts as equal."""
+        of, tool = self.summary, self.summary.source.partition(" ")[0]
+        known = not self._has_rate, not of.traced
+        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, tool, self.phases, *known)
+
+    @property
+    def phases(self) -> frozenset[str]:
+        """The phase of its steps, one of `engines.engine.PHASES`."""
+        return frozenset() if self.steps is None else frozenset(self.steps.table["phase"])
+
+    @property
+    def of_known_speed(self) -> bool:
+        """Whether the rate without a profiler is known, so that the run can be compared."""
+        return not self.summary.traced or (self._has_rate and (self.steps is None or self.steps.decode_alone))
+
+    @property
+    def _has_rate(self) -> bool:
+        return self.summary.tokens_per_s is not None or self.rate is not None
+
+    @property
+    def inflated(self) -> bool:
+        """Whether the timeline comes from a traced pass, which inflates the gap."""
+        return self.summary.traced and not self.predicted
+
+    @_Recorded
+    def _named(self) -> dict[Row, pd.Series]:
+        return {}
+
+    def operators(self, row: Row) -> pd.Series:
+        """The operator of each event in a row of the timeline; see `timeline.operators`."""
+        known: dict[Row, pd.Series] = self._named
+        if row not in known:
+            known[row] = operators_of(self.trace if self.trace is not None else Trace({}), row)
+        return known[row]
+
+    @_Recorded
+    def rows(self) -> list[Row]:
+        """The timeline's rows."""
+        if self.trace is None or self.steps is None:
+            return []
+        table = self.steps.table
+        return rows_of(self.shown or self.trace, int(table["start"].min()), int(table["end"].max()), self.functions)
+
+
+def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
+    """The runs, with the given rates applied."""
+    given = {rate.run: rate.steps_per_s for rate in rates}
+    return [run.at(given[run.key]) if run.key in given else run for run in runs]
+
+
+def same_work(one: Run, other: Run) -> bool:
+    """Whether two runs did the same work on the same device, as far as known (`comparable.MUST_AGREE`)."""
+    conditions, other_conditions = one.summary.conditions, other.summary.conditions
+    unlike = [
+        key
+        for key in MUST_AGREE
+        if key in conditions and key in other_conditions and conditions[key] != other_conditions[key]
+    ]
+    return not unlike and one.phases == other.phases
+
+
+def _unless_it_fails(analysis: Callable[[Trace, Steps], Report], trace: Trace | None, steps: Steps) -> Report | None:
+    try:
+        return None if trace is None else analysis(trace, steps)
+    except TraceError:
+        return None

@@ -1,0 +1,313 @@
+"""The recordings of a page, which are read in the background or on first use, and then cached."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+from dashboard.rates import Rate
+from dashboard.reading.background import Background
+from dashboard.reading.place import Place, stamp_of
+from dashboard.reading.read import is_pass, name_of, read_functions
+from dashboard.reading.readers import Readers
+from dashboard.reading.run import Run, at_rates
+from dashboard.view import MOST_RUNS
+from tracer import formats
+from tracer.cache import Cache
+from tracer.errors import TraceError, UsageError
+from tracer.trace import Trace
+
+DEEPEST = 2
+"""Levels below a given directory that are searched."""
+_DRAWS = 1.0  # s in which a page draws the recordings that it wanted, before others are read
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The number of recordings, and of those that are read."""
+
+    read: int
+    total: int
+
+    @property
+    def done(self) -> bool:
+        """Whether all are read."""
+        return self.read == self.total
+
+
+class RunStore:
+    """All runs below the given paths. Safe to use from several threads.
+
+    Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
+    more directory, for uploaded recordings. With a `cache` each recording is parsed once. With `readers` recordings are
+    read in separate processes, as untrusted ones should be; otherwise in this process.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path | str], passes: bool = True, inbox: Path | None = None, cache: Cache | None = None,
+        readers: Readers | None = None,
+    ) -> None:  # fmt: skip
+        self.readers = readers
+        self.given, self.inbox = [Path(p) for p in paths], inbox
+        self._passes = passes
+        self._cache = cache
+        self._lock = threading.Condition()
+        self._found: list[Place] | None = None
+        self._reader: threading.Thread | None = None
+        self._since: float | None = None
+        self._wanted: tuple[str, ...] = ()
+        self._is_drawing = False
+        self.revision = 0
+
+    @cached_property
+    def background(self) -> Background:
+        """Slow answers about the runs, computed in the background."""
+        return Background()
+
+    @property
+    def searched(self) -> list[Path]:
+        """All paths that are searched."""
+        return [*self.given, *([self.inbox] if self.inbox else [])]
+
+    def refresh(self) -> None:
+        """Look for new, changed and removed recordings; reads none.
+
+        Unchanged recordings keep their runs and keys, so that links to them stay valid. `revision` counts
+        these changes and every recording that was read.
+        """
+        with self._lock:
+            self._look()
+            reads = self._since is not None
+        if reads:
+            self.read_ahead()
+
+    def runs(self, rates: Iterable[Rate] = ()) -> list[Run]:
+        """Every run, in the order of the paths, with the given rates; waits until all are read."""
+        return at_rates(self.each(), rates)
+
+    def each(self) -> Iterator[Run]:
+        """Yield every run: a recording is read when its first run is requested."""
+        return (run for place in self._places() for run in self._read(place))
+
+    def so_far(self, rates: Iterable[Rate] = ()) -> list[Run]:
+        """Every run, without waiting: unread recordings have a placeholder, with the progress as its problem."""
+        return at_rates((run for place in self._places() for run in place.so_far()), rates)
+
+    def progress(self) -> Progress:
+        """The progress of reading."""
+        places = self._places()
+        return Progress(sum(place.runs is not None for place in places), len(places))
+
+    def reading(self) -> list[str]:
+        """Names of the recordings that are being read."""
+        return [place.name for place in self._places() if place.is_being_read]
+
+    def read_ahead(self, first: Iterable[str] = ()) -> None:
+        """Read the unread recordings in the background: the recordings of these keys first, then, once the page has had
+        time to draw them, the others in the order of the paths, traced passes of runs last."""
+        with self._lock:
+            wanted = tuple(first) or self._wanted
+            if wanted != self._wanted:
+                self._wanted, self._is_drawing = wanted, True
+                self._lock.notify_all()
+            if self._reader is not None:
+                return
+            self._since = self._since or time.monotonic()
+            self._reader = threading.Thread(target=self._read_all, name="reading", daemon=True)
+            self._reader.start()
+
+    def _read_all(self) -> None:
+        while True:
+            places = self._places()
+            with self._lock:
+                unread = min((p for p in places if p.runs is None), key=self._turn, default=None)
+                if unread is None and places is self._found:
+                    self._reader = None
+                    return
+                if unread is not None and self._is_drawing and not self._is_wanted(unread):
+                    self._is_drawing = False
+                    self._lock.wait_for(lambda: self._is_drawing, _DRAWS)
+                    continue
+            if unread is not None:
+                self._read(unread)
+
+    def _turn(self, place: Place) -> tuple[bool, bool]:
+        """The sort key of a recording in the order of reading."""
+        return not self._is_wanted(place), is_pass(place.path)
+
+    def _is_wanted(self, place: Place) -> bool:
+        return any(place.holds(key) for key in self._wanted)
+
+    def wait(self, seconds: float, keys: Sequence[str] = ()) -> bool:
+        """Wait until all recordings, or those of these keys, are read, with a timeout; returns whether they are."""
+        self._places()
+
+        def is_read() -> bool:
+            awaited = [p for p in self._found or () if not keys or any(p.holds(key) for key in keys)]
+            return all(place.runs is not None for place in awaited)
+
+        with self._lock:
+            return self._lock.wait_for(is_read, seconds)
+
+    def settle(self, patience: float) -> None:
+        """Wait until all are read or, if there is a recording to show, until this many seconds after reading began."""
+        self.read_ahead()
+        while not self.wait(0.1):
+            if self.waited > patience and any(run.tokens is not None for run in self.so_far()):
+                return
+
+    @property
+    def waited(self) -> float:
+        """Seconds since background reading first started, 0 before."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    def chosen(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
+        """The runs of these keys that have tokens to show, in this order and with the given rates; unknown keys are
+        left out.
+
+        Waits until their recordings are read, not for others.
+        """
+        wanted = list(keys)
+        for place in self._places():
+            if any(place.holds(key) for key in wanted):
+                self._read(place)
+        return self.ready(wanted, rates)
+
+    def named(self, key: str) -> Run | None:
+        """The run of this key, once its recording is read; None if unknown."""
+        here = (place for place in self._places() if place.holds(key))
+        return next((run for place in here for run in self._read(place) if run.key == key), None)
+
+    def with_functions(self, run: Run) -> Trace | None:
+        """The trace of a run with the Python functions of its program; the regular trace if the recording has no such
+        functions.
+
+        Raises:
+            TraceError: it cannot be read any more.
+        """
+        path = None if run.recording is None else run.recording.path
+        if path is None:
+            return None
+        return read_functions(path, None if self._is_upload(path) else self._cache, self.readers) or run.trace
+
+    def below(self, path: Path) -> list[Run]:
+        """The runs of the recordings at a path and below it, once they are read."""
+        here = (place for place in self._places() if place.path.is_relative_to(path))
+        return [run for place in here for run in self._read(place)]
+
+    def awaited(self, keys: Iterable[str]) -> list[str]:
+        """The keys whose recordings are still to be read."""
+        unread = [place for place in self._places() if place.runs is None]
+        return [key for key in keys if any(place.holds(key) for place in unread)]
+
+    def key_of(self, name: str) -> str:
+        """The key of the run meant by a link, under any name it was shown with; the name itself if unknown.
+
+        The first of several recordings of that name, but one with exactly that key takes precedence.
+        """
+        places = self._places()
+        if any(place.holds(name) for place in places):
+            return name
+        found = [key for place in places if (key := place.key_of(name)) is not None]
+        return min(found, key=lambda key: "~" in key, default=name)
+
+    def without(self, keys: Iterable[str]) -> dict[str, str]:
+        """The keys that show nothing once all is read, with the reasons."""
+        keys, awaited = list(keys), set(self.awaited(keys))
+        known = {run.key: run for place in self._places() for run in place.runs or ()}
+        return {
+            key: (known[key].summary.problem or "it has no token steps") if key in known else ""
+            for key in keys
+            if key not in awaited and (key not in known or known[key].tokens is None)
+        }
+
+    def ready(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
+        """Those of `chosen` that are read."""
+        known = {run.key: run for place in self._places() for run in place.runs or ()}
+        return at_rates((known[key] for key in keys if key in known and known[key].tokens is not None), rates)
+
+    def _places(self) -> Sequence[Place]:
+        with self._lock:
+            return self._look() if self._found is None else self._found
+
+    def _look(self) -> list[Place]:
+        """The recordings now on disk; the lock is held."""
+        stamps = {path: stamp_of(path) for path in find_traces(self.searched, self._passes)}
+        before = {place.path: place for place in self._found or () if stamps.get(place.path) == place.stamp}
+        if self._found is not None and list(stamps) == [p.path for p in self._found] == list(before):
+            return self._found
+        twins = {name for name, times in Counter(path.name for path in stamps).items() if times > 1}
+        taken = {place.key for place in before.values()}
+        self._found = [before.get(path) or self._new(path, stamp, twins, taken) for path, stamp in stamps.items()]
+        self.revision += 1
+        return self._found
+
+    def _new(self, path: Path, stamp: list[list[Any]], twins: set[str], taken: set[str]) -> Place:
+        apart = path.name in twins and not is_pass(path)
+        name = f"{path.absolute().parent.name}/{name_of(path)}" if apart else name_of(path)
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        key = next(unused for unused in names if unused not in taken)
+        taken.add(key)
+        return Place(path, stamp, key, name, self._arrived)
+
+    def _read(self, place: Place) -> list[Run]:
+        return place.read(None if self._is_upload(place.path) else self._cache, self.readers)
+
+    def _is_upload(self, path: Path) -> bool:
+        """Whether a recording is an upload."""
+        return self.inbox is not None and path.is_relative_to(self.inbox)
+
+    def _arrived(self) -> None:
+        with self._lock:
+            self.revision += 1
+            self._lock.notify_all()
+
+
+def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
+    """The runs at these paths, without the traced passes inside run directories, in this order.
+
+    Raises:
+        UsageError: there are none, or more than fit on one page.
+        TraceError: one of them cannot be read or has no token steps.
+    """
+    runs = RunStore(paths, passes=False).runs()
+    if not 1 <= len(runs) <= MOST_RUNS:
+        names = f": {', '.join(run.name for run in runs[:3])}, ..." if runs else ""
+        raise UsageError(f"{len(runs)} runs at the given paths{names}; name one to {MOST_RUNS} of them")
+    for run in runs:
+        if run.tokens is None:
+            problem = run.summary.problem or "no token steps"
+            raise TraceError(problem if run.name in problem else f"{run.name}: {problem}")
+    return runs
+
+
+def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
+    """The recordings among and below the given paths; other files stay, to be shown with their problem.
+
+    A run directory may hold the traced passes of the same run in subdirectories; they follow it if `passes`.
+    """
+    found: dict[Path, None] = {}
+    for path in given:
+        below = [trace for trace in _below(path, DEEPEST) if passes or trace == path or not is_pass(trace)]
+        found |= dict.fromkeys(below if below or path.is_dir() else [path])
+    return list(found)
+
+
+def _below(path: Path, depth: int) -> list[Path]:
+    """The path, if it is a recording, and the recordings down to this many levels below it."""
+    try:
+        found = [path] if formats.is_trace(path) else []
+        if depth and path.is_dir():
+            for inside in sorted(path.iterdir()):
+                if not inside.name.startswith("."):
+                    found += _below(inside, depth - 1)
+    except OSError:  # unreadable: reading it later gives the reason
+        return [path]
+    return found

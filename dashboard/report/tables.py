@@ -1,0 +1,132 @@
+"""The tables for download: runs -> DataFrame.
+
+Times are ns on the recording's clock unless a name says µs; -1 means none. Names are those of the recordings,
+unescaped: escape them before showing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from math import nan
+from typing import Any, Final
+
+import pandas as pd
+
+from dashboard.figures.causes import causes_of
+from dashboard.reading.comparisons import comparison_table
+from dashboard.reading.run import Run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its description, the function that makes it from the selected runs, and whether it needs a graph."""
+
+    words: str
+    make: Callable[[Sequence[Run]], pd.DataFrame]
+    of_graph: bool = False
+
+
+def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as
+    `cause_NAME_us`, idle time as `idle_NAME_us`, the lag of fetches as `fetch_lag_NAME`.
+
+    The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
+    """
+    return pd.DataFrame([_figures(run) for run in runs])
+
+
+def causes_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per run and cause: run, cause, mean_us as recorded, untraced_us from the untraced rate (NaN if that
+    cannot give it), and a note."""
+    return pd.DataFrame(
+        [
+            {
+                "run": causes.name,
+                "cause": cause,
+                "mean_us": mean,
+                "untraced_us": causes.untraced_us.get(cause, nan),
+                "note": causes.note,
+            }
+            for causes in causes_of(runs)
+            for cause, mean in causes.causes_us.items()
+        ],
+        columns=["run", "cause", "mean_us", "untraced_us", "note"],
+    )
+
+
+def tokens_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per token step of each run."""
+    return _joined(runs, lambda run: None if run.steps is None else run.steps.table)
+
+
+def gaps_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per inter-token gap of each run, with its causes, which add up to it."""
+    return _joined(runs, lambda run: None if run.gaps is None else run.gaps.table)
+
+
+def calls_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per host call inside a token step of each run, and what it waited for."""
+    return _joined(runs, lambda run: None if run.syncs is None else run.syncs.calls)
+
+
+def syncs_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per sync of a token step of each run, over all its steps."""
+    return _joined(runs, lambda run: None if run.syncs is None else run.syncs.inventory())
+
+
+def nodes_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per node of the graph of each run that has one, with the median time of its kernel if known."""
+    return _joined(runs, _nodes)
+
+
+def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per allocator and run with a graph: arena and live bytes at the peak."""
+    return _joined(
+        runs, lambda run: None if run.graph_file is None else pd.DataFrame([asdict(m) for m in run.graph.memory])
+    )
+
+
+TABLES: Final = {
+    "runs": Table("All runs: their figures", runs_table),
+    "comparison": Table("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
+    "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
+    "causes": Table("Causes of the gap: mean per run, µs", causes_table),
+    "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),
+    "calls": Table("Host calls of every token, ns", calls_table),
+    "tokens": Table("Tokens: start and end, ns", tokens_table),
+    "nodes": Table("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
+    "memory": Table("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
+}
+"""Name -> table; `runs` covers all runs, the others cover the selected ones."""
+
+
+def _nodes(run: Run) -> pd.DataFrame | None:
+    if run.graph_file is None:
+        return None
+    columns = ("name", "op", "shape", "dtype", "nbytes", "weight_bytes", "stream")
+    nodes = pd.DataFrame([{name: getattr(node, name) for name in columns} for node in run.graph.nodes])
+    nodes["shape"] = [" × ".join(map(str, shape)) for shape in nodes["shape"]]
+    return nodes.astype({"stream": "Int64"}).join(run.executions.durations["median"].rename("kernel_median_ns"))
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    figures = {"run": run.key, **asdict(run.summary)}
+    causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
+    figures.pop("parts_us")  # the gaps' own table has them
+    figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
+    figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
+    figures |= {f"idle_{name}_us": value for name, value in figures.pop("idle_us").items()}
+    figures |= {f"cause_{name}_us": value for name, value in causes.items()}
+    figures |= {f"cause_{name}_untraced_us": us for name, us in figures.pop("untraced_causes_us").items()}
+    figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
+    figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
+    figures["notes"] = "; ".join(figures["notes"])
+    return figures
+
+
+def _joined(runs: Sequence[Run], table_of: Callable[[Run], pd.DataFrame | None]) -> pd.DataFrame:
+    found = [(run.key, table) for run in runs if (table := table_of(run)) is not None]
+    if not found:
+        return pd.DataFrame({"run": []})
+    return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in found], ignore_index=True)

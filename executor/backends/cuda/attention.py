@@ -1,0 +1,140 @@
+"""Binds attention to the kernels in attention.cu."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from ctypes import c_int, c_void_p
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from executor.backends.cuda.library import Array, Calls, Library, Op, suffix
+from executor.graph import Tensor
+from tracer.errors import ExecutionError
+
+_CHUNK_BYTES: Final = 16 * 1024
+_LEAST: Final = 8
+"""The fewest chunks in a split."""
+_LOOKED_THROUGH: Final = 4
+"""Up to this many passes a block checks the mask of each cell as it reads; with more, it first lists the cells that its
+token sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel in attention.cu.
+
+    Attributes:
+        threads: threads per block.
+        chunks: chunks that a block reads per pass: the cells that all its slots have in flight.
+    """
+
+    threads: int
+    chunks: int
+
+
+VARIANTS: Final = {1: Variant(512, 4), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 1)}
+"""Maps the number of query heads per block, all of one KV head, to the kernel."""
+
+
+class Spread(NamedTuple):
+    """How the work is divided among blocks.
+
+    Attributes:
+        together: query heads per block, a key of `VARIANTS`.
+        splits: number of blocks that share the cells of a token and head.
+        listed: whether a block lists the cells that its token sees before it reads them.
+    """
+
+    together: int
+    splits: int
+    listed: bool
+
+
+class Arguments(ctypes.Structure):
+    """`struct Attention` in attention.cu."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
+        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens")),
+        *((name, c_int) for name in ("splits", "listed")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def chunks_of(cells: int, head: int, dtype: str) -> int:
+    """Return the number of chunks in a stream, each 16 KiB of the keys of one head."""
+    return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
+
+
+def blocks_of(heads: int, kv_heads: int, together: int) -> int:
+    """Return the blocks per token and split; if `together` does not divide a group, its last block has fewer heads."""
+    return kv_heads * -(-(heads // kv_heads) // together)
+
+
+def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mapping[int, int]) -> Spread:
+    """Choose the fastest division, estimated as waves of blocks * chunks per block * time per chunk.
+
+    The time per chunk is an estimate, not measured: a chunk is read once for all heads of a block, and the arithmetic
+    of each head adds an eighth of the read time.
+
+    Args:
+        tokens: tokens in the step.
+        heads: query heads.
+        kv_heads: KV heads.
+        chunks: chunks in a stream.
+        resident: query heads per block -> number of such blocks that the GPU holds at a time.
+    """
+
+    def choice(together: int) -> tuple[int, int, int, int]:
+        blocks, most = tokens * blocks_of(heads, kv_heads, together), resident[together]
+        splits = max(min(most // blocks, -(-chunks // _LEAST)), 1)
+        share = -(-chunks // splits)
+        return -(-blocks * splits // most) * share * (8 + together), together, splits, share
+
+    _, together, splits, share = min(map(choice, resident))
+    return Spread(together, splits, share > _LOOKED_THROUGH * VARIANTS[together].chunks)
+
+
+def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    q, k, v, mask, *streams = src
+    (n, heads, head), (count, stride_cells, kv_heads, _), cells = q.shape, k.shape, mask.shape[1]
+    if head not in (8, 16, 32, 64, 128, 256):
+        raise ExecutionError(f"backend 'cuda' has attention for head sizes 8, 16, ... 256, not {head} ({node.name})")
+    name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
+    groups = streams[0].size if streams else count
+    together, splits, listed = spread(n, heads, kv_heads, chunks_of(cells, head, k.dtype), _resident(library, name))
+    blocks = blocks_of(heads, kv_heads, together)
+    parts = _zeros(library, n * heads * splits * (head + 2), "float32") if splits > 1 else None
+    done = _zeros(library, n * blocks, "uint32") if splits > 1 else None
+    packed = Arguments(
+        q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(parts), _address(done), out.ptr,
+        heads, kv_heads, head, cells, stride_cells, n // groups, splits, listed, node.params["scale"],
+    )  # fmt: skip
+    grid, threads, kept = (blocks * splits, n), VARIANTS[together].threads, (out, *src, parts, done)
+    return [library.call("attention.cu", f"{name}_{together}", grid, threads, (packed,), kept=kept)]
+
+
+def _resident(library: Library, name: str) -> dict[int, int]:
+    """Map query heads per block to the number of such blocks that the GPU holds at a time."""
+    resident = {}
+    for together, variant in VARIANTS.items():
+        function = library.function("attention.cu", f"{name}_{together}")
+        held = library.blocks_per_multiprocessor(function, variant.threads, 0)
+        resident[together] = held * library.cuda.multiprocessors
+    return resident
+
+
+def _address(memory: Any) -> int:
+    return memory.data.ptr if memory is not None else 0
+
+
+def _zeros(library: Library, count: int, dtype: str) -> Any:
+    """Allocate zeroed memory for intermediate results of one node."""
+    zeros = library.cuda.cupy.zeros(count, dtype)
+    library.cuda.runtime.deviceSynchronize()
+    return zeros
+
+
+OPS: Final[Mapping[str, Op]] = {"flash_attn_ext": _attention}
+"""Maps an op name to the function that binds its kernel."""

@@ -1,0 +1,262 @@
+"""Calls of kernels and of cuBLAS on one GPU, and what the modules share that bind nodes to them.
+
+NVRTC compiles a file on first use; CuPy caches the result on disk.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from ctypes import byref, c_float, c_int, c_void_p
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from executor.backends.cuda.runtime import Cuda
+from executor.graph import Tensor
+from tracer.errors import ExecutionError
+
+MOST_SHARED_BYTES: Final = 200 * 1024
+"""Maximum dynamic shared memory that a block may request; the hardware has slightly more."""
+_PLAIN_SHARED_BYTES: Final = 48 * 1024
+
+Argument = Any
+"""A ctypes value or structure."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A kernel with its grid and its arguments, packed once.
+
+    Attributes:
+        function: handle of the kernel.
+        grid: blocks in x and y.
+        block: threads per block.
+        shared_bytes: dynamic shared memory.
+        arguments: address of the array of argument addresses.
+        key: equal for calls that do the same to the same memory.
+        kept: objects that must live as long as the call: the arguments and the memory they point to.
+    """
+
+    function: int
+    grid: tuple[int, int]
+    block: int
+    shared_bytes: int
+    arguments: int
+    key: Hashable
+    kept: tuple[Any, ...]
+
+    def issue(self, cuda: Cuda, stream: int) -> None:
+        """Launch the kernel in stream order."""
+        x, y = self.grid
+        cuda.driver.launchKernel(
+            self.function, x, y, 1, self.block, 1, 1, self.shared_bytes, stream, self.arguments, 0
+        )  # fmt: skip
+
+    def issue_early(self, cuda: Cuda, stream: int) -> None:
+        """Launch the kernel so that it may start before the stream's previous kernel has ended (common.cuh)."""
+        b = cuda.bindings
+        attribute, config = b.CUlaunchAttribute(), b.CUlaunchConfig()
+        attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config.gridDimX, config.gridDimY = self.grid
+        config.gridDimZ = config.blockDimY = config.blockDimZ = 1
+        config.blockDimX, config.sharedMemBytes, config.hStream = self.block, self.shared_bytes, stream
+        config.attrs, config.numAttrs = [attribute], 1
+        (status,) = b.cuLaunchKernelEx(config, b.CUfunction(self.function), self.arguments, 0)
+        if status != b.CUresult.CUDA_SUCCESS:
+            raise ExecutionError(f"programmatic launch failed: {status.name}")
+
+
+class Library:
+    """The kernels and constants of one GPU, see the module's docstring."""
+
+    def __init__(self, cuda: Cuda) -> None:
+        self.cuda = cuda
+        self._functions: dict[tuple[str, ...], int] = {}
+        self._modules: dict[tuple[str, ...], Any] = {}
+        self._turns: dict[tuple[float, int], Any] = {}
+        self._cublas: tuple[Any, dict[int, int]] | None = None
+
+    def call(
+        self, file: str, name: str, grid: tuple[int, int], block: int, arguments: Sequence[Argument],
+        *, shared_bytes: int = 0, kept: Sequence[Any] = (), macros: Mapping[str, int] | None = None,
+    ) -> KernelCall:  # fmt: skip
+        """Pack a call of a kernel from a file compiled with these macros."""
+        function = self.function(file, name, macros)
+        self._allow_shared(function, shared_bytes, name)
+        addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        packed = ctypes.addressof(addresses)
+        key = (function, grid, block, shared_bytes, *(bytes(argument) for argument in arguments))
+        return KernelCall(function, grid, block, shared_bytes, packed, key, (addresses, *arguments, *kept))
+
+    def function(self, file: str, name: str, macros: Mapping[str, int] | None = None) -> int:
+        """Return the handle of an `extern "C"` kernel."""
+        defines = tuple(f"-D{macro}={value}" for macro, value in (macros or {}).items())
+        key = (file, *defines)
+        if (name, *key) not in self._functions:
+            if key not in self._modules:
+                options = ("--std=c++17", *defines)
+                self._modules[key] = self.cuda.cupy.RawModule(code=_source(file), options=options)
+            self._functions[(name, *key)] = self._modules[key].get_function(name).kernel.ptr
+        return self._functions[(name, *key)]
+
+    def blocks_per_multiprocessor(self, function: int, block: int, shared_bytes: int) -> int:
+        """Return how many blocks of a kernel one multiprocessor holds at a time."""
+        self._allow_shared(function, shared_bytes, "a kernel")
+        count: int = self.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
+        return max(count, 1)
+
+    def turns(self, base: float, head_size: int) -> Any:
+        """Return the half turns of rope per position, (head size / 2,) float64 on the device."""
+        key = (base, head_size)
+        if key not in self._turns:
+            values = base ** (-np.arange(head_size // 2) / (head_size // 2)) / np.pi
+            self._turns[key] = self.cuda.cupy.asarray(values)
+            self.cuda.runtime.deviceSynchronize()
+        return self._turns[key]
+
+    def cublas(self, stream: int) -> tuple[Any, int]:
+        """Return the cuBLAS library and the handle of a stream; each stream has its own handle and workspace.
+
+        Called through ctypes, as CuPy's own calls use CuPy's current stream.
+        """
+        if self._cublas is None:
+            from cuda.pathfinder import load_nvidia_dynamic_lib
+
+            self._cublas = ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path), {}
+        library, handles = self._cublas
+        if stream not in handles:
+            handle = ctypes.c_void_p()
+            check_cublas(library.cublasCreate_v2(ctypes.byref(handle)))
+            handles[stream] = handle.value or 0
+            check_cublas(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
+        return library, handles[stream]
+
+    def close(self) -> None:
+        """Destroy the cuBLAS handles."""
+        if self._cublas is not None:
+            library, handles = self._cublas
+            for handle in handles.values():
+                library.cublasDestroy_v2(ctypes.c_void_p(handle))
+            self._cublas = None
+
+    def _allow_shared(self, function: int, shared_bytes: int, name: str) -> None:
+        if shared_bytes > MOST_SHARED_BYTES:
+            raise ExecutionError(
+                f"{name} needs {shared_bytes} bytes of shared memory per block, the GPU allows {MOST_SHARED_BYTES}: "
+                "choose a smaller context or model"
+            )
+        if shared_bytes > _PLAIN_SHARED_BYTES:
+            attribute = self.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.cuda.driver.funcSetAttribute(function, attribute, MOST_SHARED_BYTES)
+
+
+def check_cublas(status: int) -> None:
+    """Raise ExecutionError unless a cuBLAS call succeeded."""
+    if status:
+        raise ExecutionError(f"cuBLAS failed with status {status}")
+
+
+@cache
+def _source(file: str) -> str:
+    """Return the source of a kernel file with its local includes inserted."""
+    text = (files("executor.backends.cuda") / "sources" / file).read_text(encoding="utf-8")
+    return re.sub(r'^#include "(.+)"$', lambda include: _source(include[1]), text, flags=re.MULTILINE)
+
+
+_R_32F, _R_16F, _COMPUTE_32F = 0, 2, 68
+_TRANSPOSED, _AS_IT_IS, _DEFAULT_ALGORITHM = 1, 0, -1
+_ONE: Final = c_float(1)
+_ZERO: Final = c_float(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """out (N, O) = x (N, I) W^T with W (O, I); cuBLAS sees the transposes, as it is column-major.
+
+    Attributes:
+        x: address of x, in the weight's dtype.
+        kind: the cuBLAS constant of that dtype.
+        kept: objects that must live as long as the call.
+    """
+
+    library: Library
+    out: Any
+    weight: Any
+    x: int
+    kind: int
+    kept: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """Identifies the computation and its memory."""
+        return "gemm", self.weight.ptr, self.x, self.out.ptr, self.weight.shape, self.out.shape, self.kind
+
+    def issue(self, cuda: Cuda, stream: int) -> None:
+        """Issue the product to a stream."""
+        (outputs, inputs), tokens = self.weight.shape, self.out.shape[0]
+        cublas, handle = self.library.cublas(stream)
+        check_cublas(
+            cublas.cublasGemmEx(
+                c_void_p(handle), _TRANSPOSED, _AS_IT_IS, outputs, tokens, inputs,
+                byref(_ONE), c_void_p(self.weight.ptr), self.kind, inputs, c_void_p(self.x), self.kind, inputs,
+                byref(_ZERO), c_void_p(self.out.ptr), _R_32F, outputs, _COMPUTE_32F, _DEFAULT_ALGORITHM,
+            )
+        )  # fmt: skip
+
+
+def gemm(library: Library, out: Any, weight: Any, x: Any) -> Sequence[KernelCall | Gemm]:
+    """Return the calls of a product; with f16 weights, x is first rounded to f16 in separate memory."""
+    if weight.dtype == "float32":
+        return [Gemm(library, out, weight, x.ptr, _R_32F, (x,))]
+    rounded = library.cuda.cupy.cuda.alloc(2 * x.size)
+    arguments = (c_void_p(rounded.ptr), c_void_p(x.ptr), c_int(x.size))
+    cast = library.call("elementwise.cu", "cast_f16", (-(-x.size // 256), 1), 256, arguments, kept=(rounded, x))
+    return [cast, Gemm(library, out, weight, rounded.ptr, _R_16F, (rounded,))]
+
+
+BLOCK: Final = 256
+SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
+VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
+"""How many weights of a dtype a thread loads at once."""
+
+
+class Array(Protocol):
+    """A tensor's place on the device."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+Calls = Sequence[KernelCall | Gemm]
+Op = Callable[[Library, Tensor, Array, Sequence[Array]], Calls]
+"""Binds a node to its kernels."""
+
+
+def grid(n: int, y: int = 1, most: int = 528) -> tuple[int, int]:
+    """Return the grid for y rows of n elements each."""
+    return min(-(-n // BLOCK), most), y
+
+
+def suffix(node: Tensor, dtype: str, known: str) -> str:
+    """Return the suffix of the kernels for a dtype.
+
+    Raises:
+        ExecutionError: the dtype is not among the known ones.
+    """
+    name = SUFFIX.get(dtype, dtype)
+    if name not in known.split():
+        raise ExecutionError(f"backend 'cuda' computes {node.op} for {known}, not for {dtype} ({node.name})")
+    return name
+
+
+def block_of_rows(width: int, most: int = 1024) -> int:
+    """Return the threads of a block that processes one row, in whole warps."""
+    return min(most, -(-width // 32) * 32)

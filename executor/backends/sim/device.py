@@ -1,0 +1,199 @@
+"""A device in virtual time: streams of work in ns, whose kernels share the memory bandwidth.
+
+A piece of work is a chain of stages. A stage first takes a fixed time, in which nothing is shared, and then moves its
+bytes, at its own maximum rate or its share of the bandwidth, whichever is lower (latency + size / bandwidth: Hockney,
+Parallel Computing 20, 1994; the shares are max-min fair: Bertsekas and Gallager, Data Networks, 1992, 6.5.2). Latencies
+therefore overlap, and memory-bound kernels slow each other down. The device ticks in whole ns: a transfer ends at the
+tick after its last byte, and the same work takes the same time whenever it starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tracer.errors import ExecutionError
+
+
+class Stage(NamedTuple):
+    """A kernel, a copy, or a whole graph: fixed_ns, then nbytes at ns_per_byte or slower."""
+
+    fixed_ns: int
+    nbytes: int = 0
+    ns_per_byte: float = 0
+
+
+Span = tuple[int, int]
+"""Start and end, ns."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A sequence of stages.
+
+    Attributes:
+        ready: its earliest start, ns.
+        stages: at least one.
+        after_ns: the minimum time between it and the previous work on its stream.
+        done: called with the spans of the stages at the end.
+    """
+
+    ready: int
+    stages: Sequence[Stage]
+    after_ns: int = 0
+    done: Callable[[list[Span]], None] | None = None
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mark:
+    """A point in a stream, such as an event's record; `time` is None until it is known."""
+
+    queue: int
+    ready: int = 0
+    time: int | None = None
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A stream waits for a mark."""
+
+    mark: Mark
+    ready: int = 0
+
+
+Item = Work | Mark | Waiting
+_NEVER: Final = float("inf")
+
+
+@dataclass(slots=True)
+class _Running:
+    """The current stage of a piece of work: in its fixed time until `until`, or (None) with `left` bytes to move."""
+
+    work: Work
+    start: int
+    until: int | None
+    left: float
+
+
+class VirtualDevice:
+    """Streams, simulated only as far as results are requested.
+
+    A caller that has requested the time of a mark may afterwards only submit work that is ready at that time or later.
+    Later work therefore never changes an earlier result.
+
+    Args:
+        bytes_per_ns: memory bandwidth.
+        edge_ns: from a mark on one stream to the work that waits for it on another.
+    """
+
+    def __init__(self, bytes_per_ns: float, edge_ns: int) -> None:
+        self._bandwidth, self._edge_ns = bytes_per_ns, edge_ns
+        self._queues: dict[int, deque[Item]] = {}
+        self._free: dict[int, int] = {}
+        self._running: dict[int, _Running] = {}
+        self._now = 0
+
+    def submit(self, queue: int, item: Item) -> None:
+        """Append an item to a stream."""
+        self._queues.setdefault(queue, deque()).append(item)
+        self._free.setdefault(queue, 0)
+
+    def mark(self, queue: int, ready: int = 0) -> Mark:
+        """Mark the end of the work submitted to a stream so far."""
+        mark = Mark(queue, ready)
+        self.submit(queue, mark)
+        return mark
+
+    def finish(self, mark: Mark) -> int:
+        """Simulate until a mark is passed; return the time of the mark.
+
+        Raises:
+            ExecutionError: the mark is never passed, because streams wait for a mark that is not submitted.
+        """
+        while mark.time is None:
+            self._settle()
+            if mark.time is None:
+                self._advance()
+        return mark.time
+
+    def drain(self) -> int:
+        """Simulate all submitted work; return the time when the last stream is done."""
+        return max((self.finish(self.mark(queue)) for queue in list(self._queues)), default=0)
+
+    def _settle(self) -> None:
+        """Pass all marks, and waits for passed marks, that idle streams have reached."""
+        passed = True
+        while passed:
+            passed = False
+            for queue, items in self._queues.items():
+                while items and queue not in self._running and self._pass(queue, items[0]):
+                    items.popleft()
+                    passed = True
+
+    def _pass(self, queue: int, item: Item) -> bool:
+        if isinstance(item, Mark):
+            item.time = max(self._free[queue], item.ready)
+        elif isinstance(item, Waiting) and item.mark.time is not None:
+            happened = item.mark.time + (self._edge_ns if item.mark.queue != queue else 0)
+            self._free[queue] = max(self._free[queue], item.ready, happened)
+        else:
+            return False
+        return True
+
+    def _advance(self) -> None:
+        """Advance to the next start of work, end of a fixed time, or end of a transfer."""
+        rates = self._rates()
+        events = list(self._starts())
+        for queue, running in self._running.items():
+            if running.until is None:
+                events.append((self._now + max(math.ceil(running.left / rates[queue]), 0), queue))
+            else:
+                events.append((running.until, queue))
+        if not events:
+            raise ExecutionError("the device waits for an event that is never recorded")
+        now, queue = min(events)
+        for moving, rate in rates.items():
+            self._running[moving].left -= (now - self._now) * rate
+        self._now = now
+        if queue not in self._running:
+            work = self._queues[queue].popleft()
+            if isinstance(work, Work):
+                self._enter(queue, work, now)
+        elif self._running[queue].until is not None and self._running[queue].left > 0:
+            self._running[queue].until = None
+        else:
+            self._leave(queue, now)
+
+    def _starts(self) -> Iterator[tuple[int, int]]:
+        """Yield the start of the next work of every idle stream that waits for no mark."""
+        for queue, items in self._queues.items():
+            if items and queue not in self._running and isinstance(work := items[0], Work):
+                yield max(work.ready, self._free[queue] + work.after_ns, self._now), queue
+
+    def _enter(self, queue: int, work: Work, now: int) -> None:
+        stage = work.stages[len(work.spans)]
+        self._running[queue] = _Running(work, now, now + stage.fixed_ns, stage.nbytes)
+
+    def _leave(self, queue: int, now: int) -> None:
+        running = self._running.pop(queue)
+        work = running.work
+        work.spans.append((running.start, now))
+        self._free[queue] = now
+        if len(work.spans) < len(work.stages):
+            self._enter(queue, work, now)
+        elif work.done is not None:
+            work.done(work.spans)
+
+    def _rates(self) -> dict[int, float]:
+        """Return the bytes per ns of every stage that is moving bytes: lowest demand first, each at most its share."""
+        moving = [(queue, r.work.stages[len(r.work.spans)]) for queue, r in self._running.items() if r.until is None]
+        left, rates = self._bandwidth, dict[int, float]()
+        wishes = sorted((1 / s.ns_per_byte if s.ns_per_byte else _NEVER, queue) for queue, s in moving)
+        for others, (wish, queue) in zip(range(len(wishes), 0, -1), wishes, strict=True):
+            rates[queue] = min(wish, left / others)
+            left -= rates[queue]
+        return rates

@@ -1,0 +1,135 @@
+"""Derives a cost profile from one recording.
+
+Host costs, latencies and copies come from the light pass (or the only recording), kernels from the node pass next to
+it. Times under a profiler are too long. Kernels are scaled so that a step takes as long as in the light pass. Host
+times of a recording other than a light pass are scaled so that its gap becomes the untraced one, if the untraced rate
+is known. What one recording cannot show is assumed, as `sources` states: consecutive copies are as slow as single ones,
+and kernels on several streams lose only the latency of an edge.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.backends.sim.profiles import CopyCost, GraphCost, Profile
+from executor.calibration.host import HostCalls, call_costs, launch_latency, pauses, products_on_host, typical
+from executor.calibration.kernels import kernel_costs, kernel_times, nodes_of, step_time
+from tracer.analysis.gaps import measured_rate
+from tracer.analysis.tokens import find_steps
+from tracer.trace import Trace
+
+_ASSUMED_COPY_NS: Final = 4000
+_PCIE_4: Final = 25.0  # bytes per ns: 31.5 on 16 lanes, less the packet overhead
+_NO_BYTES: Final = 1e9
+_LARGE: Final = 1 << 16  # bytes from which a copy shows the rate
+
+
+def calibrate(
+    trace: Trace,
+    node: Trace | None,
+    name: str,
+    *,
+    within: str | None = None,
+    untraced_tokens_per_s: float | None = None,
+) -> Profile:
+    """Return the profile of the machine and engine of a recording.
+
+    Args:
+        trace: the light pass, or any recording with token steps.
+        node: its node pass, or None.
+        name: name of the profile.
+        within: only steps inside the NVTX ranges with this text.
+        untraced_tokens_per_s: token steps per second without a profiler; None for the value in run.json.
+    """
+    steps = find_steps(trace, within=within)
+    host = HostCalls.of(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
+    sources = dict[str, str]()
+    calls_ns, between_ns = call_costs(host, sources), pauses(host, sources)
+    wake_up_ns = calls_ns["sync"]
+    sources["wake_up_ns"] = "assumed: a polling sync returns as soon after the end of the work as an idle one"
+    latency_ns = launch_latency(host, sources)
+    copy_in, copy_out = _copy_costs(host, node, wake_up_ns, sources)
+    edge_ns, bytes_per_ns, kernels = kernel_costs(
+        step_time(host, trace, within), host.how, kernel_times(node, within), nodes_of(trace), sources
+    )
+    sources["graph"] = "assumed: a queued graph starts with the same delay after earlier work as on an idle device"
+    sources["graph.host_node_ns"] = sources["graph.host_stream_ns"] = "assumed: part of calls_ns.graph_launch"
+    sources["graph.node_ns"] = "assumed: part of the kernels' times"
+    sources["streams"] = "assumed: hardware queues of NVIDIA GPUs (CUDA_DEVICE_MAX_CONNECTIONS is at most 32)"
+    of_host = products_on_host(trace, sources)
+    devices = trace["devices"]["name"].astype(str).tolist()
+    return Profile(
+        name, devices[0] if devices else "GPU", calls_ns, between_ns, wake_up_ns, latency_ns, copy_in, copy_out,
+        edge_ns, bytes_per_ns, kernels, GraphCost(start_ns=latency_ns), of_host, sources=sources,
+    )  # fmt: skip
+
+
+def _copy_costs(
+    host: HostCalls, node: Trace | None, wake_up_ns: int, sources: dict[str, str]
+) -> tuple[CopyCost, CopyCost]:
+    """Return the fixed time and the rate of copies in both directions.
+
+    The sync after n copies to the device returns when the time of n copies and a wake-up have passed since the call of
+    the first copy; the sync after the copy of the logits returns one copy and one wake-up after the end of the step's
+    last kernel.
+    """
+    rates, byte_ns = {}, {}
+    for place, kind in (("copy_in", "HtoD"), ("copy_out", "DtoH")):
+        rates[place], nbytes, sources[f"{place}.bytes_per_ns"] = _rate(node, kind)
+        byte_ns[place] = nbytes / rates[place]
+    sent, fetched = _waits_for_copies(host, wake_up_ns)
+    sources["copy_in.fixed_ns"] = (
+        f"measured: from the return of the first of n copy calls to the return of their sync, / n, {len(sent)} times"
+        if sent
+        else "assumed: the recording has no copies followed by a sync"
+    )
+    sources["copy_out.fixed_ns"] = (
+        f"measured: from the last kernel's end to the sync's return, {len(fetched)} times"
+        if fetched
+        else "assumed: the recording has no copy to the host followed by a sync"
+    )
+    fixed_ns = {
+        place: round(max(typical(times) - byte_ns[place], 0)) if times else _ASSUMED_COPY_NS
+        for place, times in (("copy_in", sent), ("copy_out", fetched))
+    }
+    copy_in, copy_out = (CopyCost(fixed_ns[place], rates[place]) for place in rates)
+    return copy_in, copy_out
+
+
+def _waits_for_copies(host: HostCalls, wake_up_ns: int) -> tuple[list[float], list[float]]:
+    """Return the time per copy of syncs that wait only for copies to the device, and of fetching syncs the time since
+    the last kernel.
+    """
+    sent, fetched = list[float](), list[float]()
+    last_kernel = host.spans.groupby("step")["end"].max().to_dict()
+    run, first_end, copied_end = 0, 0, 0  # copies since a sync, -1 if mixed with other work
+    for kind, in_flight, step, end in zip(
+        *(host.calls[c].tolist() for c in ("kind", "in_flight", "step", "end")), strict=True
+    ):
+        if kind == "copy_in":
+            run, first_end = (run + (run > 0), first_end) if in_flight else (1, end)
+        elif kind == "copy_out":
+            run, copied_end = -1, end
+        elif kind != "sync":
+            run = -1
+        else:
+            if run > 0:
+                sent.append((end - first_end - wake_up_ns) / run)
+            elif copied_end and step in last_kernel:
+                fetched.append(end - wake_up_ns - max(last_kernel[step], copied_end))
+            run, copied_end = 0, 0
+    return sent, fetched
+
+
+def _rate(node: Trace | None, kind: str) -> tuple[float, int, str]:
+    """Return the bytes per ns of the largest copies in one direction, the size of a typical copy, and the source."""
+    copies = node["memcpys"] if node is not None else Trace({})["memcpys"]
+    copies = copies[copies["kind"].astype(str) == kind]
+    if not len(copies):
+        return _NO_BYTES, 0, "assumed: so high that bytes cost nothing, as the fixed time includes them"
+    usual = int(copies["bytes"].mode().iloc[-1])
+    largest = copies[copies["bytes"] == copies["bytes"].max()]
+    if largest["bytes"].iloc[0] < _LARGE:
+        return _PCIE_4, usual, "assumed: PCIe 4.0, 16 lanes; the recording has no large copies"
+    rate = float((largest["bytes"] / (largest["end"] - largest["start"])).median())
+    return rate, usual, f"measured: largest {kind} copies, {largest['bytes'].iloc[0]} bytes"

@@ -1,0 +1,291 @@
+"""The `run` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from executor.run import Result
+
+EXAMPLES = """
+\b
+Examples:
+  intertoken run -o runs                                       all strategies, one stream
+  intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
+  intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
+  intertoken run --sync aaag --launch eager --batch 4 --json -o runs
+  intertoken run --sync aaag --batch 32 --prompt 0,64,200 --kv unified -o runs
+  intertoken run --gpu-layers 3 -o runs                        the first layers stay on the host
+  intertoken run --model moe-tiny --experts copy -o runs
+  intertoken run --devices 2 --prompt 200 --micro-batch 32 -o runs
+"""
+
+
+class _Named(click.Option):
+    """An option whose help has the names of its table for `{}`; the tables are imported when somebody asks for help."""
+
+    @property
+    def help(self) -> str:
+        """The text with the names."""
+        from executor.run.choices import NAMES
+
+        return self._text.format(", ".join(NAMES[str(self.name)]))
+
+    @help.setter
+    def help(self, text: str) -> None:
+        self._text = text
+
+
+def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Parse comma-separated names, dropping duplicates."""
+    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> int | tuple[int, ...]:
+    """Parse one number, or several separated by commas."""
+    try:
+        lengths = tuple(int(length) for length in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a number nor numbers separated by commas") from None
+    return lengths if len(lengths) > 1 else lengths[0]
+
+
+def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Print the possible values of the options instead of running."""
+    if value:
+        from executor.run.choices import choices
+
+        click.echo(json.dumps(choices(ctx.command)))
+        ctx.exit()
+
+
+@click.command(epilog=EXAMPLES)
+@click.option(
+    "--backend",
+    cls=_Named,
+    default="cpu",
+    show_default=True,
+    help="Device: {}. sim computes nothing: it predicts times from a cost profile, in virtual time.",
+)
+@click.option(
+    "--model", cls=_Named, default="tiny", show_default=True, help="Model shape, with seeded random weights: {}."
+)
+@click.option(
+    "--profile",
+    cls=_Named,
+    metavar="NAME|FILE",
+    help="Cost profile of sim: {}, or a file written by `calibrate`.  [default: h200-linux]",
+)
+@click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
+@click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")
+@click.option(
+    "--sync", "strategies", cls=_Named, metavar="NAME,...", callback=_names,
+    help="Synchronisation strategies: {}.  [default: all that are safe]",
+)  # fmt: skip
+@click.option(
+    "--concurrency", cls=_Named, metavar="MODE,...", callback=_names, default="sequential", show_default=True,
+    help="Streams inside a token: {}.",
+)  # fmt: skip
+@click.option(
+    "--allocator",
+    cls=_Named,
+    help="{}.  [default: that of the concurrency mode]",
+)
+@click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
+@click.option(
+    "--launch", default="graph", show_default=True,
+    help="graph: one call per step; rebuild: the same, rebuilt for every step; eager: one call per kernel.",
+)  # fmt: skip
+@click.option(
+    "--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda and sim]"
+)
+@click.option(
+    "--sampling", default="host", show_default=True,
+    help="host: fetch the logits and take the largest; device: sample in the graph and fetch the tokens.",
+)  # fmt: skip
+@click.option(
+    "--gpu-layers", type=click.IntRange(0),
+    help="Number of layers on the backend, counted from the last, including the output; the others stay on the host.  "
+    "[default: all]",
+)  # fmt: skip
+@click.option(
+    "--experts",
+    default="device",
+    show_default=True,
+    help="Place of the experts. device; cpu: on the host; copy: weights on the host, computed on the device.",
+)
+@click.option(
+    "--staging/--no-staging", default=True, show_default=True,
+    help="Whether asynchronous copies read staging memory, or the host's own, which must not change until they end.",
+)  # fmt: skip
+@click.option(
+    "--halves/--no-halves", default=False, show_default=True,
+    help="Whether each token step is run in two halves of its sequences, so that host and device compute concurrently.",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1),
+    help="Threads for matrix products on cpu and on the host.  [default: one per core, minus one above 4 cores]",
+)  # fmt: skip
+@click.option(
+    "--pinned/--not-pinned", default=False, show_default=True, help="Whether each of these threads has its own core."
+)
+@click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
+@click.option(
+    "--prompt", metavar="N,...", callback=_lengths, default="0", show_default=True,
+    help="Prompt tokens per sequence. Several lengths are assigned to the sequences in turn.",
+)  # fmt: skip
+@click.option(
+    "--micro-batch",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Maximum prompt tokens per step, but at least one per sequence.",
+)
+@click.option("--shared-prompt", is_flag=True, help="Give all sequences the same prompt, computed once.")
+@click.option(
+    "--kv", default="streams", show_default=True,
+    help="KV cache: streams (one per sequence) or unified (one for all, masked).",
+)  # fmt: skip
+@click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
+@click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
+@click.option(
+    "--passes", metavar="NAME,...", callback=_names,
+    help="light (no profiler), graph and node (CUPTI at that level).  [default: all that the backend has]",
+)  # fmt: skip
+@click.option(
+    "--trace-kinds", default="lean", show_default=True, type=click.Choice(["lean", "all"]),
+    help="Contents of the traced passes: lean is kernels, graphs and API calls; all adds copies, syncs and events.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of weights and first tokens.")
+@click.option(
+    "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
+    type=click.Path(file_okay=False, path_type=Path), help="Directory that receives one run directory per combination.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace existing run directories.")
+@click.option(
+    "--progress", type=click.Choice(["bar", "json", "none"]), default="bar", show_default=True,
+    help="Progress on stderr: a bar if that is a terminal, or one JSON object per line.",
+)  # fmt: skip
+@click.option("--dry-run", "plans", is_flag=True, help="Only plan, check and name the runs.")
+@click.option(
+    "--choices", "lists", is_flag=True, is_eager=True, expose_value=False, callback=_list,
+    help="Print the possible values of the options, and what this machine lacks for them, as one JSON object.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def run(
+    strategies: tuple[str, ...],
+    concurrency: tuple[str, ...],
+    passes: tuple[str, ...],
+    trace_kinds: str,
+    runs: Path,
+    force: bool,
+    progress: str,
+    plans: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run and record a decode loop for every combination of strategy and concurrency mode.
+
+    Repeats are interleaved: the first of every combination, then the second, so that drift affects all equally.
+    """
+    from executor.run import prepare_configuration
+    from executor.run.configuration import Configuration, combinations, fitting_strategies
+    from executor.run.directory import check_runs, write_run
+    from executor.run.light_pass import record_light
+    from executor.run.passes import chosen_passes, pass_figures, record_traced
+    from executor.run.progress import metered, units_of
+
+    base = Configuration(**options)
+    chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
+    check_runs(runs, chosen, replace=force)
+    traced = chosen_passes(options["backend"], passes)
+    if plans:
+        for configuration in chosen:
+            prepare_configuration(configuration)
+        names = [c.name for c in chosen]
+        click.echo(json.dumps({"schema": "intertoken.plan/1", "runs": names}) if as_json else "\n".join(names))
+        return
+    figures = []
+    how = "none" if as_json and progress == "bar" else progress
+    with metered(how, units_of(chosen, len(traced)), len(chosen)) as meter:
+        results = record_light(chosen, progress=meter.advance)
+        written = [write_run(result, runs, replace=force) for result in results]
+        for result, path in zip(results, written, strict=True):
+            if traced:
+                of_passes = record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=meter.advance)
+            else:
+                of_passes = {"light": pass_figures(result.trace)}
+            figures.append(of_passes)
+            meter.finish(path.name)
+    if as_json:
+        click.echo(json.dumps(_as_json(results, written, figures)))
+    else:
+        _show(results, figures, runs)
+
+
+def _as_json(results: list[Result], written: list[Path], figures: list[dict[str, Any]]) -> dict[str, Any]:
+    from executor.run.directory import measured, plan_facts
+
+    return {
+        "schema": "intertoken.runs/1",
+        "runs": [
+            {
+                "path": str(path),
+                "configuration": asdict(r.configuration) | {"allocator": r.prepared.allocator},
+                "measured": measured(r),
+                "passes": passes,
+                "plan": plan_facts(r.prepared),
+            }
+            for r, path, passes in zip(results, written, figures, strict=True)
+        ],
+    }
+
+
+def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> None:
+    """Print a table: rates with spread, speed-up over the first row, gap, overhead of the traced passes, plan."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    from executor.run.directory import measured, plan_facts
+
+    traced = [name for name in figures[0] if name != "light"]
+    headings = [
+        "tokens/s",
+        "low-high",
+        "speed-up",
+        "gap µs",
+        *(f"{name} ×" for name in traced),
+        "streams",
+        "buffer KiB",
+    ]
+    table = Table("run", *headings, box=SIMPLE, padding=(0, 0, 0, 1))
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    base = measured(results[0])["tokens_per_s"]["median"]
+    for result, passes in zip(results, figures, strict=True):
+        rate, plan = measured(result)["tokens_per_s"], plan_facts(result.prepared)
+        table.add_row(
+            result.configuration.name, f"{rate['median']:.1f}", f"{rate['low']:.0f}-{rate['high']:.0f}",
+            f"{rate['median'] / base:.3f}", _figure(passes["light"].get("gap_us", {}).get("p50"), 1),
+            *(_figure(passes[name].get("distortion"), 2) for name in traced),
+            str(plan["streams"]), f"{plan['peak_bytes'] / 1024:.1f}",
+        )  # fmt: skip
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    if traced:
+        console.print("×: period of the traced pass / period of the light pass", style="dim", highlight=False)
+    console.print(f"{len(results)} run directories in {runs}", highlight=False, markup=False)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

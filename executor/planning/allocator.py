@@ -1,0 +1,201 @@
+"""Pass 6: the lifetime, and so the place in memory, of every tensor that is neither a weight nor state.
+
+An allocator need not be correct for concurrent streams: `executor.planning.hazards` checks every plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import ClassVar, Final, Protocol
+
+from executor.graph import Flag, Tensor
+from executor.planning.arena import BufferPlan, Lifetime, place
+from executor.planning.concurrency import MAIN_STREAM, Region
+from executor.planning.plans import Launch, Plan, Record
+from executor.planning.splits import Split
+
+_BEFORE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The kernels that read or write a tensor's bytes.
+
+    Attributes:
+        nodes: their indices, ascending. The copy of an input has index -1, before the first node. Inputs and outputs
+            are in use until the end, whose index is the number of nodes: the host reads outputs then, and the next
+            step's copies may start early.
+    """
+
+    tensor: Tensor
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The input of an allocator: a split, its regions, the stream of every node, and the plan."""
+
+    split: Split
+    regions: Sequence[Region]
+    streams: Sequence[int]
+    plan: Plan
+
+
+class Allocator(Protocol):
+    """Decides how long a tensor owns its bytes."""
+
+    name: ClassVar[str]
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Return the lifetime of each use."""
+
+
+class SequentialReuse:
+    """Recycle bytes after their last reader in graph order."""
+
+    name: ClassVar[str] = "sequential"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Return lifetimes from the first kernel to the last."""
+        return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
+
+
+class Interleaved:
+    """Like `SequentialReuse`, but with the kernels of a region's branches taken in turn, one from each branch.
+
+    ggml first separated branches this way. It is correct only while the branches run in lockstep.
+    """
+
+    name: ClassVar[str] = "interleaved"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Return lifetimes from the first kernel to the last in the interleaved order."""
+        position = list(range(len(schedule.split.nodes)))
+        for region in schedule.regions:
+            order = _in_turn(region)
+            for slot, node in zip(sorted(order), order, strict=True):
+                position[node] = slot
+        positions = dict(enumerate(position)) | {_BEFORE: _BEFORE, len(position): len(position)}
+        moved = [[positions[i] for i in use.nodes] for use in uses]
+        return _until([min(m) for m in moved], [max(m) for m in moved], uses, schedule)
+
+
+class NoAllocFree:
+    """Recycle bytes used between a region's fork and its join only after the join."""
+
+    name: ClassVar[str] = "no_alloc_free"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Return lifetimes from the first kernel to the last, or to the join of every region that this overlaps."""
+        return _until([u.nodes[0] for u in uses], [self._last(u, schedule.regions) for u in uses], uses, schedule)
+
+    def _last(self, use: Use, regions: Sequence[Region]) -> int:
+        first, last = use.nodes[0], use.nodes[-1]
+        for region in regions:  # ascending forks: an extension can only overlap later regions
+            if first < region.join and last > region.fork:
+                last = max(last, region.join)
+        return last
+
+
+class StreamAware:
+    """Recycle bytes once all kernels that use them are visible to the stream that needs the bytes."""
+
+    name: ClassVar[str] = "stream_aware"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Free the bytes for a stream at its first kernel that stream order and events place after all uses."""
+        end, streams = len(schedule.split.nodes), range(schedule.plan.streams)
+        visible = becomes_visible_at(schedule.split.nodes, schedule.plan)
+        visible |= {_BEFORE: [_BEFORE + 1 for _ in streams], end: [end + 1 for _ in streams]}
+        return [
+            Lifetime(
+                use.tensor,
+                _stream(use.nodes[0], schedule),
+                use.nodes[0],
+                tuple(max(visible[node][stream] for node in use.nodes) for stream in streams),
+            )
+            for use in uses
+        ]
+
+
+ALLOCATORS: Final[Mapping[str, Allocator]] = {
+    a.name: a for a in (SequentialReuse(), Interleaved(), NoAllocFree(), StreamAware())
+}
+"""Maps a name to its allocator."""
+
+
+def allocate(schedule: Schedule, allocator: Allocator) -> BufferPlan:
+    """Place the split's tensors in one arena."""
+    return place(allocator.lifetimes(find_uses(schedule.split), schedule), allocator.name)
+
+
+def find_uses(split: Split) -> list[Use]:
+    """Find the uses of each tensor of the arena, in the order in which the tensors become live."""
+    end = len(split.nodes)
+    nodes: dict[Tensor, list[int]] = {tensor: [_BEFORE] for tensor in split.inputs}
+    kept = set(split.inputs)
+    for i, node in enumerate(split.nodes):
+        if node.view_src is None:
+            nodes[node] = []
+        if node.flags & Flag.OUTPUT:
+            kept.add(node.root)
+        for root in {node.root, *(source.root for source in node.src)} if node.has_kernel else ():
+            if root in nodes:
+                nodes[root].append(i)
+    return [Use(tensor, (*used, *([end] if tensor in kept else []))) for tensor, used in nodes.items()]
+
+
+def becomes_visible_at(nodes: Sequence[Tensor], plan: Plan) -> dict[int, list[int]]:
+    """Find, for every kernel and stream, the first kernel of that stream ordered after it, in one backward sweep.
+
+    Returns:
+        node -> one node per stream, or the number of nodes where no kernel of the stream is ordered after it.
+    """
+    index = {node: i for i, node in enumerate(nodes)}
+    streams = range(plan.streams)
+    seen = [[len(nodes) for _ in streams] for _ in streams]  # which kernels see a stream's work
+    awaited: dict[int, list[int]] = {}
+    visible: dict[int, list[int]] = {}
+    for instruction in reversed(plan.instructions):
+        row = seen[instruction.stream]
+        if isinstance(instruction, Launch):
+            node = index[instruction.node]
+            visible[node] = list(row)
+            row[instruction.stream] = node
+        elif isinstance(instruction, Record):
+            seen[instruction.stream] = _earlier(row, awaited.get(instruction.event, row))
+        else:
+            awaited[instruction.event] = _earlier(row, awaited.get(instruction.event, row))
+    return visible
+
+
+def _until(first: Iterable[int], last: Iterable[int], uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+    """Return lifetimes from one position to another, inclusive, the same for all streams."""
+    return [
+        Lifetime(use.tensor, _stream(use.nodes[0], schedule), start, (stop + 1,) * schedule.plan.streams)
+        for use, start, stop in zip(uses, first, last, strict=True)
+    ]
+
+
+def _stream(node: int, schedule: Schedule) -> int:
+    return MAIN_STREAM if node == _BEFORE else schedule.streams[node]
+
+
+def _in_turn(region: Region) -> list[int]:
+    """Interleave the nodes of a region, one from each branch in turn; inner regions are part of their branch."""
+    branches = []
+    for branch in region.branches:
+        order = list(branch.nodes)
+        for inner in branch.inner:
+            turns = _in_turn(inner)
+            slots = sorted(order.index(node) for node in turns)
+            for slot, node in zip(slots, turns, strict=True):
+                order[slot] = node
+        branches.append(order)
+    return [node for turn in zip_longest(*branches) for node in turn if node is not None]
+
+
+def _earlier(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [min(pair) for pair in zip(one, other, strict=True)]

@@ -1,0 +1,210 @@
+"""Passes 3 and 4: find branches that may run concurrently, and assign every node to a stream.
+
+A region is between a fork and a join: each of its kernels comes after the fork and before the join. It consists of
+mutually independent branches, which may contain inner regions. In a decoder layer the attention norm forks into Q, K
+and V, which attention joins, and the FFN norm forks into gate and up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol
+
+from executor.graph import Flag, Tensor
+from executor.planning.dependencies import Dependencies, bits
+
+MAIN_STREAM: Final = 0
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Kernels independent of the other branches: their node indices, ascending, and the regions among them."""
+
+    nodes: tuple[int, ...]
+    inner: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True)
+class Region:
+    """A fork, its branches and its join.
+
+    Attributes:
+        fork: index of the node that all branches come after; an inner region may share it with the outer one.
+        join: index of the node that comes after all of them.
+        branches: the first stays on the region's stream; the others are in the order of their first nodes.
+    """
+
+    fork: int
+    join: int
+    branches: tuple[Branch, ...]
+
+
+def all_regions(regions: Sequence[Region]) -> Iterator[Region]:
+    """Yield these regions and their inner ones, outer before inner."""
+    for region in regions:
+        yield region
+        for branch in region.branches:
+            yield from all_regions(branch.inner)
+
+
+class ConcurrencyMode(Protocol):
+    """Decides which parts of a split may run concurrently."""
+
+    name: ClassVar[str]
+    allocator: ClassVar[str]
+    """The default allocator."""
+    cut: ClassVar[bool]
+    """Whether each part of the plan between events is a separate graph."""
+
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
+        """Return the regions whose branches get separate streams, in graph order."""
+
+
+class Sequential:
+    """Everything on one stream."""
+
+    name: ClassVar[str] = "sequential"
+    allocator: ClassVar[str] = "sequential"
+    cut: ClassVar[bool] = False
+
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
+        """Return no regions."""
+        return []
+
+
+class Branches:
+    """The branches of every region on separate streams, all in one graph."""
+
+    name: ClassVar[str] = "branches"
+    allocator: ClassVar[str] = "stream_aware"
+    cut: ClassVar[bool] = False
+
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
+        """Return all regions worth separate streams."""
+        return find_regions(nodes, order)
+
+
+class Subgraphs(Branches):
+    """Every branch, and every part between regions, as a separate graph launched on its stream."""
+
+    name: ClassVar[str] = "subgraphs"
+    cut: ClassVar[bool] = True
+
+
+MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequential(), Branches(), Subgraphs())}
+"""Maps a name to its concurrency mode."""
+
+
+def worth_a_stream(kernels: Sequence[Tensor]) -> bool:
+    """Whether a branch gains more than its events cost: if it has a matrix product, which takes most of the time."""
+    return any(part.startswith("mul_mat") for node in kernels for part in node.op.split("+"))
+
+
+def weight_bytes(kernels: Sequence[Tensor]) -> int:
+    """Return the bytes of weights that a branch reads. They determine its time; the largest branch keeps the stream."""
+    return sum(source.nbytes for node in kernels for source in node.src if source.flags & Flag.WEIGHT)
+
+
+def find_regions(
+    nodes: Sequence[Tensor],
+    order: Dependencies,
+    worth: Callable[[Sequence[Tensor]], bool] = worth_a_stream,
+    weight: Callable[[Sequence[Tensor]], int] = weight_bytes,
+) -> list[Region]:
+    """Find all regions, in graph order, with inner regions nested.
+
+    Nodes ordered relative to all others of a set cut it into a series. The nodes between two cuts form connected
+    components, the branches, and each branch is cut again. A set with neither cuts nor several components stays on one
+    stream, as do nodes without a fork or a join.
+
+    Args:
+        order: dependencies of these nodes.
+        worth: whether these kernels should get a stream; others stay with the first branch.
+        weight: the branch with the largest weight comes first.
+    """
+    return _Finder(nodes, order, worth, weight).series(order.kernels, None, None)
+
+
+@dataclass(frozen=True)
+class _Finder:
+    nodes: Sequence[Tensor]
+    order: Dependencies
+    worth: Callable[[Sequence[Tensor]], bool]
+    weight: Callable[[Sequence[Tensor]], int]
+
+    def series(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
+        """Find the regions in a set of kernels between fork and join (None: start and end)."""
+        before, after = self.order.before, self.order.after
+        cuts = [i for i in bits(inside) if not inside & ~(before[i] | after[i] | 1 << i)]
+        if not cuts and len(self._components(inside)) < 2:
+            return []
+        regions = []
+        for first, last in zip([fork, *cuts], [*cuts, join], strict=True):
+            between = inside
+            if first is not None:
+                between &= after[first]
+            if last is not None:
+                between &= before[last]
+            regions += self._parallel(between, first, last)
+        return regions
+
+    def _parallel(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
+        components = self._components(inside)
+        if len(components) < 2:
+            return []
+        inner = {part: tuple(self.series(part, fork, join)) for part in components}
+        kernels = {part: [self.nodes[i] for i in bits(part)] for part in components}
+        able = [part for part in components if self.worth(kernels[part])]
+        if fork is None or join is None or len(able) < 2:
+            return sorted((region for part in components for region in inner[part]), key=lambda region: region.fork)
+        main = max(able, key=lambda part: self.weight(kernels[part]))
+        others = [part for part in able if part != main]
+        stay = inside & ~sum(others)
+        return [
+            Region(
+                fork,
+                join,
+                (
+                    Branch(tuple(bits(stay)), tuple(r for part in components if part & stay for r in inner[part])),
+                    *(Branch(tuple(bits(part)), inner[part]) for part in others),
+                ),
+            )
+        ]
+
+    def _components(self, inside: int) -> list[int]:
+        """Return the connected components, in the order of their first nodes."""
+        components: list[int] = []
+        for i in bits(inside):
+            joined = 1 << i
+            for part in [part for part in components if part & self.order.before[i]]:
+                components.remove(part)
+                joined |= part
+            components.append(joined)
+        return sorted(components, key=lambda part: part & -part)
+
+
+def map_streams(nodes: Sequence[Tensor], regions: Sequence[Region]) -> list[int]:
+    """Return the stream of every node: the main stream, unless its branch has another."""
+    streams = [MAIN_STREAM] * len(nodes)
+    _map(streams, regions, MAIN_STREAM, MAIN_STREAM + 1)
+    return streams
+
+
+def _map(streams: list[int], regions: Sequence[Region], stream: int, free: int) -> int:
+    """Map consecutive regions on a stream, using streams from `free` on; return the first stream still free.
+
+    Branches of a region never share a stream, at any depth; regions in series do.
+    """
+    most = free
+    for region in regions:
+        next_free = free
+        for number, branch in enumerate(region.branches):
+            own = stream
+            if number:
+                own, next_free = next_free, next_free + 1
+            for node in branch.nodes:
+                streams[node] = own
+            next_free = _map(streams, branch.inner, own, next_free)
+        most = max(most, next_free)
+    return most

@@ -1,0 +1,157 @@
+"""The light pass: runs and records configurations without a profiler.
+
+A backend that reports its work (`Backend.reports`) runs in this process. The calls of one that does not are recorded by
+the light recorder, whose library is preloaded when a process starts. So its light pass is a process of its own,
+`python -m executor.run.light_pass FOLDER PIPE PARENT`: the folder contains the request and receives the results, and
+the pipe gets a line after each warm-up and each repeat, and finally the error, if there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Container, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+import numpy as np
+
+from executor.backends import backend_class
+from executor.planning import Prepared
+from executor.run import Result, execute, prepare_configuration
+from executor.run.configuration import Configuration
+from tracer.errors import ExecutionError, IntertokenError
+from tracer.foreground import end_with, how_it_ended, module_command
+from tracer.recorders import light_folder, light_program
+from tracer.recorders.cut import Span, within
+from tracer.trace import Trace
+
+_ORDER: Final = "order.json"
+_DONE: Final = "done"
+
+
+def record_light(
+    configurations: Sequence[Configuration], *, keep_logits: Container[Configuration] = (),
+    progress: Callable[[], None] = lambda: None, command: Sequence[str] = module_command("executor.run.light_pass"),
+) -> list[Result]:  # fmt: skip
+    """Run and record configurations of one backend.
+
+    Args:
+        configurations: the configurations to run, repeats interleaved.
+        keep_logits: the configurations whose logits are returned for every step.
+        progress: called after each warm-up and each repeat.
+        command: starts the process of a pass under the light recorder.
+
+    Raises:
+        UsageError, UnsafePlanError, ExecutionError: see `execute`.
+        RecordError: the light recorder cannot record here.
+    """
+    if all(backend_class(configuration.backend).reports for configuration in configurations):
+        return execute(configurations, keep_logits=keep_logits, progress=progress)
+    prepared = [prepare_configuration(configuration) for configuration in configurations]
+    with tempfile.TemporaryDirectory(prefix="intertoken-") as made:
+        folder = Path(made)
+        order = [asdict(c) | {"keep_logits": c in keep_logits} for c in configurations]
+        (folder / _ORDER).write_text(json.dumps(order), encoding="utf-8")
+        with light_folder.folder() as rings:
+            outcome, error = _recorded(command, folder, rings, progress)
+        if outcome.code == -signal.SIGINT:
+            raise KeyboardInterrupt
+        if outcome.code:
+            raise ExecutionError(error or f"the light pass {how_it_ended(outcome.code)}")
+        if outcome.trace is None:
+            raise ExecutionError(f"the light pass recorded nothing: {outcome.why}")
+        return [
+            _result(configuration, plan, folder / str(number), outcome.trace)
+            for number, (configuration, plan) in enumerate(zip(configurations, prepared, strict=True))
+        ]
+
+
+def _result(configuration: Configuration, plan: Prepared, written: Path, light: Trace) -> Result:
+    """Return the result of a configuration.
+
+    Args:
+        configuration, plan: of the run.
+        written: path of what `run_ordered` wrote, without suffix.
+        light: the recording of all configurations.
+    """
+    facts = json.loads(written.with_suffix(".json").read_text(encoding="utf-8"))
+    with np.load(written.with_suffix(".npz")) as arrays:
+        tokens, logits = arrays["tokens"], arrays.get("logits")
+    spans = [(start, end) for start, end in facts["spans"]]
+    return Result(
+        configuration, plan, facts["seconds"], tokens, logits, _of_spans(light, spans), facts["graphs"], spans
+    )
+
+
+def _recorded(
+    command: Sequence[str], folder: Path, rings: Path, progress: Callable[[], None]
+) -> tuple[light_program.Outcome, str]:
+    """Run the process of a pass under the light recorder; return its outcome and the error that it reported."""
+    read_end, write_end = os.pipe()
+    errors: list[str] = []
+
+    def listen() -> None:
+        with os.fdopen(read_end, encoding="utf-8") as lines:
+            for line in lines:
+                if line == f"{_DONE}\n":
+                    progress()
+                else:
+                    errors.append(line.strip())
+
+    listening = Thread(target=listen)
+    listening.start()
+    try:
+        whole = [*command, str(folder), str(write_end), str(os.getpid())]
+        outcome = light_program.record(whole, rings, pass_fds=[write_end])
+    finally:
+        os.close(write_end)
+        listening.join()
+    return outcome, " ".join(errors)
+
+
+def _of_spans(light: Trace, spans: Sequence[tuple[int, int]]) -> Trace:
+    """Return the part of a light recording in these times of its host's clock (CLOCK_MONOTONIC)."""
+    origin = light.metadata["clock"]["origin_ns"]
+    own = Trace(dict(light.tables), dict(light.metadata), list(light.notes))
+    return within(own, [Span(start - origin, end - origin) for start, end in spans])
+
+
+def run_ordered(folder: Path, progress: Callable[[], None]) -> None:
+    """Run the configurations requested in the folder and write the results there: numbers as `N.json`, arrays as
+    `N.npz`."""
+    order = json.loads((folder / _ORDER).read_text(encoding="utf-8"))
+    kept = [each.pop("keep_logits") for each in order]
+    configurations = [Configuration(**each) for each in order]
+    keep_logits = [c for c, keep in zip(configurations, kept, strict=True) if keep]
+    results = execute(configurations, keep_logits=keep_logits, progress=progress, make_recorder=lambda: None)
+    for number, result in enumerate(results):
+        arrays: dict[str, Any] = {"tokens": result.tokens}
+        if result.logits is not None:
+            arrays["logits"] = result.logits
+        np.savez(folder / f"{number}.npz", **arrays)
+        facts = {"seconds": result.seconds, "spans": result.spans, "graphs": result.graphs}
+        (folder / f"{number}.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code: 2, with one line to the pipe, for errors of the input or the machine."""
+    folder, pipe, parent = arguments
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with(int(parent))
+    with os.fdopen(int(pipe), "w", encoding="utf-8", buffering=1) as told:
+        try:
+            run_ordered(Path(folder), lambda: print(_DONE, file=told))
+        except IntertokenError as problem:
+            print(problem, file=told)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,189 @@
+"""Pass 8: record the work that the host would issue over several steps, without running it, and check it for hazards.
+
+The plan of each split has been checked separately, so a split's launch is one piece of work here. What remains is the
+order of launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The actual
+schedulers issue the work, to devices that only record it, so no action or omission of a strategy is missed:
+micro-batches of the prompts first, then token steps on the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from executor.backends.interface import HostArray
+from executor.backends.tape import Tape, TapeBackend
+from executor.planning import Prepared
+from executor.planning.devices import Device
+from executor.planning.happens_before import HOST_STREAM, happens_before
+from executor.planning.hazards import Hazard, unordered
+from executor.scheduling.experts import ExpertCopies
+from executor.scheduling.memory import COPIED, Weights
+from executor.scheduling.scheduler import Scheduler
+from executor.scheduling.several import alternate
+from executor.scheduling.strategies import Strategy, check_needs, for_prompts
+from tracer.errors import UnsafePlanError
+
+
+class _TapedExperts(ExpertCopies):
+    """Records that the host reads the expert numbers to choose what to copy."""
+
+    def __init__(self, tape: Tape, experts: ExpertCopies) -> None:
+        vars(self).update(vars(experts))
+        self._tape = tape
+
+    def choose(self) -> HostArray:
+        read = self._tape.host_span(self.used, "numbers of the experts", writes=False)
+        self._tape.note("choosing the experts", HOST_STREAM, [read], "host")
+        return super().choose()
+
+
+class _TapedScheduler(Scheduler):
+    """Records the host's accesses to its own memory."""
+
+    def __init__(self, tape: Tape, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._tape = tape
+        for piece in self.pieces:
+            piece.experts = [_TapedExperts(tape, experts) for experts in piece.experts]
+
+    def start(self, *, from_zero: bool) -> None:
+        """Begin with arbitrary tokens, at the start or after one token per sequence."""
+        step, position, cache = self.step_taken, 0 if from_zero else 1, self.step_taken.cache
+        if cache is not None:
+            cache.clear()
+            cache.place(range(cache.sequences), [0] * cache.sequences, position)
+        self.begin(self._tokens, position)
+        if cache is not None:  # a unified cache has fewer cells than all contexts together
+            self.room = min(self.room, (cache.rows // step.batch - position) // step.prompt)
+
+    def go_on(self) -> None:
+        """Give the next step arbitrary tokens."""
+        self.follow(self._tokens)
+
+    def note(self, name: str, arrays: Mapping[str, HostArray], writes: bool) -> None:
+        spans = [self._tape.host_span(values, key, writes) for key, values in arrays.items()]
+        self._tape.note(name, HOST_STREAM, spans, "host")
+
+    def _prepare_copies(self) -> None:
+        super()._prepare_copies()
+        made = {name: values for name, values in self._values.items() if name not in self._prepared.step.late}
+        if made:
+            self.note("making the inputs", made, writes=True)
+
+    def _keep(self) -> None:
+        super()._keep()
+        if self._kept:
+            self.note("keeping the inputs", self._values, writes=False)
+            self.note("keeping the inputs", self._kept[self._steps % len(self._kept)], writes=True)
+
+    def fetch(self) -> None:
+        super().fetch()
+        read = {"logits": self._logits} if self._sampled is None else {"sampled": self._sampled}
+        self.note("sampling", read, writes=False)
+        self.note("sampling", {"inp_tokens": self._tokens}, writes=True)
+
+
+def refuse_hazards(
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
+    others: Sequence[Sequence[Prepared]] = (),
+) -> None:  # fmt: skip
+    """Reject a run with data races within or between steps, see `find_run_hazards`.
+
+    Raises:
+        UnsafePlanError: names the first hazard.
+    """
+    for prepared in (*prefill, *sizes, *(prepared for own in others for prepared in own)):
+        own = for_prompts(strategy) if prepared.step.history is None else strategy
+        devices = _devices([prepared])
+        several = sum(not device.is_host for device in devices) > 1
+        for device in devices:
+            guarantees = TapeBackend(Tape(), device).guarantees
+            check_needs(own, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
+    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others):
+        raise UnsafePlanError(
+            f"strategy {strategy.name!r} has data races between steps ({len(hazards)}): {hazards[0]}. "
+            "Choose another strategy; --allow-hazards runs it anyway"
+        )
+
+
+def find_run_hazards(
+    sizes: Sequence[Prepared],
+    strategy: Strategy,
+    *,
+    prefill: Sequence[Prepared] = (),
+    steps: int = 6,
+    others: Sequence[Sequence[Prepared]] = (),
+) -> list[Hazard]:
+    """Find all hazards between splits, devices, copies and the host over several steps of a run.
+
+    Args:
+        sizes: the token step for each number of attended cells; see `GrowingScheduler`.
+        strategy: a new instance.
+        prefill: the preceding micro-batches on the same state, smallest first, as planned by `Prefill`. They run in
+            sequence without a fetch, and their result is fetched once.
+        steps: number of steps of each plan.
+        others: the same token steps of other sequences, if the steps are run in halves that alternate.
+    """
+    tape, numbers = Tape(), count()
+    every = [*prefill, *sizes, *(prepared for own in others for prepared in own)]
+    backends = {device: TapeBackend(tape, device) for device in _devices(every)}
+    weights = _weights(backends, every)
+    make = partial(_TapedScheduler, tape, backends, launch="graph", weights=weights, allow_hazards=True)
+    prompts: list[_TapedScheduler] = []
+    for prepared in prefill:
+        before = prompts[-1] if prompts else None
+        prompts.append(make(prepared=prepared, strategy=for_prompts(strategy), prefill=before))
+    for scheduler in reversed(prompts):
+        scheduler.start(from_zero=scheduler is prompts[-1])
+        for number in range(min(steps, scheduler.room)):
+            tape.step = next(numbers)
+            if number:
+                scheduler.go_on()
+            scheduler.submit()
+    if prompts:
+        prompts[0].fetch()
+    strategies = [strategy, *(type(strategy)() for _ in others)]
+    smaller: list[_TapedScheduler] = []
+    for of_size in zip(sizes, *others, strict=True):
+        schedulers: list[_TapedScheduler] = []
+        for number, prepared in enumerate(of_size):
+            before = smaller[number] if smaller else None
+            shared = schedulers[-1] if schedulers else prompts[-1] if prompts else None
+            scheduler = make(
+                prepared=prepared, strategy=strategies[number], prefill=shared, smaller=before, alternates=bool(others)
+            )
+            if before is not None:
+                before.finish()
+                scheduler.take_over()
+            schedulers.append(scheduler)
+        for scheduler in schedulers:
+            scheduler.start(from_zero=not prompts and not smaller)
+        for _ in range(min(steps, *(scheduler.room for scheduler in schedulers))):
+            tape.step = next(numbers)
+            if others:
+                alternate(schedulers)
+            else:
+                schedulers[0].step()
+        smaller = schedulers
+    return unordered(happens_before(tape.program, tape.streams), {})
+
+
+def _devices(every: Sequence[Prepared]) -> list[Device]:
+    return list(dict.fromkeys(part.split.device for prepared in every for part in prepared.splits))
+
+
+def _weights(backends: Mapping[Device, TapeBackend], every: Sequence[Prepared]) -> Weights:
+    """Return empty memory for all weights, in the form of `memory.load_weights`."""
+    weights: Weights = {device: {} for device in (*backends, COPIED)}
+    for split in (part.split for prepared in every for part in prepared.splits):
+        backend, arrays = backends[split.device], weights[split.device]
+        for weight in split.weights:
+            if weight.name not in arrays:
+                arrays[weight.name] = backend.array(backend.alloc(weight.nbytes), 0, weight)
+        weights[COPIED] |= {weight.name: np.empty((weight.shape[0], 0)) for weight in split.copied}
+    return weights
