@@ -271,8 +271,9 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
         browser.get(f"{address}?run={VLLM}")
         click_on(browser, "#chips [data-rate]")  # which opens the table at the field
         until(browser, lambda: browser.switch_to.active_element.tag_name == "input", "an editor")
-        browser.switch_to.active_element.send_keys("\ue00c")
         cell = f'.ag-row[row-id="{VLLM}"] .ag-cell[col-id="rate"]'
+        editor = f"{cell} input"  # which the table may draw anew between finding it and leaving it
+        until(browser, lambda: browser.find_element("css selector", editor).send_keys("\ue00c") or True, "it left")
         until(browser, lambda: browser.find_element("css selector", cell).text == "give it", "the field")
         idle = f'.ag-row[row-id="{VLLM}"] .ag-cell[col-id="untraced_idle"]'
 
@@ -283,7 +284,7 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
                 f"api.setFocusedCell(api.getRowNode('{VLLM}').rowIndex, 'rate');"
             )
             browser.switch_to.active_element.send_keys("\ue007")
-            field = until(browser, lambda: browser.find_element("css selector", f"{cell} input"), "an editor")
+            field = until(browser, lambda: browser.find_element("css selector", editor), "an editor")
             assert field.get_attribute("aria-label") == "Untraced steps/s"
             field.send_keys("\ue009a\ue000", text, "\ue007")
 

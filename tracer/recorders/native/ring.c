@@ -184,10 +184,11 @@ static void begin(void) {
     ring.counts_cycles = counter_is_even();
     write_pair(pair_of(0));
     uint64_t tick = ring_now();
-    int64_t begun = ring_monotonic();
-    while (ring_monotonic() - begun < APART_NS / 256) continue; /* count ticks for 0.2 ms */
-    ring.ticks_apart = 256 * (int64_t)(ring_now() - tick);
-    ring.ticks_per_us = 1e3 * (double)ring.ticks_apart / APART_NS;
+    int64_t begun = ring_monotonic(), ended;
+    do ended = ring_monotonic();
+    while (ended - begun < APART_NS / 256); /* count ticks for 0.2 ms, or longer where the thread is not running */
+    ring.ticks_per_us = 1e3 * (double)(ring_now() - tick) / (double)(ended - begun);
+    ring.ticks_apart = (int64_t)(APART_NS / 1000 * ring.ticks_per_us);
     write_pair(pair_of(1));
     header->pairs_written = 2;
     ring.next_pair = (int64_t)ring_now() + ring.ticks_apart;
