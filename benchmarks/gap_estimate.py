@@ -37,8 +37,8 @@ from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.formats.chrome import PYTORCH
-from tracer.intervals import covered
-from tracer.trace import Trace
+from tracer.model.intervals import covered
+from tracer.model.trace import Trace
 
 GPU: Final = "NVIDIA H200"
 ROOT: Final = Path(__file__).parents[1]

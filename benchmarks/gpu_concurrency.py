@@ -26,7 +26,7 @@ from executor.run.configuration import Configuration
 from executor.run.light_pass import record_light
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.intervals import total
+from tracer.model.intervals import total
 
 MODELS = "llama-1.1b,llama-8b,moe-7b,gdn-2b,gdn-4b"
 CELLS = [

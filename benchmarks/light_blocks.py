@@ -36,13 +36,13 @@ from record_engines import Generate, Step, figures, machine
 
 from tracer.errors import RecordError, TraceError
 from tracer.formats import write
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_run
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_library import library
 from tracer.recorders.light_program import FOLDER, SITES, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
-from tracer.trace import Trace
 
 LIMIT = 540  # s
 ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI

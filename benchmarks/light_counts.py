@@ -18,10 +18,10 @@ from record_engines import machine
 
 from tracer.analysis.call_names import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.analysis.tokens import find_steps
+from tracer.model.trace import Trace
 from tracer.recorders import nsys
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_program import record
-from tracer.trace import Trace
 
 
 def per_step(trace: Trace) -> dict[str, float]:

@@ -25,9 +25,9 @@ import pandas as pd
 from read_nsys_sqlite import machine
 
 from tracer import formats
-from tracer.reports import find_reports, report_rows, table_of_reports
-from tracer.reports_dask import analyse, connected
-from tracer.trace import Trace
+from tracer.batch import find_reports, report_rows, table_of_reports
+from tracer.batch_dask import analyse, connected
+from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 

@@ -127,7 +127,7 @@ def read_nsys_ai(python: Path, path: Path) -> Figures:
 def ours(trace: Any) -> dict[str, Figures]:
     """Compute the same figures from the trace's tables."""
     from tracer.formats.tracks import arrows
-    from tracer.intervals import total
+    from tracer.model.intervals import total
 
     kernels, copies, fills, syncs, api = (trace[n] for n in ("kernels", "memcpys", "memsets", "syncs", "api"))
     work = trace.activities()

@@ -25,7 +25,7 @@ import pandas as pd
 
 from tracer.formats import nsys, nsys_sqlite
 from tracer.formats.nsys_schema import COLUMNS, STRINGS
-from tracer.schema import TABLES
+from tracer.model.schema import TABLES
 
 KERNELS = TABLES["kernels"].nsys
 SCHEMA_3_20 = [

@@ -19,7 +19,7 @@ from typing import Any
 
 from tracer import formats
 from tracer.analysis.summary import summarise
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 WARMUP = 4
 HEADS = 8

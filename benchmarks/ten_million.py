@@ -32,8 +32,8 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.formats.nsys_schema import COLUMNS
-from tracer.schema import MISSING, TABLES
-from tracer.trace import Trace
+from tracer.model.schema import MISSING, TABLES
+from tracer.model.trace import Trace
 
 SOURCE = Path(__file__).parents[1] / "sample_traces" / "llama1b-sccc-node"
 WARM_UP = 3  # steps omitted at each end

@@ -26,7 +26,7 @@ from selenium import webdriver
 
 from tracer import formats
 from tracer.formats.tracks import arrows
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 PATIENCE_S = 60

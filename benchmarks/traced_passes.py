@@ -27,10 +27,10 @@ from record_engines import machine
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
-from tracer.foreground import run
 from tracer.formats import read
+from tracer.model.trace import Trace
 from tracer.recorders import nsys
-from tracer.trace import Trace
+from tracer.recorders.foreground import run
 
 WAYS: Final = ("none", "graph", "node", "nsys-graph", "nsys-node")
 

@@ -35,10 +35,10 @@ from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
+from tracer.analysis.whatif.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
 from tracer.analysis.whatif.streams import Concurrent
-from tracer.graph_json import GRAPH_FILE, read_graph
-from tracer.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
-from tracer.trace import Trace
+from tracer.model.graph_json import GRAPH_FILE, read_graph
+from tracer.model.trace import Trace
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"

@@ -27,7 +27,7 @@ from read_nsys_sqlite import machine
 from write_nsys_sqlite import example
 
 from tracer import formats
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".pftrace")
 

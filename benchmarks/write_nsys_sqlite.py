@@ -27,7 +27,7 @@ from read_nsys_sqlite import machine
 
 from tracer.formats import nsys_sqlite_write
 from tracer.formats.nsys_tables import from_trace
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def example(rows: int) -> Trace:

@@ -20,8 +20,8 @@ from dashboard.serving.serve import serve
 from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
 from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
-from tracer.output import check_output, write_output
-from tracer.report import working
+from tracer.files.output import check_output, write_output
+from tracer.reporting.console import working
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -166,7 +166,7 @@ def dashboard(
         readers.start()  # while the server's own modules load
         from dashboard.app import Serving, create_app
         from dashboard.recording.recorder import Recorder
-        from tracer.cache import Cache, directory_of_user
+        from tracer.files.cache import Cache, directory_of_user
         from tracer.pandas_options import set_options
 
         set_options()

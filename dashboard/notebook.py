@@ -13,7 +13,7 @@ from dashboard.timeline import scene
 from dashboard.view import View
 from tracer.analysis.summary import analyse
 from tracer.errors import EmptyTraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def timeline(

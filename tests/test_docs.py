@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tracer.analysis.budget import parse
-from tracer.bounded import tomllib
 from tracer.cli import main
+from tracer.files.bounded import tomllib
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

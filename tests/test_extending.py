@@ -36,7 +36,7 @@ def longest(trace, steps):
 
 COMMAND = """'''The longest kernel.'''
 import click
-from tracer.commands import emit, load, trace_options
+from tracer.command_options import emit, load, trace_options
 
 @click.command()
 @trace_options
@@ -106,7 +106,7 @@ def guided(tmp_path: Path) -> Path:
     guide = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     new = {
         "tracer/engines/my_engine.py": block(guide, "An engine"), "tracer/formats/mine.py": FORMAT,
-        "tracer/analysis/longest.py": ANALYSIS, "tracer/longest_command.py": COMMAND,
+        "tracer/analysis/longest.py": ANALYSIS, "tracer/commands/longest.py": COMMAND,
         "dashboard/pages/longest/__init__.py": block(guide, "An analysis", 1),
     }  # fmt: skip
     for path, text in new.items():

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tracer.bounded import tomllib
+from tracer.files.bounded import tomllib
 
 ROOT = Path(__file__).parents[1]
 PINS = sorted((ROOT / "tests" / "engine_pins").glob("*.txt"))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tracer.api import Analysis, analyse, compare
     from tracer.formats import read, write
+    from tracer.model.trace import Trace
     from tracer.recorders import annotate, record
-    from tracer.trace import Trace
 
 __all__ = ["Analysis", "Trace", "analyse", "annotate", "compare", "read", "record", "write"]
 
 _HOMES: Final = {
     "Analysis": "tracer.api",
-    "Trace": "tracer.trace",
+    "Trace": "tracer.model.trace",
     "analyse": "tracer.api",
     "annotate": "tracer.recorders",
     "compare": "tracer.api",

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from tracer import kept
 from tracer.analysis.causality.report import PathReport, path_report
 from tracer.analysis.compare import Comparison, Run
 from tracer.analysis.compare import compare as compare_runs
@@ -24,7 +23,8 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError, UsageError, printable
 from tracer.extensions import ANALYSES, extensions
-from tracer.trace import Trace
+from tracer.files import kept
+from tracer.model.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,12 +25,11 @@ Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
 
 
 def register(group: Intertoken) -> None:
-    """Add this package's commands to the group: those of the files NAME_command.py."""
-    for path in Path(__file__).parent.glob("*_command.py"):
+    """Add this package's commands to the group: those of the files of `tracer/commands`."""
+    for path in (Path(__file__).parent / "commands").glob("[!_]*.py"):
         with path.open(encoding="utf-8") as file:
             short_help = file.readline().strip().strip('"')
-        name = path.name.removesuffix("_command.py")
-        group.add_lazy(f"tracer.{name}_command:{name}", short_help)
+        group.add_lazy(f"tracer.commands.{path.stem}:{path.stem}", short_help)
 
 
 @click.command(

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracer.analysis.compare import Comparison
 from tracer.analysis.summary import summarise
-from tracer.compare_matrix import Cell, matrix
-from tracer.compare_words import sentence
 from tracer.errors import UsageError
-from tracer.headline import headline
-from tracer.headline import sentence as sentence_of_one
+from tracer.reporting.compare_matrix import Cell, matrix
+from tracer.reporting.compare_words import sentence
+from tracer.reporting.headline import headline
+from tracer.reporting.headline import sentence as sentence_of_one
 from tracer.text import plain
 
 if TYPE_CHECKING:
-    from tracer.trace import Trace
+    from tracer.model.trace import Trace
 
 VIEWS: Final = "intertoken.views"
 """The group of entry points of functions that draw a trace; `dashboard` provides one."""

@@ -15,7 +15,7 @@ from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
 from tracer.errors import printable
 from tracer.recorders.stacks import Frame, Stack
-from tracer.verdicts import MARKS, allowed_words, excess_words, figure, surplus_words
+from tracer.reporting.verdicts import MARKS, allowed_words, excess_words, figure, surplus_words
 
 _RUNNER: Final = frozenset({"_pytest", "pluggy"})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})

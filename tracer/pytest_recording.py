@@ -17,11 +17,11 @@ from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
 from tracer.engines.engine import DECODE
 from tracer.errors import RecordError, UsageError
+from tracer.model.trace import Trace
 from tracer.pytest_message import failure_message
 from tracer.recorders import Recorder, annotate
 from tracer.recorders.host import HostRecorder, watched
 from tracer.recorders.stacks import Stack
-from tracer.trace import Trace
 
 Backend = Literal["cupti", "host"]
 _OPTIONS: Final[dict[str, tuple[str, ...]]] = {"backend": ("cupti", "host"), "steps": ("found",)}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from dashboard.palette import COLOURS, FONT, THEMES, stream_colours
 from dashboard.text import plain
-from tracer.graph_json import Node, RunGraph
+from tracer.model.graph_json import Node, RunGraph
 
 Element = dict[str, Any]
 Place = tuple[float, float]

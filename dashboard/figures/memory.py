@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from dashboard.palette import COLOURS, FONT, THEMES
 from dashboard.text import markup
 from dashboard.units import size
-from tracer.graph_json import Memory
+from tracer.model.graph_json import Memory
 
 _BAND: Final = 34  # px per allocator
 _MARGIN: Final = {"l": 150, "r": 300, "t": 4, "b": 4}

@@ -17,7 +17,7 @@ from dashboard.text import markup, plain
 from dashboard.timeline.layout import RULER, Panel
 from dashboard.timeline.marks import joined
 from dashboard.units import ticks
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 MARGIN = {"r": 22, "t": 52, "b": 8}
 BETWEEN = "  ·  "

@@ -14,8 +14,8 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from tracer.analysis import compare
 from tracer.analysis.recorded import Recording, measure
-from tracer.compare_report import compare_table
 from tracer.errors import EmptyTraceError, IntertokenError, printable
+from tracer.reporting.compare import compare_table
 
 LONGEST_NAME: Final = 60
 _LANE: Final = "compare"

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from tracer.graph_json import RunGraph
-from tracer.intervals import Ints
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.graph_json import RunGraph
+from tracer.model.intervals import Ints
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

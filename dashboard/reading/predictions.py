@@ -30,7 +30,7 @@ from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
 from tracer.analysis.whatif.edits import Edit, WithoutSyncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _SYNCS: Final = "syncs"
 _ADVICE: Final = "advice"

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from dashboard.reading import reader
 from tracer import progress
-from tracer.cache import Cache
 from tracer.errors import TraceError
+from tracer.files.cache import Cache
 
 _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share locks that other threads hold
 SECONDS: Final = 600.0

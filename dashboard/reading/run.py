@@ -31,9 +31,9 @@ from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
-from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
-from tracer.run_passes import node_kernels
-from tracer.trace import Trace
+from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph
+from tracer.model.run_passes import node_kernels
+from tracer.model.trace import Trace
 
 Report = TypeVar("Report")
 Found = TypeVar("Found")

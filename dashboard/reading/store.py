@@ -20,9 +20,9 @@ from dashboard.reading.readers import Readers
 from dashboard.reading.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
-from tracer.cache import Cache
 from tracer.errors import TraceError, UsageError
-from tracer.trace import Trace
+from tracer.files.cache import Cache
+from tracer.model.trace import Trace
 
 DEEPEST = 2
 """Levels below a given directory that are searched."""

@@ -21,7 +21,7 @@ from dashboard.reading.background import Background
 from dashboard.recording.job import FAILED, RUNNING, Job, Place
 from dashboard.recording.options import Option, options_of
 from tracer.errors import UsageError
-from tracer.foreground import module_command
+from tracer.recorders.foreground import module_command
 
 RUN: Final = (*module_command("tracer.cli"), "run")
 _PATIENCE: Final = 120.0

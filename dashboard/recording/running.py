@@ -14,10 +14,10 @@ from typing import Final
 
 from dashboard.reading.background import Background
 from tracer.errors import TraceError, UsageError
+from tracer.files.output import appearing
 from tracer.formats import nsys_parquet
-from tracer.live import Live, live, snapshot
-from tracer.output import appearing
-from tracer.trace import Trace
+from tracer.model.trace import Trace
+from tracer.recorders.live import Live, live, snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Running:
 
     Args:
         output: directory for the recordings; `shown` is its displayed name.
-        look, take: read the rings, see `tracer.live`.
+        look, take: read the rings, see `tracer.recorders.live`.
     """
 
     def __init__(

@@ -7,12 +7,12 @@ from typing import Any
 
 from dashboard.reading.run import Run
 from dashboard.text import plain
-from tracer.advice_words import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.analysis.advice import advise
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.whatif.base import TRACED, Base
 from tracer.analysis.whatif.prediction import WITHOUT_RATE
 from tracer.errors import TraceError
+from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from dashboard.reading.run import Run, same_work
 from dashboard.text import plain
 from dashboard.units import difference, microseconds
 from tracer.analysis.holes import PLACES
+from tracer.model.trace import LIGHT
 from tracer.signed import percent, with_sign
-from tracer.trace import LIGHT
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]

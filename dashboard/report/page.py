@@ -26,7 +26,7 @@ from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View
 from tracer.analysis.holes import PLACES
-from tracer.compare_words import sentence
+from tracer.reporting.compare_words import sentence
 
 _HERE: Final = Path(__file__).parent
 _STYLES: Final = (*(_HERE.parent / "assets" / name for name in ("page.css", "print.css")), _HERE / "report.css")

@@ -23,7 +23,7 @@ from dashboard.serving.names import safe_name
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
 from tracer.errors import TraceError
-from tracer.graph_json import GRAPH_FILE
+from tracer.model.graph_json import GRAPH_FILE
 from tracer.text import without_formulas
 
 _ROWS: Final = 20_000

@@ -18,7 +18,7 @@ from dashboard.timeline import holes
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.pyramid import Pyramid
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 RINGS: Final = ((3, 600), (16, 400), (128, 400))
 """Width of a ring relative to the view, and its maximum number of bins."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dashboard.view import span
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 
 @dataclass(frozen=True, eq=False)

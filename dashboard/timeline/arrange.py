@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from dashboard.timeline.rows import Row
 from dashboard.view import Arrangement
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 _FOLDED: Final = "▸ "
 _PINNED: Final = "● "

@@ -15,8 +15,8 @@ from dashboard.timeline.layout import Panel, Placed, panels
 from dashboard.timeline.marks import Window
 from dashboard.timeline.rows import Row
 from dashboard.view import Spot, View, span
-from tracer.intervals import Ints
-from tracer.schema import MOST_NS
+from tracer.model.intervals import Ints
+from tracer.model.schema import MOST_NS
 
 _ROOM: Final = 0.8  # largest share of the range that a focused event takes
 _SEEN: Final = 0.02  # smallest share

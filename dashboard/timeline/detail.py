@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.intervals import Ints, covered
+from tracer.model.intervals import Ints, covered
 
 
 @dataclass(frozen=True)

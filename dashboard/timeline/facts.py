@@ -15,8 +15,8 @@ from dashboard.palette import KINDS
 from dashboard.text import plain
 from dashboard.timeline.rows import Row
 from dashboard.units import difference, duration, size
-from tracer.intervals import Ints
-from tracer.schema import MISSING
+from tracer.model.intervals import Ints
+from tracer.model.schema import MISSING
 
 _SYNC: Final = KINDS.index("sync")
 

@@ -17,9 +17,9 @@ from dashboard.timeline.rows import Row
 from tracer.analysis.calls import match_rows
 from tracer.analysis.causality.segments import Segments, find_segments
 from tracer.analysis.causality.waits import ordered_by_events
-from tracer.intervals import Ints
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.intervals import Ints
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 COLUMNS: Final = ["kind", "row0", "event0", "time0", "row1", "event1", "time1"]
 LAUNCH, WAIT, EVENT = "launch", "wait", "event"

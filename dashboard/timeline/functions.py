@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
 from tracer.analysis.call_sites import nesting
 from tracer.analysis.calls import rows_named
-from tracer.schema import PYTHON_FUNCTION
-from tracer.trace import Trace
+from tracer.model.schema import PYTHON_FUNCTION
+from tracer.model.trace import Trace
 
 LEVELS: Final = 8
 _PASSES_ON: Final = 0.95  # of its time: a function that spends as much in a single call is left out

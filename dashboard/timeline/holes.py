@@ -19,7 +19,7 @@ from dashboard.units import duration
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
 from tracer.analysis.holes import PLACES
 from tracer.analysis.idle import IdleReport
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 COLUMNS: Final = ["x", "dx", "ns", "place", "share", "text", "top", "bottom"]
 _FINEST: Final = 4  # px; narrower holes are merged

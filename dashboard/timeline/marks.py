@@ -19,8 +19,8 @@ from dashboard.timeline.facts import lines_of, times_of
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.rows import Row
 from dashboard.units import duration
-from tracer.intervals import Ints
-from tracer.schema import MISSING
+from tracer.model.intervals import Ints
+from tracer.model.schema import MISSING
 
 COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]

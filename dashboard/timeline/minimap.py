@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.pyramid import Pyramid, grid
 from dashboard.timeline.rows import Row
-from tracer.intervals import Ints, covered
+from tracer.model.intervals import Ints, covered
 
 BINS: Final = 256
 

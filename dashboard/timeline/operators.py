@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
 from tracer.analysis.calls import match_rows
-from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS
-from tracer.trace import Trace
+from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS
+from tracer.model.trace import Trace
 
 OPERATORS: Final = "cpu_op"
 NO_OPERATOR: Final = "(no operator or range around its launch)"

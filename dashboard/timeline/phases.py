@@ -11,7 +11,7 @@ from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE
 from tracer.analysis.calls import letters_of
 from tracer.analysis.steps import Steps
 from tracer.engines.engine import EAGER, PREFILL
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 BEFORE: Final = "before the first step"
 AFTER: Final = "after the last step"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.detail import Detail, detail, in_view
 from tracer.compiled import compiled
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 FEW: Final = 1 << 15
 """Number of events that are merged about as fast as a level is read."""

@@ -23,11 +23,11 @@ from dashboard.timeline.search import Finder
 from dashboard.timeline.shapes import shapes_of
 from tracer.analysis.call_names import plain as without_suffixes
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
-from tracer.collectives import collectives
-from tracer.intervals import Ints
-from tracer.rows import groups_of
-from tracer.schema import HOST_COMPUTE, MISSING
-from tracer.trace import Trace
+from tracer.model.collectives import collectives
+from tracer.model.intervals import Ints
+from tracer.model.rows import groups_of
+from tracer.model.schema import HOST_COMPUTE, MISSING
+from tracer.model.trace import Trace
 
 Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
 from dashboard.timeline.query import Query, query_of
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 _REMEMBERED: Final = 2  # searches of a row: a position each of ten million events takes 40 MB
 _PLURALS: Final = {"copy": "copies", "launch": "launches", "host": "pieces of host code",

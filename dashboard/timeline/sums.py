@@ -20,7 +20,7 @@ from dashboard.reading.run import Run
 from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement
-from tracer.intervals import Ints
+from tracer.model.intervals import Ints
 
 COLUMNS: Final = ["count", "total", "union", "mean", "of_area", "of_step"]
 _AT_ONCE: Final = 500_000  # events of a row in a piece

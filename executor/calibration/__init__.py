@@ -16,7 +16,7 @@ from executor.calibration.host import HostCalls, call_costs, launch_latency, pau
 from executor.calibration.kernels import kernel_costs, kernel_times, nodes_of, step_time
 from tracer.analysis.gaps import measured_rate
 from tracer.analysis.tokens import find_steps
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _PCIE_4: Final = 25.0  # bytes per ns: 31.5 on 16 lanes, less the packet overhead
 _NO_BYTES: Final = 1e9

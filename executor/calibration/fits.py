@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from executor.backends.sim.profiles import Profile
 from tracer.errors import UsageError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def fits_toml(profile: Profile, trace: Trace, recording: str) -> str:

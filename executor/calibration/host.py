@@ -15,7 +15,6 @@ from executor.graph.fusion import reads_of
 from executor.planning import Prepared
 from executor.run import prepare_configuration
 from executor.run.configuration import Configuration
-from tracer import run_json
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.fits import Fits, fits_for
@@ -23,10 +22,11 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, ExecutionError, FormatError, UsageError
-from tracer.intervals import covered, total, uncovered, union
-from tracer.schema import HOST_COMPUTE
-from tracer.trace import Trace
-from tracer.typed_json import typed_object
+from tracer.files.typed_json import typed_object
+from tracer.model import run_json
+from tracer.model.intervals import covered, total, uncovered, union
+from tracer.model.schema import HOST_COMPUTE
+from tracer.model.trace import Trace
 
 _KINDS: Final = {
     SYNC: "sync", GRAPH_LAUNCH: "graph_launch", LAUNCH: "launch", EVENT: "event_record", WAIT: "event_wait"

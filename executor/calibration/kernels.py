@@ -15,9 +15,9 @@ from executor.graph import Tensor
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import find_steps
-from tracer.intervals import covered
-from tracer.schema import COMPUTE_TABLES
-from tracer.trace import Trace
+from tracer.model.intervals import covered
+from tracer.model.schema import COMPUTE_TABLES
+from tracer.model.trace import Trace
 
 
 def step_time(host: HostCalls, trace: Trace, within: str | None) -> float:

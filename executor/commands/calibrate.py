@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracer.commands import untraced_option
+from tracer.command_options import untraced_option
 
 if TYPE_CHECKING:
     from executor.backends.sim.profiles import Profile
@@ -51,7 +51,7 @@ def calibrate(path: Path, output: Path, fits: Path | None, force: bool, as_json:
     from executor.calibration.fits import fits_toml
     from tracer import read
     from tracer.errors import TraceError
-    from tracer.output import check_output, write_output
+    from tracer.files.output import check_output, write_output
 
     check_output(output, "a profile", (".json",), replace=force)
     if fits is not None:
@@ -82,7 +82,7 @@ def _show(profile: Profile, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tracer.report import styled
+    from tracer.reporting.console import styled
 
     table = Table("figure", "value", "from", box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[1].justify = "right"

@@ -30,9 +30,9 @@ from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.several import GrowingScheduler, Halves, halves_of
 from executor.scheduling.strategies import STRATEGIES, Strategy, for_prompts
 from tracer.errors import UsageError
+from tracer.model.trace import Trace
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
-from tracer.trace import Trace
 
 WeightsKey = tuple[str, str | None, int]
 """Model, weight format, seed."""

@@ -13,7 +13,7 @@ from executor.planning.concurrency import Region, map_streams
 from executor.planning.devices import Device
 from executor.planning.hazards import find_hazards
 from executor.planning.plans import Launch, Part, Plan, Record, Wait
-from tracer.graph_json import Leaf, Memory, Node, RegionOf, RunGraph, StreamWait
+from tracer.model.graph_json import Leaf, Memory, Node, RegionOf, RunGraph, StreamWait
 
 
 def run_graph(prepared: Prepared) -> RunGraph:

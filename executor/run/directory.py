@@ -26,11 +26,11 @@ from executor.run import Result
 from executor.run.configuration import Configuration
 from executor.run.describe_graph import run_graph
 from tracer.errors import UsageError
+from tracer.files.output import appearing, blaming_the_choice
 from tracer.formats import check_writable, nsys_parquet
-from tracer.graph_json import GRAPH_FILE, write_graph
-from tracer.output import appearing, blaming_the_choice
-from tracer.run_json import SCHEMA
-from tracer.run_parts import is_part_of_run
+from tracer.model.graph_json import GRAPH_FILE, write_graph
+from tracer.model.run_json import SCHEMA
+from tracer.model.run_parts import is_part_of_run
 
 
 def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: bool) -> None:

@@ -26,10 +26,10 @@ from executor.planning import Prepared
 from executor.run import Result, execute, prepare_configuration
 from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
-from tracer.foreground import end_with, how_it_ended, module_command
+from tracer.model.trace import Trace
 from tracer.recorders import light_folder, light_program
 from tracer.recorders.cut import Span, within
-from tracer.trace import Trace
+from tracer.recorders.foreground import end_with, how_it_ended, module_command
 
 _ORDER: Final = "order.json"
 _DONE: Final = "done"

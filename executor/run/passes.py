@@ -32,11 +32,11 @@ from tracer.analysis.summary import figures
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, IntertokenError, TraceError, UsageError
+from tracer.files.output import write_output
 from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE
-from tracer.output import write_output
+from tracer.model.run_parts import PASSES
 from tracer.recorders.cupti_layout import SETS
-from tracer.run_parts import PASSES
 
 LIGHT: Final = "light"
 TRACED: Final = PASSES

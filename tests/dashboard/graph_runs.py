@@ -12,7 +12,7 @@ from executor.run.describe_graph import run_graph
 from executor.run.directory import write_run
 from tests.dashboard.traces import decode
 from tracer import formats
-from tracer.graph_json import GRAPH_FILE, write_graph
+from tracer.model.graph_json import GRAPH_FILE, write_graph
 
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dashboard.reading import read as reading
-from tracer import snapshot
+from tracer.files import snapshot
 
 
 def plant():

@@ -31,7 +31,7 @@ from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 from tracer.analysis.whatif.edits import Strategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.cli import main
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 TRACED = LLAMA["sccc", "graph"]
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"

@@ -15,7 +15,7 @@ from dashboard.view import Spot, View
 from tests.dashboard.traces import decode
 from tests.tracer import kineto
 from tracer import Trace, formats
-from tracer.schema import PYTHON_FUNCTION
+from tracer.model.schema import PYTHON_FUNCTION
 
 
 def _recorded():

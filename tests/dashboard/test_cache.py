@@ -19,8 +19,9 @@ from dashboard.timeline.scene import timeline_of
 from dashboard.view import View
 from tests.dashboard.traces import PERIOD, decode
 from tests.recordings import SAMPLES
-from tracer import formats, snapshot
-from tracer.cache import Cache
+from tracer import formats
+from tracer.files import snapshot
+from tracer.files.cache import Cache
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.cli import main
-from tracer.compare_matrix import label_of, matrix
+from tracer.reporting.compare_matrix import label_of, matrix
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
 OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]

@@ -28,7 +28,7 @@ from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
 from tracer import Trace, formats
 from tracer.analysis.tokens import find_steps
-from tracer.graph_json import GRAPH_FILE, read_graph
+from tracer.model.graph_json import GRAPH_FILE, read_graph
 
 
 @pytest.fixture(scope="module")

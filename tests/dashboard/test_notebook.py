@@ -19,8 +19,8 @@ from dashboard.timeline.scene import timeline
 from dashboard.view import View
 from tests.dashboard.test_compare import text
 from tests.recordings import LLAMA
-from tracer.bounded import tomllib
 from tracer.errors import UsageError
+from tracer.files.bounded import tomllib
 from tracer.notebook import VIEWS, comparison_html, trace_html
 
 PATHS = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]

@@ -38,7 +38,7 @@ from tracer.analysis.gaps import measured_rate
 from tracer.analysis.idle import PLACES
 from tracer.analysis.summary import analyse
 from tracer.cli import main
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 NAMES = of_every_kind(sorted(path.name for path in SAMPLES.iterdir() if formats.is_trace(path)))
 BUNDLED = [SAMPLES / name for name in NAMES]

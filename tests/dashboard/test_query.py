@@ -14,7 +14,7 @@ from dashboard.timeline.rows import rows_of
 from dashboard.timeline.search import Finder
 from dashboard.timeline.shapes import shapes_of
 from tracer import Trace
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 KERNEL, COPY, SYNC = (KINDS.index(kind) for kind in ("kernel", "copy", "sync"))
 

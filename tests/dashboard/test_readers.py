@@ -24,8 +24,8 @@ from tests.dashboard.planted import plant
 from tests.dashboard.traces import KERNELS, decode
 from tests.recordings import SAMPLES
 from tracer import formats
-from tracer.cache import Cache
 from tracer.errors import TraceError
+from tracer.files.cache import Cache
 
 KILLER = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"
 SAID = {

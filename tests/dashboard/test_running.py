@@ -22,8 +22,8 @@ from tests.tracer.fake_driver import Build
 from tests.tracer.steady import trace_of
 from tracer import read
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.live import Live
 from tracer.recorders import light_folder, light_program
+from tracer.recorders.live import Live
 
 ROW = Live(7, "python3 <b>", 1234, 0, 1, 701.26, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 WITHOUT = Live(8, "idle", 3, 0, why="no token steps")

@@ -17,7 +17,8 @@ from dashboard.timeline.rows import rows_of
 from dashboard.timeline.sums import Part, parts_of, sums, sums_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
-from tracer import Trace, formats, intervals
+from tracer import Trace, formats
+from tracer.model import intervals
 
 TOKENS = 6
 

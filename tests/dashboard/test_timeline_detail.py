@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.timeline.detail import detail, in_view
-from tracer.intervals import total, union
+from tracer.model.intervals import total, union
 
 EVENTS = st.lists(st.tuples(st.integers(-500, 1500), st.integers(0, 300)), min_size=1, max_size=120)
 VIEW = st.tuples(st.integers(-300, 900), st.integers(1, 700))

@@ -18,7 +18,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.schema import HOST_COMPUTE, PYTHON_FUNCTION
+from tracer.model.schema import HOST_COMPUTE, PYTHON_FUNCTION
 
 
 @pytest.fixture(scope="module")

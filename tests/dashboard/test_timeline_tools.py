@@ -32,7 +32,7 @@ from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.steps import Steps
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 TOKENS = 6
 

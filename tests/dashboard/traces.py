@@ -1,6 +1,6 @@
 """Hand-made recordings: a decode loop whose every time is known."""
 
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 PERIOD, GAP, LAUNCH = 1_000_000, 100_000, 20_000
 KERNELS = 8

@@ -17,7 +17,7 @@ from executor.run.describe_graph import run_graph, stream_waits
 from executor.run.directory import write_run
 from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats
-from tracer.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph
+from tracer.model.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph
 
 
 def prepared(model="tiny", concurrency="branches", allocator=None, fused=False, on_device=False):

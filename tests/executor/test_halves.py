@@ -18,8 +18,8 @@ from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import tolerance
 from tests.thorough import covering
 from tracer.errors import UnsafePlanError, UsageError
-from tracer.intervals import covered
-from tracer.schema import HOST_COMPUTE
+from tracer.model.intervals import covered
+from tracer.model.schema import HOST_COMPUTE
 
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 PLACEMENTS = [

@@ -24,10 +24,10 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
-from tracer.graph_json import GRAPH_FILE, read_graph
+from tracer.model.graph_json import GRAPH_FILE, read_graph
+from tracer.model.run_passes import node_kernels
+from tracer.model.schema import HOST_COMPUTE
 from tracer.recorders import light_folder
-from tracer.run_passes import node_kernels
-from tracer.schema import HOST_COMPUTE
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
 pytestmark = pytest.mark.usefixtures("recorder")

@@ -21,7 +21,7 @@ from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
 from tests.thorough import covering
 from tracer.errors import UsageError
-from tracer.typed_json import typed_object
+from tracer.files.typed_json import typed_object
 
 SEED, TOKENS = 7, 4
 

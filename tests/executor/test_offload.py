@@ -19,7 +19,7 @@ from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
-from tracer.schema import HOST_COMPUTE
+from tracer.model.schema import HOST_COMPUTE
 
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 PLACEMENTS = [

@@ -16,7 +16,7 @@ from executor.run.directory import run_json
 from tests.executor.handmade import SlowBackend
 from tracer.analysis.call_chains import BELOW_PROGRAM
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
-from tracer.run_json import SCHEMA
+from tracer.model.run_json import SCHEMA
 
 
 def test_warm_up_comes_first_and_repeats_are_interleaved():

@@ -17,7 +17,7 @@ from executor.run.directory import run_json
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer.errors import UsageError
-from tracer.schema import HOST_COMPUTE
+from tracer.model.schema import HOST_COMPUTE
 
 COST = HostCost(fixed_ns=3_000, other_ns=700, bytes_per_ns={"2": 2.0, "4": 3.0})
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]

@@ -11,7 +11,7 @@ from tracer.analysis import summary
 from tracer.analysis.bubbles import bubble_report
 from tracer.analysis.streams import stream_report
 from tracer.errors import FormatError, TraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def check(path: Path, written: Path, copies: bool = True) -> Trace | None:

@@ -15,9 +15,9 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-with atheris.instrument_imports(include=["tracer.formats", "tracer.graph_json", "tracer.typed_json"]):
+with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_json", "tracer.files.typed_json"]):
     import tracer.formats
-    import tracer.graph_json  # noqa: F401
+    import tracer.model.graph_json  # noqa: F401
 
 
 def fuzz(seeds: Iterable[bytes], check: Callable[[bytes, Path], None]) -> None:

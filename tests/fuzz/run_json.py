@@ -9,7 +9,7 @@ from tests.fuzz.contract import assert_clear, check
 from tests.tracer.nsys_exports import RECORDING, export
 from tracer import formats
 from tracer.errors import FormatError
-from tracer.graph_json import read_graph
+from tracer.model.graph_json import read_graph
 
 RUN = b'{"configuration":{"model":"tiny"},"measured":{"steps_per_s":{"median":5.5}},"ranges":{"a":{"tokens_per_s":1}}}'
 GRAPH = (

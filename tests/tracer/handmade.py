@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracer import Trace
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 PROCESS, THREAD = 100, 101
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tracer.nsys_exports import RECORDING, Rows, export
-from tracer.schema import TABLES
+from tracer.model.schema import TABLES
 
 KERNELS = TABLES["kernels"].nsys
 ENDLESS = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer import formats
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 HOST, THREAD = 100, 101
 Event = dict[str, Any]

@@ -18,7 +18,7 @@ from tests.tracer.nsys_exports import GLOBAL_TID, RECORDING, export
 from tests.tracer.test_formats_carry import EVERYTHING
 from tests.tracer.test_formats_chrome import GPU, event
 from tracer import formats
-from tracer.graph_json import Memory, Node, RunGraph, write_graph
+from tracer.model.graph_json import Memory, Node, RunGraph, write_graph
 
 TOKEN, HOST, USER = "SECRET_TOKEN_abc123", "babbage-engine-7", "alovelace"
 PATH = f"/home/{USER}/model.gguf"

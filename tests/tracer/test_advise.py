@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
-from tracer import read, run_json, write
+from tracer import read, write
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.settings import effort_of, engine_of
 from tracer.analysis.whatif.edits import Strategy
@@ -21,6 +21,7 @@ from tracer.analysis.whatif.host_edits import ReadLater
 from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
 from tracer.engines.engine import COPIES, RUN_AHEAD, Setting
+from tracer.model import run_json
 from tracer.signed import percent
 
 OURS = {name: SAMPLES / f"llama-1.1b-{name}-sequential-cuda" for name in ("sccc", "saaas", "aaas", "aaag", "ggg")}

@@ -14,9 +14,9 @@ from tracer import Trace
 from tracer.analysis.bubbles import WAITS, BubbleReport, bubble_report
 from tracer.analysis.step_work import step_compute, step_spans
 from tracer.analysis.tokens import find_steps
+from tracer.commands.gaps import gaps
 from tracer.errors import EmptyTraceError
-from tracer.gaps_command import gaps
-from tracer.intervals import total
+from tracer.model.intervals import total
 
 
 def report(script: Script) -> BubbleReport:

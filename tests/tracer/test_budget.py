@@ -19,9 +19,9 @@ from tracer.analysis.signature import compress, expand
 from tracer.analysis.steps import Bounds
 from tracer.analysis.surplus import surplus_position
 from tracer.analysis.tokens import find_steps
-from tracer.bounded import tomllib
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.schema import PYTHON_FUNCTION
+from tracer.files.bounded import tomllib
+from tracer.model.schema import PYTHON_FUNCTION
 
 TOKENS = 6
 

@@ -13,9 +13,9 @@ from tests.tracer.nsys_exports import RECORDING, export
 from tracer import formats
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, stacks
 from tracer.cli import main
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 from tracer.scrub import scrub
-from tracer.trace import Trace
 
 GGML = "/opt/ggml/libggml-cuda.so"
 CHAINS = {

@@ -18,8 +18,8 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.schema import PYTHON_FUNCTION
-from tracer.trace import Trace
+from tracer.model.schema import PYTHON_FUNCTION
+from tracer.model.trace import Trace
 
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 

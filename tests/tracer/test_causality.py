@@ -19,7 +19,7 @@ from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack,
 from tracer.analysis.causality.positions import BESIDE, BESIDE_SYNC, by_position
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.errors import EmptyTraceError
-from tracer.schema import HOST_COMPUTE
+from tracer.model.schema import HOST_COMPUTE
 
 
 def path_of(trace: Trace, steps: Steps | None = None) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.waited_for import GIL, HOW, RANGE, RELEASED, UNKNOWN
 from tracer.errors import EmptyTraceError
-from tracer.schema import MISSING, PYTHON_FUNCTION
+from tracer.model.schema import MISSING, PYTHON_FUNCTION
 
 OTHER = THREAD + 1
 

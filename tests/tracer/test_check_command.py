@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import decode_loop
-from tracer import verdicts, write
+from tracer import write
 from tracer.analysis.budget import Limit, Line, Scope
 from tracer.analysis.budget_check import Finding
 from tracer.cli import main
+from tracer.reporting import verdicts
 
 SCCC, SAAAS = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]
 BUDGET = SAMPLES / "llama1b-saaas.toml"

@@ -14,7 +14,7 @@ from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.rates import steps_per_s
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.errors import EmptyTraceError
-from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.model.schema import DEVICE_TABLES, MISSING
 
 SECOND = 10**9
 ON_HOST = ("api", "syncs", "nvtx")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.tracer.handmade import Script
-from tracer.collectives import collectives, computes, is_collective
+from tracer.model.collectives import collectives, computes, is_collective
 
 COMMUNICATE = [
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",

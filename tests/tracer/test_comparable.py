@@ -14,7 +14,7 @@ from tests.tracer.steady import LIGHT, NSYS, TORCH, recording, run_of
 from tracer.analysis.compare import Comparison, Run, compare
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import Bounds, choose_steps
-from tracer.compare_words import percent
+from tracer.reporting.compare_words import percent
 
 TEN = {"kernels": 10}  # of 180 ns each in a step of 2000 that computes for 1800
 

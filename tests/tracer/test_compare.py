@@ -18,9 +18,9 @@ from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
-from tracer.compare_report import run_facts
-from tracer.compare_words import sentence
 from tracer.errors import UsageError
+from tracer.reporting.compare import run_facts
+from tracer.reporting.compare_words import sentence
 
 RANDOM = np.random.default_rng(7)
 PERIODS = st.lists(st.integers(1_000, 20_000), min_size=4, max_size=30)

@@ -16,8 +16,8 @@ from tracer.analysis.compare_kernels import COLUMNS, no_kernels
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
-from tracer.compare_report import compare_table
-from tracer.compare_words import phrases, sentence
+from tracer.reporting.compare import compare_table
+from tracer.reporting.compare_words import phrases, sentence
 
 NOTHING = Interval(0.0, -1.0, 1.0)
 

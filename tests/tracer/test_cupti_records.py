@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracer.errors import RecordError
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_names import CallNames, demangled, short_name
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_records import parse
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
-from tracer.trace import Trace
 
 SIZES = layout.sizes(130001)
 ORIGIN, PROCESS = 1_000_000, 4321

@@ -16,9 +16,9 @@ from tests.tracer import fake_cuda
 from tests.tracer.fake_driver import Build, compiler_or_skip, run
 from tracer import read
 from tracer.errors import FormatError
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_file, cupti_library, cupti_run, light_folder
 from tracer.recorders.light import read_rings
-from tracer.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("cupti")
 TOKENS = 40

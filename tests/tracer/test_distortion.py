@@ -25,8 +25,8 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.gaps_command import gaps
-from tracer.info_command import info
+from tracer.commands.gaps import gaps
+from tracer.commands.info import info
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gap_estimate.json").read_text("utf-8"))
 UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}

@@ -17,10 +17,10 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict
-from tracer.cache import Cache
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.trace import Trace
+from tracer.files.cache import Cache
+from tracer.model.trace import Trace
 
 if sys.version_info >= (3, 11):
     import tomllib

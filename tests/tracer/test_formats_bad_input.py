@@ -14,8 +14,8 @@ from tests.tracer.nsys_exports import RECORDING, export
 from tracer import formats
 from tracer.errors import FormatError, TraceError
 from tracer.formats.nsys_schema import COLUMNS, REQUIRED
-from tracer.schema import TABLES
-from tracer.trace import Trace
+from tracer.model.schema import TABLES
+from tracer.model.trace import Trace
 
 KERNELS = TABLES["kernels"].nsys
 

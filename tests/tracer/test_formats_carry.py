@@ -18,8 +18,8 @@ from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
 from tracer.errors import FormatError
 from tracer.formats import nsys_schema
-from tracer.schema import TABLES
-from tracer.trace import Trace
+from tracer.model.schema import TABLES
+from tracer.model.trace import Trace
 
 Contents = dict[str, set[tuple[tuple[str, Any], ...]]]
 

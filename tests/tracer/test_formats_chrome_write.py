@@ -28,8 +28,8 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import FormatError
-from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
-from tracer.trace import Trace
+from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
+from tracer.model.trace import Trace
 
 CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
 Event = dict[str, Any]

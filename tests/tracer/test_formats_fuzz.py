@@ -18,11 +18,12 @@ from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021
-from tracer import formats, run_json
+from tracer import formats
 from tracer.cli import main
 from tracer.errors import FormatError
-from tracer.graph_json import read_graph
-from tracer.schema import MOST_NS
+from tracer.model import run_json
+from tracer.model.graph_json import read_graph
+from tracer.model.schema import MOST_NS
 
 fuzz = settings(
     max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)

@@ -17,8 +17,8 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, FormatError
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
 CUDA = CPU.with_name("pytorch-2.11-cuda.json.gz")

@@ -19,7 +19,7 @@ import pytest
 
 from tests.tracer.hostile import tampered
 from tests.tracer.nsys_exports import RECORDING
-from tracer.schema import TABLES
+from tracer.model.schema import TABLES
 
 KERNELS = TABLES["kernels"].nsys
 BASE = 1 << 30

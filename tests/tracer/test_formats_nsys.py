@@ -9,8 +9,8 @@ import pytest
 from tests.tracer.nsys_exports import DATA, PID, RECORDING, SCHEMAS, TID, export, export_of_2021
 from tracer import formats
 from tracer.formats.nsys_schema import COLUMNS, ENUMS, REQUIRED
-from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
-from tracer.trace import Trace
+from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
+from tracer.model.trace import Trace
 
 
 @pytest.fixture(scope="module", params=["3.20.3", "3.25.0"])

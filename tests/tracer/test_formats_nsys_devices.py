@@ -7,7 +7,7 @@ import pytest
 from tests.tracer.nsys_exports import RECORDING, Rows, export
 from tests.tracer.test_formats_carry import again, assert_survived, contents
 from tracer import formats
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 ONE, TWO = 4242, 4343
 Seen = list[tuple[int, int, int]]

@@ -16,7 +16,7 @@ from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import cli, formats
 from tracer.errors import FormatError, TraceError
 from tracer.formats import nsys_sqlite_write
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 RECORDINGS = of_every_kind(

@@ -23,7 +23,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import FormatError
 from tracer.formats.tracks import SYNC_NAMES, arrows, spans
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 Event = protos.TrackEvent
 

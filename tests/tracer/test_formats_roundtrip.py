@@ -15,8 +15,8 @@ from tests.thorough import examples
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.formats import Format
-from tracer.schema import MISSING, MOST_NS, TABLES, Column, Table
-from tracer.trace import Trace
+from tracer.model.schema import MISSING, MOST_NS, TABLES, Column, Table
+from tracer.model.trace import Trace
 
 LOSSLESS = [f for f in formats.registered() if f.write is not None and f.lossless]
 

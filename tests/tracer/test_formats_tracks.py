@@ -13,7 +13,7 @@ from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.formats.tracks import Ints, arrows, lanes, slice_order, tracks_of
-from tracer.schema import TABLES
+from tracer.model.schema import TABLES
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12)
 

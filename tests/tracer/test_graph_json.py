@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tracer.errors import FormatError
-from tracer.graph_json import SCHEMA, read_graph
+from tracer.model.graph_json import SCHEMA, read_graph
 
 GOOD = {
     "schema": SCHEMA,

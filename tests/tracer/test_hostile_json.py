@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.tracer.kineto import event, read, write
 from tests.tracer.test_formats_chrome import error_of
 from tracer import formats
-from tracer.bounded import parsed
 from tracer.errors import printable
+from tracer.files.bounded import parsed
+from tracer.files.json_pieces import DEEPEST, LONGEST, MOST_DIGITS, Pieces
 from tracer.formats import chrome_stream
-from tracer.json_pieces import DEEPEST, LONGEST, MOST_DIGITS, Pieces
 
 EVENT = json.dumps(event("cpu_op", "op", 1, 1))
 LONG = "1" * 4301  # what CPython refuses to make a number of

@@ -22,7 +22,7 @@ from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
-from tracer.intervals import covered
+from tracer.model.intervals import covered
 
 OTHER_PROCESS, OTHER = 999, THREAD + 1
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.intervals import covered, overlap, total, uncovered, union
+from tracer.model.intervals import covered, overlap, total, uncovered, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 

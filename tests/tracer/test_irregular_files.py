@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from dashboard.reading.store import RunStore
 from tests.tracer.nsys_exports import export
 from tracer import formats
-from tracer.check_command import read_budget
 from tracer.cli import main
+from tracer.commands.check import read_budget
 from tracer.errors import FormatError, UsageError
-from tracer.graph_json import read_graph
-from tracer.schema import TABLES
+from tracer.model.graph_json import read_graph
+from tracer.model.schema import TABLES
 
 KERNELS = TABLES["kernels"].nsys
 

@@ -11,10 +11,11 @@ from pandas.testing import assert_frame_equal
 
 from dashboard.reading.read import read_runs
 from tests.recordings import SAMPLES
-from tracer import formats, kept
-from tracer.cache import Cache
+from tracer import formats
 from tracer.cli import main
 from tracer.errors import UsageError
+from tracer.files import kept
+from tracer.files.cache import Cache
 
 
 @pytest.fixture

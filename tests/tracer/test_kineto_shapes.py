@@ -14,7 +14,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def file(step: Any, **members: Any) -> dict[str, Any]:

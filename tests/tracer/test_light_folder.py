@@ -11,7 +11,7 @@ import pytest
 from tests.tracer.fake_driver import Build, run
 from tracer import formats, read
 from tracer.errors import TraceError
-from tracer.output import lock_folder
+from tracer.files.output import lock_folder
 from tracer.recorders import light_folder, light_program
 from tracer.recorders.light import read_rings
 

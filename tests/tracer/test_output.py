@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from tests.recordings import LLAMA, SIX
 from tests.tracer.places import read_only, small_disk  # noqa: F401
-from tracer import output
 from tracer.cli import main
 from tracer.errors import TraceError, UsageError
-from tracer.output import appearing, check_place, write_output
+from tracer.files import output
+from tracer.files.output import appearing, check_place, write_output
 
 SMALL = LLAMA["sccc", "graph"]
 RUN = SIX.parent / "llama-1.1b-sccc-sequential-cuda"
@@ -162,7 +162,7 @@ def test_a_limit_on_the_size_of_files_is_one_line(tmp_path):
 
 WRITER = """
 import pathlib, sys
-from tracer.output import appearing
+from tracer.files.output import appearing
 with appearing(pathlib.Path(sys.argv[1]), replace=True) as partial:
     partial.write_text("half")
     print("ready", flush=True)

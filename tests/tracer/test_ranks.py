@@ -17,8 +17,8 @@ from tracer.analysis.ranks import has_ranks, rank_report, waiting
 from tracer.analysis.steps import Steps
 from tracer.analysis.streams import stream_report
 from tracer.analysis.tokens import find_steps
-from tracer.gaps_command import gaps
-from tracer.streams_command import streams
+from tracer.commands.gaps import gaps
+from tracer.commands.streams import streams
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 PERIOD, STEPS = 10_000, 5

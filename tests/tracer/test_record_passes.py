@@ -7,10 +7,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.tracer.fake_driver import Build
-from tracer import read, run_json
+from tracer import read
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
+from tracer.model import run_json
 
 TOKENS = 40
 

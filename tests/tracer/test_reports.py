@@ -19,9 +19,9 @@ from tests.tracer.handmade import decode_loop
 from tests.tracer.steady import trace_of
 from tests.tracer.test_ranks import ALL_REDUCE, STEPS, ranks
 from tracer import write
+from tracer.batch import COLUMNS, find_reports, overview, report_rows, table_of_reports
+from tracer.batch_dask import analyse, connected
 from tracer.cli import main
-from tracer.reports import COLUMNS, find_reports, overview, report_rows, table_of_reports
-from tracer.reports_dask import analyse, connected
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -199,11 +199,11 @@ def test_what_is_no_directory_of_reports_is_one_line(tmp_path: Path) -> None:
 
 def test_without_a_scheduler_or_dask_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report(tmp_path / "r.sqlite")
-    monkeypatch.setattr("tracer.reports_dask._CONNECT_S", 0.2)
+    monkeypatch.setattr("tracer.batch_dask._CONNECT_S", 0.2)
     result = CliRunner().invoke(main, ["compare", str(tmp_path), "--scheduler", "tcp://127.0.0.1:1"])
     assert result.exit_code == 2
     assert "no Dask scheduler answers" in result.stderr
-    monkeypatch.delitem(sys.modules, "tracer.reports_dask")
+    monkeypatch.delitem(sys.modules, "tracer.batch_dask")
     monkeypatch.setitem(sys.modules, "distributed", None)
     result = CliRunner().invoke(main, ["compare", str(tmp_path)])
     assert result.exit_code == 2

@@ -18,7 +18,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 SHARED = Path(__file__).parents[3] / "shared"
 OTHERS = sorted([*SHARED.glob("recordings/*/*.json.gz"), *SHARED.glob("traces/*.sqlite")])

@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.rows import groups_of, numbered, runs_of
+from tracer.model.rows import groups_of, numbered, runs_of
 
 ROWS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1), st.integers(0, 1)), max_size=12)
 

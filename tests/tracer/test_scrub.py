@@ -27,10 +27,10 @@ from tests.tracer.test_cli import as_json, run
 from tests.tracer.test_formats_roundtrip import NAMES, traces
 from tracer import formats
 from tracer.formats import Format
-from tracer.graph_json import read_graph, write_graph
-from tracer.schema import TABLES
+from tracer.model.graph_json import read_graph, write_graph
+from tracer.model.schema import TABLES
+from tracer.model.trace import Trace
 from tracer.scrub import Texts, learn, scrub
-from tracer.trace import Trace
 
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 LIGHT = SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13"

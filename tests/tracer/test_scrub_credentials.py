@@ -18,9 +18,9 @@ from tests.tracer.kineto import GPU, event, write
 from tests.tracer.test_cli import as_json, run
 from tests.tracer.test_scrub import contents, spellings
 from tracer import formats
-from tracer.schema import TABLES
+from tracer.model.schema import TABLES
+from tracer.model.trace import Trace
 from tracer.scrub import Texts, learn, scrub
-from tracer.trace import Trace
 
 RECORDINGS = sorted({path.parent for path in SAMPLES.rglob("*.parquet")})
 NAMES = [(table.name, column.name) for table in TABLES.values() for column in table.columns if column.is_name]
@@ -220,5 +220,5 @@ def test_the_last_line_names_the_fields_that_were_kept(tmp_path: Path) -> None:
 
 
 def test_only_scrub_loads_the_patterns() -> None:
-    code = "import sys, tracer.cli, tracer.scrub_command, tracer.formats; sys.exit('detect_secrets' in sys.modules)"
+    code = "import sys, tracer.cli, tracer.commands.scrub, tracer.formats; sys.exit('detect_secrets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

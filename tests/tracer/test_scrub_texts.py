@@ -12,9 +12,9 @@ from tests.tracer.test_cli import run
 from tracer import formats
 from tracer.engines.ours import NAMES, word
 from tracer.errors import TraceError
+from tracer.model.trace import Trace
 from tracer.scrub import Texts, learn, scrub
 from tracer.scrub.facts import metadata
-from tracer.trace import Trace
 
 HASH = r"name_[0-9a-f]{12}"
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
@@ -209,7 +209,7 @@ def test_what_was_there_stays_if_writing_fails(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise TraceError("no space left on device")
 
-    monkeypatch.setattr("tracer.scrub_command.write_graph", full)
+    monkeypatch.setattr("tracer.commands.scrub.write_graph", full)
     assert run("scrub", RUN_DIRECTORY, target, "--force").exit_code == 2
     assert sorted(tmp_path.rglob("*")) == files
 

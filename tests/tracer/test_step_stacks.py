@@ -14,8 +14,8 @@ from tracer import Trace
 from tracer.analysis.step_stacks import MEDIAN, SLOW, by_function, host_steps
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.schema import PYTHON_FUNCTION
-from tracer.stack_files import collapsed, speedscope
+from tracer.model.schema import PYTHON_FUNCTION
+from tracer.reporting.stacks import collapsed, speedscope
 
 LENGTHS = [1000] * 18 + [1400, 2000]
 

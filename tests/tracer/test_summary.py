@@ -3,8 +3,9 @@
 import pytest
 
 from tests.tracer.handmade import Script
-from tracer import Trace, run_json
+from tracer import Trace
 from tracer.analysis.summary import summarise
+from tracer.model import run_json
 
 
 def recording(run: object) -> Trace:

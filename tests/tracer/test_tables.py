@@ -12,7 +12,7 @@ from tests.tracer.handmade import decode_loop
 from tracer import read, write
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.output import write_output
+from tracer.files.output import write_output
 
 SAMPLE = LLAMA["saaas", "node"]
 IN_JSON = {"tokens": "table", "syncs": "inventory", "streams": "streams"}

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.test_cli import run
-from tracer import formats, report
-from tracer.info_command import show_info
+from tracer import formats
+from tracer.commands.info import show_info
+from tracer.model.trace import Trace
+from tracer.reporting import console as report
 from tracer.text import spelled, without_formulas
-from tracer.trace import Trace
 
 HOSTILE = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "a\rb", "c\x08d", "\u202eevil", "e\x00f", "g\nh", "\x7f", "\u2028"]
 FORMULAS = ["=1+1", "+1", "-1+k", "@SUM(A1)", "\t=1+1", "\r=1", "＝1+1", "\x00=1"]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.schema import DEVICE_TABLES, MISSING, TABLES
+from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 
 
 def test_every_table_is_there_with_its_columns_and_dtypes() -> None:

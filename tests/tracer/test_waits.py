@@ -7,7 +7,7 @@ from tests.tracer.kineto import event, on_gpu, read
 from tracer.analysis.polls import MANY, poll_loops
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 NOT_READY = 600
 

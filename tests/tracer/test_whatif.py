@@ -31,7 +31,7 @@ from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
-from tracer.schema import HOST_COMPUTE
+from tracer.model.schema import HOST_COMPUTE
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 FITS = fits_of("NVIDIA H200")

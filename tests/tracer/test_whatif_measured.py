@@ -21,7 +21,7 @@ from tracer.analysis.whatif.edits import (
 )
 from tracer.analysis.whatif.prediction import NO_GAP, predict
 from tracer.analysis.whatif.streams import Concurrent
-from tracer.graph_json import read_graph
+from tracer.model.graph_json import read_graph
 
 
 def rate(name: str) -> float:

@@ -13,7 +13,7 @@ from tracer.analysis.fits import Overlap, fits_of
 from tracer.analysis.whatif.overlap import Kernel, StepKernels, assign, simulate
 from tracer.analysis.whatif.recorded_step import RecordedStep, held_blocks
 from tracer.errors import UsageError
-from tracer.graph_json import Leaf, Node, RunGraph
+from tracer.model.graph_json import Leaf, Node, RunGraph
 
 FITS = fits_of("NVIDIA H200")
 

@@ -23,9 +23,9 @@ from tracer.analysis.whatif.overlap import Overlap
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.analysis.whatif.timetable import lowest_free
 from tracer.errors import UsageError
-from tracer.graph_json import Node
-from tracer.schema import TABLES
-from tracer.trace import conform
+from tracer.model.graph_json import Node
+from tracer.model.schema import TABLES
+from tracer.model.trace import conform
 
 TOKENS, PERIOD = 5, 13_000
 NAMES = ("a", "b", "c", "d")

@@ -26,7 +26,7 @@ from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.engines.engine import Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _MOST_SYNCS: Final = 24
 """Maximum number of sync positions to try individually."""

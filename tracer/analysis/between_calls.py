@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import outer_calls
-from tracer.schema import MISSING, TABLES
-from tracer.trace import Trace, conform
+from tracer.model.schema import MISSING, TABLES
+from tracer.model.trace import Trace, conform
 
 _LINE: Final = re.compile(r"\(\d+\): ")
 Ints = NDArray[np.int64]

@@ -18,8 +18,8 @@ from tracer.analysis.step_work import activity_steps, launch_rows, step_compute,
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 WAITS: Final = {
     "launch": "launch by the host",

@@ -19,7 +19,7 @@ from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, choose_steps
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.analysis.compare import Comparison

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tracer.analysis.between_calls import chains_at
 from tracer.analysis.calls import by_thread, match_rows, rows_named
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 from tracer.text import spelled
-from tracer.trace import Trace
 
 PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
 """Matches the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""

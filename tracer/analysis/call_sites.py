@@ -17,9 +17,9 @@ from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites,
 from tracer.analysis.calls import by_thread
 from tracer.analysis.signature import MEANING
 from tracer.compiled import compiled
-from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.model.trace import Trace
 from tracer.text import spelled
-from tracer.trace import Trace
 
 PYTHON, NATIVE, RANGES = "python", "native", "ranges"
 _UNNAMED: Final = "(unnamed)"

@@ -23,8 +23,8 @@ from tracer.analysis.call_names import LAUNCH as LAUNCH
 from tracer.analysis.call_names import POLL as POLL
 from tracer.analysis.call_names import SYNC as SYNC
 from tracer.analysis.call_names import WAIT as WAIT
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
 COPIES: Final = (COPY, BLOCKING_COPY)

@@ -33,10 +33,10 @@ from tracer.analysis.python_turns import functions_of
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, on_threads
 from tracer.analysis.waits import last_awaited, targets
-from tracer.collectives import collectives
-from tracer.intervals import intersection, touching, union
-from tracer.schema import COMPUTE_TABLES, PROFILER_DOMAINS
-from tracer.trace import Trace
+from tracer.model.collectives import collectives
+from tracer.model.intervals import intersection, touching, union
+from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
+from tracer.model.trace import Trace
 
 CAUSES: Final = {
     "communication": "communication",

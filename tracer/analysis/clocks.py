@@ -28,9 +28,9 @@ from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
-from tracer.rows import groups_of
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.rows import groups_of
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tracer import run_json
-from tracer.schema import OTHER_DOMAINS
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.schema import OTHER_DOMAINS
+from tracer.model.trace import Trace
 
 _TRACING_CUDA: Final = {
     "nsys": "nsys --trace=cuda,nvtx",

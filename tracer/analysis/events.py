@@ -8,8 +8,8 @@ import pandas as pd
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import ALL_STEPS, Bounds, choose_steps
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 
 def events_of(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pandas as pd
 
 from tracer.analysis.calls import LAUNCHES, between_devices, last_before, match_rows
 from tracer.analysis.waits import Targets
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 _THREAD: Final = ["process", "thread"]
 

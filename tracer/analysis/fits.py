@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracer.analysis.whatif.margin import Margin
-from tracer.bounded import toml_of
 from tracer.errors import FormatError, UsageError
-from tracer.trace import Trace
-from tracer.typed_json import typed_object
+from tracer.files.bounded import toml_of
+from tracer.files.typed_json import typed_object
+from tracer.model.trace import Trace
 
 VARIABLE: Final = "INTERTOKEN_FITS"
 """Environment variable: a user's own file. Its devices come before the shipped ones; what a device lacks is taken from

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.distortion import known as known_of
@@ -26,8 +25,9 @@ from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
 GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"

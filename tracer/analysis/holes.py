@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
-from tracer.intervals import covered, uncovered
-from tracer.rows import groups_of, runs_of
-from tracer.trace import Trace
+from tracer.model.intervals import covered, uncovered
+from tracer.model.rows import groups_of, runs_of
+from tracer.model.trace import Trace
 
 PLACES: Final = {
     "between_steps": "between steps (the gap)",

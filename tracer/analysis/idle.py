@@ -28,9 +28,9 @@ from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
-from tracer.collectives import shown_name
+from tracer.model.collectives import shown_name
+from tracer.model.trace import RUN, Trace
 from tracer.text import plain
-from tracer.trace import RUN, Trace
 
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
 _TABLE: Final = ["step", "device", "start", "end", "place", "next"]

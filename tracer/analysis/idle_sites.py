@@ -11,8 +11,8 @@ from tracer.analysis.call_sites import call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
-from tracer.intervals import covered
-from tracer.trace import Trace
+from tracer.model.intervals import covered
+from tracer.model.trace import Trace
 
 _KEYS = ["site", "source"]
 

@@ -28,9 +28,9 @@ from tracer.engines import engines
 from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
-from tracer.intervals import within_any
-from tracer.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
-from tracer.trace import Trace
+from tracer.model.intervals import within_any
+from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
+from tracer.model.trace import Trace
 
 _NEVER: Final = np.iinfo(np.int64).min
 _THREAD: Final = ["process", "thread"]

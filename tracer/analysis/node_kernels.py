@@ -25,8 +25,8 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
-from tracer.schema import MISSING
-from tracer.trace import LIGHT, Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import LIGHT, Trace
 
 MOST_ROWS: Final = 1 << 20
 """Maximum kernels and copies to place; graphs after them are unchanged."""

@@ -27,9 +27,9 @@ from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
-from tracer.rows import numbered
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.rows import numbered
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 LONGER: Final = 1.5
 """Work that takes at least this many times as long counts as a different kind."""

@@ -33,7 +33,7 @@ from tracer.analysis.turns import SEVERAL, Bools, Ints
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 IN_COMMON: Final = 0.25
 _FEW: Final = 0.05

@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import POLL, letters_of, match_rows, outer_calls
-from tracer.schema import DEVICE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 MANY: Final = 3
 """Minimum number of queries in a loop whose results are unknown; two may be an allocator that queries two events."""

@@ -14,9 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import among, rows_named
-from tracer.intervals import touching, union
-from tracer.schema import MISSING, PYTHON_FUNCTION
-from tracer.trace import Trace
+from tracer.model.intervals import touching, union
+from tracer.model.schema import MISSING, PYTHON_FUNCTION
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 Spans = tuple[Ints, Ints]

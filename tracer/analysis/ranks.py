@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from tracer.analysis.rates import wall_rates
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
-from tracer.collectives import collectives, computes
-from tracer.intervals import covered, total
-from tracer.schema import COMPUTE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model.collectives import collectives, computes
+from tracer.model.intervals import covered, total
+from tracer.model.schema import COMPUTE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 HOST: Final = ["process", "thread", "device"]
 TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idle_us"]

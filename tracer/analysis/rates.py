@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer import run_json
 from tracer.analysis.calls import by_thread
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.steps import Steps
-from tracer.intervals import covered
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.intervals import covered
+from tracer.model.trace import Trace
 
 _HOST: Final = ["process", "thread"]
 

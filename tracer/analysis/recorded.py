@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer import run_json
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.conditions import conditions
 from tracer.analysis.distortion import UNUSED_RATE
@@ -22,9 +21,10 @@ from tracer.analysis.step_work import activity_steps, step_spans
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.intervals import covered
-from tracer.schema import COMPUTE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.intervals import covered
+from tracer.model.schema import COMPUTE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 Unit = Literal["tokens/s", "steps/s"]
 

@@ -20,9 +20,9 @@ from tracer.analysis.idle import IdleReport
 from tracer.analysis.idle_sites import pieces_of
 from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.tokens import Steps
-from tracer.intervals import touching, union
+from tracer.model.intervals import touching, union
+from tracer.model.trace import Trace
 from tracer.text import spelled
-from tracer.trace import Trace
 
 SAMPLED: Final = "device idle, sampled"
 _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a function without a symbol is called

@@ -14,7 +14,7 @@ from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, STREAMS, Engine, Setting
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def engine_of(trace: Trace) -> Engine | None:

@@ -11,7 +11,7 @@ import pandas as pd
 from tracer.analysis.call_sites import host_ranges, innermost_ranges, stacks
 from tracer.analysis.calls import outer_calls
 from tracer.analysis.tokens import Steps
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 MEDIAN, SLOW = "median step", "slow step"
 _SHARES: Final = {MEDIAN: 0.5, SLOW: 0.95}

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import Steps
-from tracer.rows import runs_of
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.rows import runs_of
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
 _FIRST: Final = ["device", "at", "start", "correlation", "process"]  # of the first compute of a step on a device

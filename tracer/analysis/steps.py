@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.rows import numbered
-from tracer.schema import MISSING
+from tracer.model.rows import numbered
+from tracer.model.schema import MISSING
 
 Span = tuple[int, int]
 """Begin and end, ns."""

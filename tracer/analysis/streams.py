@@ -10,10 +10,10 @@ import pandas as pd
 
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
-from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
-from tracer.intervals import overlap, total, union
-from tracer.trace import Trace
+from tracer.model.collectives import computes
+from tracer.model.intervals import overlap, total, union
+from tracer.model.trace import Trace
 
 
 @dataclass(frozen=True)

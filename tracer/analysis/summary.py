@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from tracer import run_json
 from tracer.analysis.calls import host_calls
 from tracer.analysis.causes import present
 from tracer.analysis.conditions import conditions
@@ -22,7 +21,8 @@ from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ import pandas as pd
 from tracer.analysis.calls import BLOCKING_COPY, CALLS, COPY, POLL, SYNC
 from tracer.analysis.signature import expand
 from tracer.analysis.syncs import SyncReport
-from tracer.schema import DEVICE_DOMAINS
-from tracer.trace import Trace
+from tracer.model.schema import DEVICE_DOMAINS
+from tracer.model.trace import Trace
 
 _ALL: Final = "".join((*CALLS, POLL))
 

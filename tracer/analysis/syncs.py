@@ -19,8 +19,8 @@ from tracer.analysis.signature import classify, compress, strategies_followed, w
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, targets
 from tracer.errors import EmptyTraceError
-from tracer.schema import DEVICE_TABLES, MISSING
-from tracer.trace import Trace, names_of
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.trace import Trace, names_of
 
 WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
 """The letters of the calls in which a host waits -> their name."""

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 import pandas as pd
 
-from tracer import run_json
 from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.conditions import was_traced
@@ -32,9 +31,10 @@ from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.intervals import within_any
-from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
-from tracer.trace import Trace
+from tracer.model import run_json
+from tracer.model.intervals import within_any
+from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
+from tracer.model.trace import Trace
 
 
 def find_steps(

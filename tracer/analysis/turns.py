@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BEGIN_CAPTURE
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
-from tracer.schema import COMPUTE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model.schema import COMPUTE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tracer.analysis import python_turns
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
 from tracer.analysis.calls import by_thread
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 RELEASED, UNKNOWN, RANGE, GIL = "released", "unknown", "range", "gil"
 HOW: Final = {

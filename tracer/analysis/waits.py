@@ -11,8 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, match_rows
-from tracer.schema import DEVICE_TABLES, MISSING, MOST_NS
-from tracer.trace import Trace
+from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
+from tracer.model.trace import Trace
 
 UNKNOWN: Final = "unknown"
 """Placeholder for the target of a wait that the trace does not name."""

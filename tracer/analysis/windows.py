@@ -17,9 +17,9 @@ from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, 
 from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread
-from tracer.intervals import covered, touching, union
-from tracer.schema import MOST_NS
-from tracer.trace import Trace
+from tracer.model.intervals import covered, touching, union
+from tracer.model.schema import MOST_NS
+from tracer.model.trace import Trace
 
 
 def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 DECODE: Final = "decode"
 PREFILL: Final = "prefill"

@@ -37,7 +37,7 @@ from tracer.engines.engine import (
     Work,
 )
 from tracer.engines.vllm import EXECUTED
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 _DRAFTS: Final = ("DRAFT", "DRAFT_LOOP")
 _FOLLOWING: Final = ("DRAFT_EXTEND", "DRAFT_EXTEND_V2")

@@ -15,8 +15,8 @@ from typing import Final
 
 from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
-from tracer.output import appearing, check_place, is_leftover
-from tracer.trace import Trace
+from tracer.files.output import appearing, check_place, is_leftover
+from tracer.model.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
 

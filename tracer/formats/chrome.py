@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracer.errors import FormatError
 from tracer.formats import Format
+from tracer.model.schema import MISSING, OTHER_DOMAINS
+from tracer.model.trace import Columns, Trace
 from tracer.progress import tell
-from tracer.schema import MISSING, OTHER_DOMAINS
-from tracer.trace import Columns, Trace
 
 if TYPE_CHECKING:
     from tracer.formats.chrome_ranks import Pids

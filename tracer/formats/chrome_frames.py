@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tracer.formats.chrome_hip import REQUESTED_KINDS, correct
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
-from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
-from tracer.trace import Columns
+from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
+from tracer.model.trace import Columns
 
 Ints = NDArray[np.int64]
 Frames = dict[str, pd.DataFrame]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 REQUESTED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
 """The requested kind of a copy, by hipMemcpyKind; 4 lets HIP decide."""

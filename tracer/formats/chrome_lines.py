@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tracer.analysis.call_names import plain
 from tracer.formats.tracks import SYNC_NAMES, Ints
-from tracer.schema import MISSING, PROFILER_DOMAINS
+from tracer.model.schema import MISSING, PROFILER_DOMAINS
 
 Texts: TypeAlias = "pa.Array | str"
 """One text per row, or one for all rows."""

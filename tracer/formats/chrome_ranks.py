@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.rows import numbered
-from tracer.schema import MISSING
+from tracer.model.rows import numbered
+from tracer.model.schema import MISSING
 
 Ints = NDArray[np.int64]
 Rank = tuple[int, ...]

@@ -20,9 +20,9 @@ from typing import Any, Final
 import ijson
 from ijson.common import JSONError
 
-from tracer.bounded import check_unpacked, parsed
 from tracer.errors import FormatError
-from tracer.json_pieces import Pieces
+from tracer.files.bounded import check_unpacked, parsed
+from tracer.files.json_pieces import Pieces
 
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"

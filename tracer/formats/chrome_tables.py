@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.formats.chrome_lines import DOMAIN, PROCESS, WHOLE_GRAPH
-from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
+from tracer.model.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
 
 Ints = NDArray[np.int64]
 Event = Mapping[str, Any]

@@ -30,12 +30,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from tracer.files.output import appearing
 from tracer.formats import chrome_lines
 from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
-from tracer.output import appearing
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.trace import Trace
 from tracer.progress import tell
-from tracer.schema import DEVICE_TABLES, MISSING
-from tracer.trace import Trace
 
 FROM_CHROME: Final = ("PyTorch profiler", "Chrome JSON")
 """Prefixes of `metadata["source"]` in traces that were read from such a file."""

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.analysis.call_names import plain
-from tracer.bounded import parsed
-from tracer.devices import by_gpu, numbers_differ
 from tracer.errors import FormatError
+from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
-from tracer.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
-from tracer.trace import Trace
+from tracer.model.devices import by_gpu, numbers_differ
+from tracer.model.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
+from tracer.model.trace import Trace
 
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 
@@ -212,7 +212,7 @@ def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
 
 def _with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]) -> dict[str, pd.DataFrame]:
     """The tables with one device number per GPU; the table of devices lists those visible to a CUDA process
-    (see `tracer.devices`).
+    (see `tracer.model.devices`).
 
     Args:
         frames: the tables of a trace, with each process's own device numbers, and GPUs by their gpuId.

@@ -7,11 +7,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracer.bounded import check_unpacked
+from tracer.files.bounded import check_unpacked
 from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _SUFFIX: Final = ".arrow"
 

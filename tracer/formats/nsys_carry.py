@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_tables import Makers, from_trace
-from tracer.schema import CARRIED, MISSING, NVTX_KINDS, TABLES
-from tracer.trace import Trace
+from tracer.model.schema import CARRIED, MISSING, NVTX_KINDS, TABLES
+from tracer.model.trace import Trace
 
 _DESCRIPTIONS: Final = ("streams", "devices", "threads", "processes")
 _NVTX: Final = TABLES["nvtx"].nsys

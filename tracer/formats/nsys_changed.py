@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from tracer.formats import nsys
 from tracer.formats import nsys_schema as schema
 from tracer.formats.nsys_tables import from_trace
-from tracer.schema import CARRIED, TABLES, Table
-from tracer.trace import Trace, conform
+from tracer.model.schema import CARRIED, TABLES, Table
+from tracer.model.trace import Trace, conform
 
 _NVTX: Final = TABLES["nvtx"].nsys
 _SAYS: Final = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tracer.bounded import check_regular
 from tracer.errors import FormatError
+from tracer.files.bounded import check_regular
 from tracer.formats import nsys
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS, read_first
+from tracer.model.trace import Trace
 from tracer.progress import tell
-from tracer.trace import Trace
 
 Load = Callable[[Path, str, list[str] | None], pa.Table]
 """Reads the `wanted` columns of the named table from a file."""

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_strings import Strings, categorical, inline, ints, words
-from tracer.schema import NVTX_KINDS, TABLES
+from tracer.model.schema import NVTX_KINDS, TABLES
 
 
 def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) -> pd.DataFrame:

@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tracer.bounded import check_unpacked, json_of
 from tracer.errors import FormatError
+from tracer.files.bounded import check_unpacked, json_of
+from tracer.files.output import appearing
 from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.formats.nsys_tables import completed, from_trace
-from tracer.output import appearing
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 RUN_FILE: Final = "run.json"
 _SUFFIX: Final = ".parquet"

@@ -7,7 +7,7 @@ from typing import Final
 
 from tracer.formats import WHOLE, Format
 from tracer.formats.nsys_schema import SAMPLED
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 def sniff(path: Path) -> bool:

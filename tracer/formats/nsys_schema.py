@@ -1,4 +1,4 @@
-"""The parts of Nsight Systems' schema that `tracer.schema` does not cover: packed ids, auxiliary tables, enum labels.
+"""The parts of Nsight Systems' schema that `tracer.model.schema` lacks: packed ids, auxiliary tables, enum labels.
 
 Source: SQLite exports of schema 3.20.3 and 3.25.0; for the tables of samples a public one of schema 3.16.1 (nsys
 2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. That
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracer.schema import (
+from tracer.model.schema import (
     MISSING,
     NAME,
     TABLES,

@@ -23,8 +23,8 @@ from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
 from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
 from tracer.formats.nsys_sqlite_write import write
 from tracer.formats.sqlite_cursor import cursor_of
+from tracer.model.trace import Trace
 from tracer.progress import tell
-from tracer.trace import Trace
 
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")

@@ -18,15 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.errors import TraceError
+from tracer.files.output import appearing
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
 from tracer.formats.sqlite_cursor import cursor_of
-from tracer.output import appearing
+from tracer.model.schema import CARRIED, MISSING, TABLES
+from tracer.model.trace import Trace
 from tracer.progress import tell
-from tracer.schema import CARRIED, MISSING, TABLES
-from tracer.trace import Trace
 
 _PART: Final = 1 << 18  # rows
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.formats.nsys_schema import Ids
-from tracer.schema import MISSING, Column
+from tracer.model.schema import MISSING, Column
 
 
 class Strings:

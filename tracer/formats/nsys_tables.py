@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
-from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
-from tracer.trace import Trace
+from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
+from tracer.model.trace import Trace
 
 _KERNELS: Final = TABLES["kernels"].nsys
 _NVTX: Final = TABLES["nvtx"].nsys

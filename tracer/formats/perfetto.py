@@ -7,7 +7,7 @@ from typing import Final
 
 from tracer.errors import FormatError
 from tracer.formats import Format
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _SUFFIXES: Final = (".pftrace", ".perfetto-trace")
 _PACKET: Final = b"\x0a"  # tag of field 1, a submessage

@@ -12,9 +12,9 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracer.formats.perfetto_packets import ARGUMENTS, CATEGORIES, NAMES, VALUES, Packets
 from tracer.formats.tracks import SYNC_NAMES, Ints, Tracks, arrows, slice_order, spans
+from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
+from tracer.model.trace import Trace
 from tracer.progress import tell
-from tracer.schema import DEVICE_TABLES, MISSING, TABLES
-from tracer.trace import Trace
 
 _BEGIN, _END = protos.TrackEvent.TYPE_SLICE_BEGIN, protos.TrackEvent.TYPE_SLICE_END
 _INSTANT: Final = protos.TrackEvent.TYPE_INSTANT

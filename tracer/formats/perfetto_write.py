@@ -20,11 +20,11 @@ import pandas as pd
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracer.errors import EmptyTraceError
+from tracer.files.output import appearing
 from tracer.formats.perfetto_packets import Packets
 from tracer.formats.perfetto_slices import write_slices
 from tracer.formats.tracks import THREAD, Tracks, no_place_for, tracks_of
-from tracer.output import appearing
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto; 0 is the idle task
 

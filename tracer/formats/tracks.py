@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.schema import CARRIED, DEVICE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

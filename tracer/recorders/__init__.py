@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from tracer.errors import UsageError
+from tracer.model.trace import Trace
 from tracer.recorders.host import HostRecorder
 from tracer.recorders.ranges import RangeRecorder, annotate
-from tracer.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti import CuptiRecorder

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders import ranges
 from tracer.recorders.cupti_buffers import Buffers
@@ -29,7 +30,6 @@ from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
 from tracer.recorders.nvtx_package import NamedDefault
 from tracer.recorders.stacks import Stack, with_chains
-from tracer.trace import Trace
 
 GraphTrace = Literal["node", "graph"]
 

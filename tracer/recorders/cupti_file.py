@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from tracer.devices import numbered_by_gpu
 from tracer.errors import FormatError, RecordError
+from tracer.model.devices import numbered_by_gpu
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_library import hint
 from tracer.recorders.cupti_nvtx import OwnRanges
@@ -23,7 +24,6 @@ from tracer.recorders.cupti_tables import Sources, device_uuids
 from tracer.recorders.cupti_trace import build
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import Ring
-from tracer.trace import Trace
 
 _HEAD: Final = struct.Struct("<IIQ")
 _VERSION, _RECORDS, _TEXT, _CALL, _FAILED = range(1, 6)  # CuptiBlock in native/cupti.h

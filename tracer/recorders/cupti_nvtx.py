@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_names import categorical, renamed
 from tracer.recorders.cupti_records import Records
 from tracer.recorders.cupti_tables import Sources, ints
 from tracer.recorders.nvtx_package import STAND_IN
-from tracer.schema import MISSING, NVTX_KINDS
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE

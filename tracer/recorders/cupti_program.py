@@ -17,8 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from tracer import foreground
 from tracer.errors import IntertokenError, RecordError
+from tracer.recorders import foreground
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _PROCESS: Final = os.getpid()

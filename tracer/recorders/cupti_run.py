@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracer import foreground
 from tracer.errors import RecordError
+from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
-from tracer.recorders import cupti_library, light_program
+from tracer.recorders import cupti_library, foreground, light_program
 from tracer.recorders.cupti_file import cupti_trace
 from tracer.recorders.cut import Span, profiler_spans, within
 from tracer.recorders.light import read_rings
@@ -19,7 +19,6 @@ from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
 from tracer.recorders.light_library import library
 from tracer.recorders.light_program import Outcome
 from tracer.recorders.light_window import WHOLE, Window, switched
-from tracer.trace import Trace
 
 KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_names import categorical, demangled, renamed, short_name
 from tracer.recorders.cupti_records import Records
-from tracer.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
 
 _MEMORY_WORDS: Final = (
     "unknown", "pageable", "pinned", "device", "array", "managed", "device static", "managed static",

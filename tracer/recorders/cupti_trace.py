@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.trace import Trace
 from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
 from tracer.recorders.cupti_records import Parsed
 from tracer.recorders.cupti_tables import Sources, overheads, tables
-from tracer.trace import Trace
 
 
 def build(

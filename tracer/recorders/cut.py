@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import plain
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 
 class Span(NamedTuple):

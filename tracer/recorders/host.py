@@ -16,10 +16,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 from tracer.recorders import ranges
 from tracer.recorders.stacks import Stack, stack_here, with_chains
-from tracer.schema import MISSING
-from tracer.trace import Trace
 
 _COLUMNS: Final = {
     "api": ("start", "end", "thread", "correlation", "name"),

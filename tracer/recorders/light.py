@@ -18,15 +18,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
-from tracer.devices import numbered_by_gpu
 from tracer.errors import FormatError
+from tracer.model.devices import numbered_by_gpu
+from tracer.model.schema import MEMCPY_KINDS, MISSING
+from tracer.model.trace import LIGHT, Trace
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
 from tracer.recorders.light_window import newest
 from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
-from tracer.schema import MEMCPY_KINDS, MISSING
-from tracer.trace import LIGHT, Trace
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13

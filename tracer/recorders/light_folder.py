@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tracer.output import lock_folder, take_folder
+from tracer.files.output import lock_folder, take_folder
 from tracer.recorders.light_ring import facts_of
 
 SETTINGS: Final = "cupti"

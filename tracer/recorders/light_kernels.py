@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import LAUNCH
 from tracer.analysis.fits import fits_of
+from tracer.model.rows import numbered
+from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
-from tracer.rows import numbered
-from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.recorders.light_ring import Ring, Texts
-from tracer.schema import MISSING, NVTX_KINDS
 
 _UINT64, _INT64, _DOUBLE, _UINT32, _INT32, _FLOAT = range(1, 7)  # nvtxPayloadType_t
 _TYPES: Final = {

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer import foreground
 from tracer.errors import RecordError
+from tracer.model.trace import Trace
+from tracer.recorders import foreground
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.light_library import library
 from tracer.recorders.light_window import WHOLE, Window, switched
-from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"

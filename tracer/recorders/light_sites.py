@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.schema import MISSING
 from tracer.recorders.elf_symbols import functions_at, plain_name
 from tracer.recorders.light_ring import Ring
-from tracer.schema import MISSING
 
 _COLUMNS: Final = ["site", "offset", "symbol", "file"]
 _CHAIN: Final = ["chain", "depth", "symbol", "module"]

@@ -15,10 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
+from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment, Bounds, align
 from tracer.recorders.light_kernels import Cost, Kernels, run_kernels
 from tracer.recorders.light_ring import INSIDE_GRAPH, Ring, graph_of, number_of
-from tracer.schema import MISSING
 
 _COLUMNS: Final = [
     "start", "end", "context", "stream", "record", "graph", "launches", "number", "head", "begin", "is_stamped"

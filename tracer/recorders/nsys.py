@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tracer import foreground
 from tracer.errors import FormatError, RecordError
 from tracer.formats import nsys_sqlite
-from tracer.trace import Trace
+from tracer.model.trace import Trace
+from tracer.recorders import foreground
 
 REPORT: Final = "recording.nsys-rep"
 

@@ -10,8 +10,8 @@ from typing import Final
 
 import pandas as pd
 
-from tracer.schema import MISSING, TABLES
-from tracer.trace import Trace, conform
+from tracer.model.schema import MISSING, TABLES
+from tracer.model.trace import Trace, conform
 
 Frame = tuple[str, int, str]
 """File, line, function."""

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from tracer.formats.nsys_strings import categorical
-from tracer.schema import MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION, TABLES
+from tracer.model.schema import MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION, TABLES
+from tracer.model.trace import Trace
 from tracer.scrub import exports, facts
 from tracer.scrub.texts import Texts
-from tracer.trace import Trace
 
 __all__ = ["Texts", "learn", "scrub"]
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
-from tracer.schema import CARRIED, TABLES
+from tracer.model.schema import CARRIED, TABLES
+from tracer.model.trace import Trace
 from tracer.scrub.texts import Texts
-from tracer.trace import Trace
 
 _NVTX: Final = TABLES["nvtx"].nsys
 _GPUS: Final = nsys.GPUS

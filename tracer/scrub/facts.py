@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from tracer.graph_json import RunGraph
+from tracer.model.graph_json import RunGraph
 from tracer.recorders.cupti_tables import OVERHEADS
 from tracer.scrub.texts import Texts
 

@@ -24,9 +24,9 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
-from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
 from tracer.analysis.advice import Advised
 from tracer.analysis.whatif.base import TRACED
+from tracer.reporting.advice import cells, facts_of, notes_of, rest, unused_of
 
 _NOTHING: Final = Sites(None, None, [])
 _NO_SITES: Final = (

@@ -18,7 +18,6 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View, with_fields
-from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
 from tracer.analysis.sampled import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
@@ -26,7 +25,8 @@ from tracer.analysis.waited_for import named
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.streams import Concurrent
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
+from tracer.reporting.advice import cells
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4

@@ -21,7 +21,7 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import size
 from tracer.errors import FormatError
-from tracer.graph_json import Memory, RunGraph
+from tracer.model.graph_json import Memory, RunGraph
 
 _NO_GRAPH = (
     "None of these runs has a model graph. Recordings made by intertoken run include it; for imported ones, see the "

@@ -16,7 +16,7 @@ from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.units import duration, size
 from dashboard.view import View, span
-from tracer.graph_json import Node, RunGraph
+from tracer.model.graph_json import Node, RunGraph
 
 _MOST_READERS = 12
 _HINT = "Select a node in the graph or in the list above."

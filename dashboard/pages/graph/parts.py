@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from tracer.graph_json import RunGraph
+from tracer.model.graph_json import RunGraph
 
 MOST_KERNELS: Final = 150
 """Maximum number of kernels of a graph that is shown as one part."""

@@ -20,9 +20,9 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.compare_matrix import Cell, Line, matrix
-from tracer.compare_words import phrases
-from tracer.headline import Figure, gap, idle, rate, sentence
+from tracer.reporting.compare_matrix import Cell, Line, matrix
+from tracer.reporting.compare_words import phrases
+from tracer.reporting.headline import Figure, gap, idle, rate, sentence
 
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines

@@ -29,8 +29,8 @@ from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
+from tracer.model.trace import Trace
 from tracer.signed import percent
-from tracer.trace import Trace
 
 _MOST_EVENTS: Final = 500_000  # in recordings whose paths are found within seconds
 _WAITED: Final = "Computing slack and gain …"

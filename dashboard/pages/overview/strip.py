@@ -13,7 +13,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.headline import headline
+from tracer.reporting.headline import headline
 
 _LONGEST: Final = 26  # characters of a name on a chip
 _SHORT: Final = 20  # of more than two, of which two then fit next to each other

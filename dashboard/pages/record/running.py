@@ -15,7 +15,7 @@ from dashboard.recording.running import Running
 from dashboard.text import plain
 from dashboard.units import microseconds
 from tracer.errors import UsageError
-from tracer.live import Live
+from tracer.recorders.live import Live
 
 _MOST_SECONDS: Final = 86_400.0
 _DELAY: Final = 400  # ms after the last key

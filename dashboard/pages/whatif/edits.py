@@ -14,7 +14,7 @@ from tracer.analysis.whatif.choice import edits_of
 from tracer.analysis.whatif.edits import Edit, ScaleKernels, Strategy
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.errors import UsageError
-from tracer.schema import COMPUTE_TABLES
+from tracer.model.schema import COMPUTE_TABLES
 
 _NODE_PASS: Final = "node"
 _MOST_NAMES: Final = 300

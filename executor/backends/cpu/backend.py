@@ -36,8 +36,8 @@ from executor.planning.concurrency import MAIN_STREAM
 from executor.planning.devices import Device
 from executor.planning.plans import Instruction, Launch, Plan, Record, Wait
 from tracer.errors import ExecutionError
+from tracer.model.schema import MISSING
 from tracer.recorders.host import HostRecorder
-from tracer.schema import MISSING
 
 _ALIGNMENT: Final = 64
 _BYTE: Final = np.dtype(np.uint8)

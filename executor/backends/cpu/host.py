@@ -19,9 +19,9 @@ from executor.backends.cpu.handles import CpuKernel
 from executor.backends.interface import HostArray, Immediate
 from executor.graph import Tensor
 from executor.graph.fusion import PARTS, outer_sources, reads_of
+from tracer.model.schema import HOST_COMPUTE
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
-from tracer.schema import HOST_COMPUTE
 
 
 class HostBackend(Immediate, CpuBackend):

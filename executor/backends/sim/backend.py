@@ -33,8 +33,8 @@ from executor.planning.concurrency import MAIN_STREAM
 from executor.planning.devices import Device
 from executor.planning.plans import Plan
 from tracer.errors import ExecutionError
+from tracer.model.schema import MISSING
 from tracer.recorders.host import FIRST_CALL, HostRecorder
-from tracer.schema import MISSING
 
 _DEVICE: Final = 0
 MOST_KERNELS: Final = 20_000

@@ -15,9 +15,9 @@ from executor.backends.sim.profiles import Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.graph.fusion import reads_of
 from executor.planning.devices import Device
+from tracer.model.schema import HOST_COMPUTE
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
-from tracer.schema import HOST_COMPUTE
 
 
 @dataclass(frozen=True, slots=True)

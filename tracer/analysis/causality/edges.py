@@ -19,7 +19,7 @@ from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.segments import Segments
 from tracer.analysis.causality.waits import awaited, ordered_by_events
 from tracer.analysis.fits import Usual, fits_for
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

@@ -23,11 +23,11 @@ from tracer.analysis.causality.edges import CALL, DEVICE, HOST, KINDS, LAUNCH, O
 from tracer.analysis.causality.segments import Segments, find_segments
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
-from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
-from tracer.intervals import covered
-from tracer.schema import HOST_COMPUTE, MISSING
-from tracer.trace import Trace
+from tracer.model.collectives import computes
+from tracer.model.intervals import covered
+from tracer.model.schema import HOST_COMPUTE, MISSING
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 _NONE: Final = 100  # ns a step on the path, below which a call costs nothing that could be seen
 

@@ -15,7 +15,7 @@ from tracer.analysis.fits import fits_for
 from tracer.analysis.gaps import graph_trace_level
 from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import Steps
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 _TABLE: Final = [name for name in PIECES if name != "of"]
 

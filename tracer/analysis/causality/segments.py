@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows, outermost_calls
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ import pandas as pd
 
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.segments import LANE, Segments
-from tracer.schema import MISSING
-from tracer.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
 
 
 def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:

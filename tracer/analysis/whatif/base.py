@@ -26,7 +26,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes, statistics
 from tracer.errors import TraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

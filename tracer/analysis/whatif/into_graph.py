@@ -21,7 +21,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Unmeasured
 from tracer.errors import EmptyTraceError, UnsafePlanError
-from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
+from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
 BEFORE, BEHIND = "before the graph", "after the graph"
 _WAITS: Final = "the host waits for them between their launch and that of the graph"

@@ -20,7 +20,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
-from tracer.schema import MISSING
+from tracer.model.schema import MISSING
 
 Ints = NDArray[np.int64]
 

@@ -22,7 +22,7 @@ from tracer.analysis.fits import Overlap, Room
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.compiled import compiled
 from tracer.errors import UsageError
-from tracer.graph_json import Leaf, Node, RunGraph
+from tracer.model.graph_json import Leaf, Node, RunGraph
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -19,7 +19,7 @@ from tracer.analysis.whatif.edits import Edit
 from tracer.analysis.whatif.margin import together
 from tracer.analysis.whatif.timeline import changed_trace
 from tracer.errors import EmptyTraceError
-from tracer.trace import Trace
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

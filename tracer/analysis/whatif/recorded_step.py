@@ -14,8 +14,8 @@ from tracer.analysis.fits import Fits, Multiprocessor, fits_for
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import UsageError
-from tracer.schema import MISSING, TABLES
-from tracer.trace import Trace
+from tracer.model.schema import MISSING, TABLES
+from tracer.model.trace import Trace
 
 _WARP: Final = 32  # threads
 _FIRST_KERNEL: Final = re.compile(r"^cast_f16$")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracer.analysis.causality.paths import Causality, StepEnds
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
-from tracer.collectives import computes
+from tracer.model.collectives import computes
 
 Ints = NDArray[np.int64]
 

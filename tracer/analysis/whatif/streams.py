@@ -16,10 +16,10 @@ from tracer.analysis.whatif.learning import Learned, fitted
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.analysis.whatif.timetable import Timetable, lowest_free
-from tracer.collectives import computes
 from tracer.errors import UsageError
-from tracer.graph_json import RunGraph
-from tracer.trace import Trace
+from tracer.model.collectives import computes
+from tracer.model.graph_json import RunGraph
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 

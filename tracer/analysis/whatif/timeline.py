@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import by_thread
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.whatif.changes import Changes
-from tracer.schema import DEVICE_TABLES, MISSING
-from tracer.trace import Trace
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 _HOST_TABLES = ("api", "nvtx", "syncs")

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
-from tracer.schema import DEVICE_TABLES, MISSING, TABLES
+from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -19,8 +19,8 @@ import numpy as np
 
 from executor.names import lookup
 from tracer.errors import FormatError, UsageError
-from tracer.output import write_output
-from tracer.typed_json import read_object, typed_object
+from tracer.files.output import write_output
+from tracer.files.typed_json import read_object, typed_object
 
 SCHEMA: Final = "intertoken.profile/1"
 SHIPPED: Final = ("h200-linux", "wddm", "hip")

@@ -1,0 +1,135 @@
+"""Options, reading and output shared by the commands that read recordings.
+
+Each command prints a table, or with --json one object whose `schema` key names its form; --table writes the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from tracer.analysis.distortion import RATES
+from tracer.analysis.steps import Bounds as Bounds
+from tracer.engines.engine import PHASES
+from tracer.errors import TraceError, UnsafePlanError, printable
+from tracer.reporting import console as report
+
+if TYPE_CHECKING:
+    from tracer.analysis.tokens import Steps
+    from tracer.model.trace import Trace
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    """Parse `A:B` as two ints, either of which may be omitted."""
+    first, colon, last = (value or ":").partition(":")
+    try:
+        bounds = (int(first) if first else None, int(last) if last else None)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise click.BadParameter(f"{value!r} is not A:B (such as 5:20, :10 or -8:)")
+    return bounds
+
+
+def trace_options(command: Command) -> Command:
+    """Add TRACE, the options that select steps, and --json, which every analysis takes."""
+    command = step_options(_naming_the_file(command))
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--range", "within", metavar="TEXT", help="Only inside NVTX ranges with this text (or regex)."),
+        click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def step_options(command: Command) -> Command:
+    """Add --steps, --phase and --pattern, which the command gets as `bounds`."""
+    command = _bounded(command)
+    for option in (
+        click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
+        click.option(
+            "--phase", type=click.Choice([*PHASES, "all"]), metavar="PHASE",
+            help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all if none decodes]",
+        ),
+        click.option(
+            "--pattern", metavar="REGEX",
+            help="What starts a step: NVTX ranges whose text matches, else API calls or kernels whose name matches.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _bounded(command: Command) -> Command:
+    """Pass --steps, --phase and --pattern as one argument, `bounds`."""
+
+    @wraps(command)
+    def bounded(part: tuple[int | None, int | None], phase: str | None, pattern: str | None, **options: Any) -> None:
+        command(bounds=Bounds(*part, phase, pattern), **options)
+
+    return cast(Command, bounded)
+
+
+def no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """Reject NaN, which `click.FloatRange` accepts."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is not a number")
+    return value
+
+
+untraced_option = click.option(
+    "--untraced-tokens-per-s", "--untraced-steps-per-s", "untraced_tokens_per_s", type=click.FloatRange(*RATES),
+    callback=no_nan, metavar="X",
+    help="Steps per second of the engine's own benchmark, without a profiler: corrects idle time and gap. This equals "
+    "the tokens/s of one sequence: divide the tokens/s of a batch by the batch size.",
+)  # fmt: skip
+
+
+def _naming_the_file(command: Command) -> Command:
+    """Start every error that a recording causes with its path."""
+
+    @wraps(command)
+    def named(path: Path, **options: Any) -> None:
+        try:
+            command(path=path, **options)
+        except (TraceError, UnsafePlanError) as problem:
+            text = str(problem)
+            raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+    return cast(Command, named)
+
+
+def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bool = False) -> tuple[Trace, Steps]:
+    """Read the trace and select its steps; notes about the steps are added to those of the trace.
+
+    `python_functions` keeps Python functions that the format leaves out by default.
+    """
+    from tracer.analysis.tokens import choose_steps
+    from tracer.files import kept
+    from tracer.pandas_options import set_options
+
+    set_options()
+    with report.reading(path):
+        trace = kept.read(path, python_functions=python_functions)
+    steps = choose_steps(trace, within, bounds)
+    trace.notes += steps.notes
+    return trace, steps
+
+
+def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
+    """Print the notes (doubts, partial results) on stderr, then the facts as JSON or through `show`."""
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)
+    if as_json:
+        click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
+    else:
+        show(facts)

@@ -1,0 +1,120 @@
+"""Summarise a recording: source, devices, steps, idle time, gap."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tracer.analysis.holes import PLACES
+from tracer.command_options import Bounds, emit, trace_options
+from tracer.errors import printable
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+
+if TYPE_CHECKING:
+    from tracer.analysis.node_kernels import PlacedKernels
+
+_MOST_KERNELS: Final = 5
+
+
+@click.command()
+@trace_options
+def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
+    """Summarise a recording: source, devices, events, token steps, and the main figures.
+
+    Works also for recordings without kernels or token steps, which the other commands refuse.
+    """
+    from tracer.analysis.summary import analyse
+    from tracer.files import kept
+    from tracer.model.run_passes import node_kernels
+    from tracer.pandas_options import set_options
+
+    set_options()
+    with report.reading(path):
+        trace = kept.read(path)
+    start, end = trace.span
+    analysed = analyse(trace, path.name, within, bounds)
+    facts = {
+        "schema": "intertoken.info/1",
+        "duration_ms": (end - start) / 1e6,
+        "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
+        **asdict(analysed.summary),
+    }
+    notes = [*(analysed.steps.notes if analysed.steps else []), *trace.notes]
+    if placed := node_kernels(path, trace, analysed.steps):
+        facts["kernels"] = _kernels(placed)
+        notes.append(placed.note)
+    emit(as_json, facts, show_info, notes)
+
+
+def _kernels(placed: PlacedKernels) -> list[dict[str, Any]]:
+    """The longest kernels of the node pass at the times of the light pass, per step."""
+    longest = placed.kernels().head(_MOST_KERNELS)
+    return [{"name": str(name), "calls": calls, "us": us} for name, calls, us in longest.itertuples()]
+
+
+def show_info(facts: dict[str, Any]) -> None:
+    """Print `intertoken info`."""
+    console = report.new_console()
+    events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
+    console.print(
+        report.grid(
+            {
+                "recording": f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)",
+                "device": facts["gpu"] or "–",
+                "events": events or "none",
+            }
+        )
+    )
+    if facts["steps"] is None:
+        console.print(report.styled(f"no figures: {facts['problem']}"))
+        return
+    of = report.followers(facts["strategy"]).removeprefix("input ")
+    share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""
+    gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
+    usual = f" (the median step takes {number(facts['period_us'])} µs)" if facts["period_us"] else ""
+    rates = f"{number(facts['steps_per_s'])} as recorded, wall-clock{usual}"
+    untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
+    console.print(
+        report.grid(
+            {
+                "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                "idle": _idle(facts),
+                **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
+                **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
+                "signature": facts["signature"],
+                "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
+                f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
+                "steps/s": rates,
+                **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
+                "gap": gap + report.distortion_words(facts["distortion"]),
+                **report.estimated_row(facts["estimated_untraced_gap_us"]),
+                **({"kernels": _longest(facts["kernels"])} if "kernels" in facts else {}),
+            }
+        )
+    )
+    report.warn(console, facts["warning"] or facts["problem"])
+
+
+def _idle(facts: dict[str, Any]) -> str:
+    """The idle time of a step, and its places."""
+    idle = facts["idle_us"]
+    if not idle:
+        return "–"
+    untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
+    places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
+    return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"
+
+
+def _longest(kernels: list[dict[str, Any]]) -> str:
+    """The kernels with their calls and time in a step."""
+    return ", ".join(f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in kernels)
+
+
+def _waits(facts: dict[str, Any]) -> str:
+    """Waits other than syncs, if any."""
+    counts = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
+    return "".join(f", {number(count)} {what}" for what, count in counts.items() if count)

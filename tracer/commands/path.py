@@ -1,0 +1,98 @@
+"""What each step waited for: critical path and slack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracer.command_options import Bounds, emit, load, trace_options
+from tracer.files.tables import Save, table_option
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 12  # rows of the path's composition
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per piece of a step's path: step, in ns start and end, kind (call, host, device, stream order, launch, "
+    "return, event, host compute), name, bytes (read by products on the host)"
+)
+@click.option("--call-sites", "with_sites", is_flag=True, help="Also show where in the program each call is made.")
+def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
+    """Show what each token waited for: the critical path, and the slack of calls off it.
+
+    The path of a step runs from the end of the last compute of the previous step to the end of its own, through
+    kernels, copies, launches, syncs and host code, each of which started because its predecessor ended. Anything off
+    the path has slack, and removing it gains nothing.
+
+    \b
+    Example:
+      intertoken path sample_traces/llama1b-sccc-graph
+    """
+    from tracer.analysis.causality.report import path_report
+
+    trace, steps = load(path, within, bounds, python_functions=with_sites)
+    with report.working("computing the critical path"):
+        found = path_report(trace, steps, with_sites=with_sites)
+    save(found.table)
+    shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
+    facts = {
+        "schema": "intertoken.path/1",
+        "steps": found.steps,
+        "path_us": found.path_us,
+        "path": _records(shares),
+        "calls": _records(found.calls),
+        "warning": found.warning,
+    }
+    emit(as_json, facts, _show, [*trace.notes, *found.notes])
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return records
+
+
+def _read(row: dict[str, Any]) -> str:
+    """The bytes that products on the host read per token, and their rate."""
+    nbytes = row["bytes_per_step"]
+    return f"{number(nbytes / 1e6)} MB at {number(nbytes / row['us_per_step'] / 1e3)} GB/s" if nbytes else ""
+
+
+def _show(facts: dict[str, Any]) -> None:
+    click.echo(f"critical path of a token: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
+    rows = [
+        {"us": number(row["us_per_step"], 2), "kind": row["kind"], "name": row["name"], "read": _read(row)}
+        for row in facts["path"][:_SHOWN]
+    ]
+    headings = {"us": "µs per token", "kind": "", "name": ""}
+    report.show_table(rows, headings | ({"read": ""} if any(row["read"] for row in rows) else {}))
+    if len(facts["path"]) > _SHOWN:
+        click.echo(f"  and {len(facts['path']) - _SHOWN} more (--json)")
+    click.echo("\nsyncs, copies and launches of a step:")
+    rows = [
+        {
+            "position": str(row["position"]),
+            "name": row["name"],
+            "does": f"{row['letter']} {row['sync']}" if row["sync"] > 0 else row["letter"],
+            "on_path": number(row["on_path_us"], 2),
+            "slack": "nothing waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
+            "verdict": row["verdict"],
+            "site": row.get("site") or "–",
+        }
+        for row in facts["calls"]
+    ]
+    headings = {
+        "position": "#", "name": "call", "does": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
+    }  # fmt: skip
+    if any("site" in row for row in facts["calls"]):
+        headings["site"] = "where"
+    report.show_table(rows, headings)
+    report.warn(report.new_console(), facts["warning"])

@@ -1,0 +1,68 @@
+"""How busy each stream is, and how much streams overlap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from tracer.command_options import Bounds, emit, load, trace_options
+from tracer.files.tables import Save, table_option
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+from tracer.reporting.ranks import rank_facts, show_ranks
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per stream: device, process, stream, kernels, copies, bytes (copied), busy_us, compute_us, "
+    "communication_us, busy_share"
+)
+def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+    """Show how busy each stream is, and how much streams overlap."""
+    from tracer.analysis.streams import stream_report
+
+    trace, steps = load(path, within, bounds)
+    busy = stream_report(trace, steps)
+    save(busy.streams)
+    facts = {
+        "schema": "intertoken.streams/1",
+        "steps": len(steps),
+        "streams": json.loads(busy.streams.to_json(orient="records")),
+        "devices": json.loads(busy.devices.to_json(orient="records")),
+    }
+    facts |= rank_facts(trace, steps)
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Print `intertoken streams`."""
+    console = report.new_console()
+    headings = {
+        "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",
+        "busy_us": "busy µs", "compute_us": "compute µs", "communication_us": "communication µs", "share": "busy",
+    }  # fmt: skip
+    if not any(row["communication_us"] for row in facts["streams"]):
+        del headings["communication_us"]
+    if len({row["process"] for row in facts["streams"]}) > 1:
+        headings = {"process": "process"} | headings
+    rows = [
+        row
+        | {"process": str(row["process"]), "share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)}
+        for row in facts["streams"]
+    ]
+    console.print(report.table_of(rows, headings))
+    for row in facts["devices"]:
+        console.print(
+            Text(
+                f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; "
+                + (f"communicates for {number(row['communication_us'])} µs; " if row["communication_us"] else "")
+                + f"streams overlap for {number(row['overlap_us'])} µs; "
+                f"{row['concurrency']:.2f} streams compute concurrently"
+            )
+        )
+    show_ranks(console, facts)

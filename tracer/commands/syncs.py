@@ -1,0 +1,132 @@
+"""Count the syncs, copies and launches of a step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from tracer.analysis.signature import MEANING
+from tracer.command_options import Bounds, emit, load, trace_options
+from tracer.files.tables import Save, table_option
+from tracer.model.schema import MISSING
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+
+if TYPE_CHECKING:
+    from tracer.analysis.syncs import SyncReport
+    from tracer.model.trace import Trace
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per wait of a step, first its syncs in order, then blocking copies and polling loops: what, position, "
+    "name, stream, steps (number of steps with it), median_us, max_us, waiting_share (share of steps in which the "
+    "device was still busy), queries, waits_for"
+)
+@click.option(
+    "--call-sites", "with_sites", is_flag=True,
+    help="Also show where in the program each call is made: the Python function (torch.profiler's with_stack=True), "
+    "else the enclosing range or operator.",
+)  # fmt: skip
+def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
+    """Count the host synchronisations, copies and launches of a token, and show how far the host runs ahead.
+
+    \b
+    Examples:
+      intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
+      intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each call
+    """
+    from tracer.analysis.summary import figures
+    from tracer.analysis.syncs import sync_report
+
+    trace, steps = load(path, within, bounds, python_functions=with_sites)
+    analysed = sync_report(trace, steps)
+    summary = figures(trace, path.name, steps, analysed, within=within)
+    inventory = analysed.inventory()
+    save(inventory)
+    facts = {
+        "schema": "intertoken.syncs/1",
+        "class": summary.strategy,
+        "share": summary.strategy_share,
+        "signature": summary.signature,
+        "signature_share": summary.signature_share,
+        "steps": summary.steps,
+        "syncs_per_token": summary.syncs_per_token,
+        "copies_per_token": summary.copies_per_token,
+        "launches_per_token": summary.launches_per_token,
+        "blocking_copies_per_token": summary.blocking_copies_per_token,
+        "polls_per_token": summary.polls_per_token,
+        "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
+        "token_source": summary.token_source,
+        "inventory": json.loads(inventory.to_json(orient="records")),
+    }
+    if with_sites:
+        facts["call_sites"] = _sites(trace, analysed)
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
+    """The calls of a step by call site; adds a note if call sites are unknown."""
+    from tracer.analysis.call_sites import by_site, call_sites, without_site
+
+    table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
+    trace.notes += without_site(float(table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()))
+    found: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return found
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Print `intertoken syncs`."""
+    console = report.new_console()
+    rows = {}
+    if facts["class"]:
+        followers = report.followers(facts["class"])
+        rows["class"] = f"{facts['class']}  ({facts['share']:.0%} of the {followers} follow it)"
+    rows["syncs per token"] = number(facts["syncs_per_token"])
+    for kind in ("blocking copies", "polls"):
+        if count := facts[f"{kind.replace(' ', '_')}_per_token"]:
+            rows[f"{kind} per token"] = number(count)
+    rows["copies per token"] = number(facts["copies_per_token"])
+    rows["launches per token"] = number(facts["launches_per_token"])
+    rows["the host fetches"] = _fetched(facts["fetch_lag"])
+    found = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
+    console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))
+    if facts["inventory"]:
+        several = {"what": "wait"} if len({row["what"] for row in facts["inventory"]}) > 1 else {}
+        headings = several | {
+            "position": "#", "name": "call", "stream": "stream", "median_us": "median µs", "max_us": "max µs",
+            "waiting_share": "waiting", "waits_for": "waits for",
+        }  # fmt: skip
+        shares = [row["waiting_share"] for row in facts["inventory"]]
+        shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]
+        waits = [row | share for row, share in zip(facts["inventory"], shown, strict=True)]
+        waits = [row | ({"stream": "–"} if row["stream"] == MISSING else {}) for row in waits]
+        console.print()
+        console.print(report.table_of(waits, headings))
+    if facts.get("call_sites"):
+        headings = {
+            "what": "what",
+            "site": "where",
+            "through": "through",
+            "per_step": "a step",
+            "us_per_step": "µs a step",
+        }
+        console.print()
+        console.print(report.table_of([row | {"site": row["site"] or "–"} for row in facts["call_sites"]], headings))
+    letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]
+    console.print(Text("  ".join(letters), "dim"))
+
+
+def _fetched(lag: dict[str, Any] | None) -> str:
+    """The step whose result the host reads."""
+    if lag is None:
+        return "unknown: the recording does not show which step's result"
+    whose = {0.0: "the result of the step it launched last", 1.0: "the result of the previous step, one step ahead"}
+    ahead = f"a result from {number(lag['median'])} steps earlier"
+    return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"

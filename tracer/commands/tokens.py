@@ -1,0 +1,81 @@
+"""List the steps, how they were found, and with what confidence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tracer.command_options import Bounds, emit, load, trace_options
+from tracer.files.tables import Save, table_option
+from tracer.reporting import console as report
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per step and device that computes for it: step, process, thread, group, phase, device, and in ns "
+    "start and end on the host, start_compute and end_compute on the device"
+)
+def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+    """List the token steps, how they were found, and with what confidence.
+
+    \b
+    Examples:
+      intertoken tokens rep.sqlite --phase all           prefill steps as well
+      intertoken tokens rep.sqlite --pattern embedding   a step starts at each launch of such a kernel
+    """
+    from tracer.analysis.step_work import step_spans
+    from tracer.analysis.summary import figures
+
+    trace, steps = load(path, within, bounds)
+    spans = step_spans(trace, steps)
+    table = steps.table.merge(
+        spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute")
+    ).astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
+    save(table)
+    summary = figures(trace, path.name, steps, within=within)
+    facts = {
+        "schema": "intertoken.tokens/1",
+        "steps": summary.steps,
+        "token_source": summary.token_source,
+        "detail": steps.detail,
+        "confidence": summary.confidence,
+        "prefill_steps": summary.prefill_steps,
+        "what": summary.what,
+        "phases": steps.phases,
+        "regimes": [asdict(regime) for regime in steps.regimes],
+        "regime": asdict(steps.regime) if steps.regime else None,
+        "steps_per_s": summary.steps_per_s,
+        "table": json.loads(table.to_json(orient="records")),
+    }
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Print `intertoken tokens`."""
+    console = report.new_console()
+    console.print(report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    rows = [
+        {
+            "step": row["step"],
+            "group": row["group"],
+            "phase": row["phase"],
+            "start_us": row["start"] / 1e3,
+            "host_us": (row["end"] - row["start"]) / 1e3,
+            "compute_us": (row["end_compute"] - row["start_compute"]) / 1e3 if row["end_compute"] is not None else None,
+        }
+        for row in facts["table"]
+    ]
+    headings = {
+        "step": "step",
+        "group": "group",
+        "phase": "phase",
+        "start_us": "start µs",
+        "host_us": "host µs",
+        "compute_us": "compute µs",
+    }
+    console.print(report.table_of(rows, headings))

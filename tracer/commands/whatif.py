@@ -1,0 +1,248 @@
+"""Predict the rate with other syncs, copies, launches or kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from tracer.command_options import Bounds, emit, load, no_nan, trace_options, untraced_option
+from tracer.errors import UsageError
+from tracer.files.output import OR_FORCE, blaming_the_choice
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+from tracer.text import spelled
+
+MARGIN: Final = "model margin"
+
+_ROWS: Final = {
+    "tokens_per_s": "tokens/s",
+    "steps_per_s": "steps/s",
+    "period_us": "token to token, µs",
+    "idle_us": "idle a step p50, µs",
+    "gap_us": "gap p50, µs",
+    "speed-up": "speed-up",
+    "margin": MARGIN,
+}
+"""Key of a prediction -> label of its row."""
+
+if TYPE_CHECKING:
+    from tracer.analysis.whatif.edits import Edit
+    from tracer.analysis.whatif.prediction import Prediction
+    from tracer.model.trace import Trace
+
+
+def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
+    try:
+        positions = tuple(int(part) for part in value.split(",")) if value else ()
+    except ValueError:
+        positions = (0,)
+    if any(position < 1 for position in positions):
+        raise click.BadParameter(f"{value!r} is not a list of positions such as 2,3 (1 is a step's first sync)")
+    return positions
+
+
+def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[tuple[str, float]]:
+    found = []
+    for value in values:
+        pattern, equals, factor = value.rpartition("=")
+        try:
+            number = float(factor)
+        except ValueError:
+            equals = ""
+        if not equals or not 0 <= number < 1e6:
+            raise click.BadParameter(f"{value!r} is not REGEX=FACTOR, such as mul_mat=0.5")
+        found.append((pattern, number))
+    return found
+
+
+@click.command()
+@trace_options
+@untraced_option
+@click.option("--sync", "strategies", metavar="NAME,...", help="Use another strategy: saaas, aaas, aaag or ggg.")
+@click.option("--without-syncs", is_flag=True, help="Remove all syncs that data flow does not need.")
+@click.option(
+    "--without-sync", "positions", metavar="N,...", callback=_positions,
+    help="Remove these syncs from every step (1 is the first); refused if data flow needs one.",
+)  # fmt: skip
+@click.option("--graph", "one_graph", is_flag=True, help="Launch individually launched kernels as one CUDA graph.")
+@click.option("--early-starts", is_flag=True, help="For --graph: kernels start early (programmatic launch).")
+@click.option("--eager-into-graph", is_flag=True, help="Move kernels launched one by one outside a CUDA graph into it.")
+@click.option("--merge-copies", is_flag=True, help="Merge the copies before each launch into one.")
+@click.option("--launch-first", is_flag=True, help="Run the host code that precedes a step's launch after it.")
+@click.option("--copies-behind", is_flag=True, help="Enqueue known inputs after the launch of the previous step.")
+@click.option("--read-later", is_flag=True, help="Sample on the device, and read each result a step later.")
+@click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
+@click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
+@click.option(
+    "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="For --concurrent: learn the cost of overlapping kernels from pairs of runs below DIRECTORY, in one folder: "
+    "one on one stream (with graph.json and node/), one on several (--concurrency branches). The pair of TRACE itself "
+    "is excluded, so that the prediction is not learned from its own answer. [default: values fitted to an H200]",
+)  # fmt: skip
+@click.option(
+    "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
+    help="Multiply the duration of kernels with matching names by F.",
+)  # fmt: skip
+@click.option(
+    "--scale-host",
+    type=click.FloatRange(0, 1e6),
+    callback=no_nan,
+    metavar="F",
+    help="Multiply the time of host code by F.",
+)
+@click.option(
+    "--scale-host-compute", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F",
+    help="Multiply the time of the products and attention that the host computes (layers or experts on it) by F.",
+)  # fmt: skip
+@click.option(
+    "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), callback=no_nan, metavar="X",
+    help="Let every sync return X µs later (negative: earlier), as on another platform.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the predicted timeline in the format of the suffix."
+)
+@click.option("--force", is_flag=True, help="Replace OUTPUT.")
+def whatif(
+    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
+    strategies: str | None, concurrent: bool, streams: int, learn_from: tuple[Path, ...], output: Path | None,
+    force: bool, **different: Any,
+) -> None:  # fmt: skip
+    """Predict the recording with changes to its syncs, launches, kernels or host code.
+
+    The recording is replayed: every call, kernel and copy starts when what it waited for has ended. Edits are
+    combined; several strategies are predicted separately. Removing a sync is refused if the host or a stream
+    would then read data that has not arrived yet.
+
+    \b
+    Examples:
+      intertoken whatif runs/tiny-sccc-sequential --sync saaas,aaas,aaag,ggg
+      intertoken whatif rep.sqlite --without-syncs --untraced-tokens-per-s 748.7
+      intertoken whatif rep.sqlite --without-sync 14       does the last sync cost anything?
+      intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
+      intertoken whatif runs/tiny-aaag-sequential --concurrent --learn-from runs
+    """
+    from tracer.analysis.causality.paths import Causality
+    from tracer.analysis.whatif import edits, prediction
+    from tracer.analysis.whatif.base import Base
+    from tracer.analysis.whatif.choice import edits_of
+    from tracer.formats import write
+
+    common = edits_of(**different)
+    chosen = [name.strip() for name in strategies.split(",")] if strategies else []
+    if not (common or chosen or concurrent):
+        raise UsageError("no change given; use --sync, --without-syncs, --graph, ... (see --help)")
+    if learn_from and not concurrent:
+        raise UsageError("--learn-from needs --concurrent")
+    if output is not None:
+        _check_output(output, len(chosen), force)
+    trace, steps = load(path, within, bounds)
+    if concurrent:
+        common.append(concurrent_edit(path, within, streams, learn_from, trace))
+    variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
+    with report.working("replaying"):
+        base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
+        predictions = [prediction.predict_from(base, variant) for variant in variants]
+    if output is not None:
+        with report.working(f"writing {output}"), blaming_the_choice():
+            write(predictions[0].trace, output, replace=force)
+    rows = [_facts(one) for one in predictions]
+    facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _check_output(output: Path, predictions: int, force: bool) -> None:
+    from tracer.formats import check_writable
+
+    if predictions > 1:
+        raise UsageError("-o writes one prediction; give --sync only one strategy")
+    with blaming_the_choice():
+        check_writable(output, replace=force, advice=OR_FORCE)
+
+
+def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
+    """The edit `Concurrent`, with the graph of a run directory and the pass with its kernels.
+
+    Raises:
+        UsageError: the directory has no graph.
+    """
+    from tracer.analysis.fits import gpu_of
+    from tracer.analysis.steps import ALL_STEPS
+    from tracer.analysis.whatif import stream_pairs
+    from tracer.analysis.whatif.streams import Concurrent
+    from tracer.model import run_json
+    from tracer.model.graph_json import GRAPH_FILE, read_graph
+
+    graph, node_pass = path / GRAPH_FILE, path / stream_pairs.NODE_PASS
+    if not graph.is_file():
+        raise UsageError(
+            f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"
+        )
+    node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
+    learned = None
+    if learn_from:
+        with report.working("learning from other runs"):
+            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), gpu_of(trace))
+    return Concurrent(read_graph(graph), node, steps, streams, learned)
+
+
+def _facts(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as JSON; figures of the engine are null if only the engine under its profiler was predicted."""
+    of_engine = prediction.of_engine
+    return {
+        "edit": prediction.label,
+        "speedup": of_engine and asdict(of_engine),
+        "bounds": MARGIN,
+        "tokens_per_s": of_engine and prediction.predicted.tokens_per_s,
+        "steps_per_s": of_engine and prediction.predicted.steps_per_s,
+        "period_us": prediction.predicted.period_us,
+        "idle_us": prediction.predicted.idle_us,
+        "gap_us": prediction.predicted.gap_us,
+        "recorded": asdict(prediction.recorded),
+        "corrected": prediction.corrected and asdict(prediction.corrected),
+        "base": "traced" if of_engine is None else "measured",
+        "assumptions": prediction.notes,
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    columns = {"as recorded": facts["recorded"], "corrected": facts["corrected"]}
+    columns = {name: found for name, found in columns.items() if found}
+    before = list(columns)[-1]
+    under = "" if facts["speedup"] else ", still under the profiler"
+    predictions = {f"{one['edit']}{under}": one for one in facts["predictions"]}
+    unknown = "steps_per_s" if facts["recorded"]["tokens_per_s"] is not None else "tokens_per_s"
+    rows = [
+        {"": heading, **{name: _cell(one, key) for name, one in (columns | predictions).items()}}
+        for key, heading in _ROWS.items()
+        if key != unknown
+    ]
+    rows[-2] |= {before: "1"} | {name: _speedup(one["speedup"]) for name, one in predictions.items()}
+    rows[-1] |= {name: _margin(one["speedup"]) for name, one in predictions.items()}
+    report.show_table(rows, {name: name for name in rows[0]})
+    for one in facts["predictions"]:
+        if one["speedup"] and one["speedup"]["low"] is not None and one["speedup"]["low"] < 1 < one["speedup"]["high"]:
+            click.echo(f"  {spelled(one['edit'])}: no difference shown, the margin includes 1")
+    for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
+        click.echo(f"  {spelled(note)}")
+    if not facts["speedup"]:
+        from tracer.analysis.whatif.prediction import WITHOUT_RATE
+
+        click.echo(f"  {WITHOUT_RATE}")
+
+
+def _cell(one: dict[str, Any], key: str) -> str:
+    value = one.get(key)
+    value = value.get("p50") if isinstance(value, dict) else value
+    return "–" if value is None else number(value)
+
+
+def _speedup(speedup: dict[str, float] | None) -> str:
+    return f"{speedup['estimate']:.4f}" if speedup else "withheld"
+
+
+def _margin(speedup: dict[str, float | None] | None) -> str:
+    return f"{speedup['low']:.3f} to {speedup['high']:.3f}" if speedup and speedup["low"] is not None else "–"

@@ -1,0 +1,81 @@
+"""Files read within bounds: only regular ones, of our JSON and TOML only small ones, and nothing that unpacks to more.
+
+Opening a FIFO may wait forever for a writer, and a device may do anything. No message contains the path.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tracer.errors import FormatError
+from tracer.files.json_pieces import MOST_DIGITS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MOST_BYTES: Final = 8 * 2**20  # of our own files; the graph of an 8B model has 0.2 MB
+_MOST_RATIO: Final = 200  # unpacked to packed; known recordings have at most 55, a bomb of gzip up to 1032
+
+
+def check_regular(path: Path) -> None:
+    """Raise FormatError if a path is neither a file nor a directory.
+
+    Directories and missing files pass: the code that opens the path reports them.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise FormatError("not a regular file")
+
+
+def check_unpacked(size: int, packed: int, accepted: int = 256 << 20) -> None:
+    """Raise FormatError if `packed` bytes take too many unpacked; up to `accepted` bytes are not too many."""
+    if size > max(accepted, _MOST_RATIO * packed):
+        raise FormatError(f"unpacks to more than {_MOST_RATIO} times its size; it is not read further")
+
+
+def json_of(path: Path) -> Any:
+    """Parse a JSON file of ours. Raises FormatError."""
+    return _read(path, "JSON", parsed)
+
+
+def toml_of(path: Path) -> dict[str, Any]:
+    """Parse a TOML file. Raises FormatError."""
+    table: dict[str, Any] = _read(path, "TOML", tomllib.loads)
+    return table
+
+
+def _read(path: Path, language: str, parse: Callable[[str], Any]) -> Any:
+    check_regular(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise FormatError(f"larger than the limit of {_MOST_BYTES >> 20} MiB")
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FormatError(error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:  # also not UTF-8, or beyond Python's limits
+        raise FormatError(f"not valid {language}: {error}") from error
+
+
+def parsed(text: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ValueError: invalid JSON, an integer with too many digits, or a lone surrogate, which can be neither written
+            nor shown.
+        RecursionError: the JSON is nested too deeply.
+    """
+    value = json.loads(text, parse_int=_integer)
+    if "\\ud" in text.casefold():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(f"contains a number with more than {MOST_DIGITS} digits")
+    return int(text)

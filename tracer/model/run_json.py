@@ -1,0 +1,95 @@
+"""The facts about a recording in a run directory's run.json; all are optional.
+
+The schema, `intertoken.run/1`: `configuration` (backend, model, strategy, concurrency, ...), `machine`, `measured`
+(`tokens_per_s` and `steps_per_s`, each `{median, low, high}`, without a profiler), and for a recording of several
+runs `ranges`: NVTX text -> `{strategy, concurrency, tokens_per_s}`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tracer.model.trace import Trace
+
+SCHEMA: Final = "intertoken.run/1"
+_LEAST: Final = 1e-6  # per second; a value outside these limits is not a rate
+_MOST: Final = 1e12
+
+
+def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
+    """The configuration of the run, or of the NVTX range `within`."""
+    return _object(_run(trace), "configuration") | _range(trace, within)
+
+
+def batch(trace: Trace, within: str | None = None) -> int | None:
+    """The number of sequences in a step, or None."""
+    value = configuration(trace, within).get("batch")
+    return value if type(value) is int and 0 < value < 1 << 31 else None
+
+
+def tokens_per_s(trace: Trace, within: str | None = None) -> float | None:
+    """The rate over all sequences, measured without a profiler, or None."""
+    return _number(_range(trace, within).get("tokens_per_s")) if within else _median(trace, "tokens_per_s")
+
+
+def tokens_per_s_spread(trace: Trace) -> tuple[float, float] | None:
+    """The lowest and the highest rate of the repeats, whose median is `tokens_per_s`; or None."""
+    measured = _object(_object(_run(trace), "measured"), "tokens_per_s")
+    low, high = _number(measured.get("low")), _number(measured.get("high"))
+    return None if low is None or high is None else (low, high)
+
+
+def tokens_per_s_repeats(trace: Trace) -> tuple[float, ...]:
+    """The rate of each repeat; empty if unknown."""
+    repeats = _object(_object(_run(trace), "measured"), "tokens_per_s").get("repeats")
+    rates = [_number(value) for value in repeats] if isinstance(repeats, list) else []
+    return tuple(rate for rate in rates if rate is not None)
+
+
+def machine(trace: Trace) -> dict[str, Any]:
+    """The machine on which it ran, as far as known."""
+    return _object(_run(trace), "machine")
+
+
+def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
+    """The rate of token steps, measured without a profiler, or None if only the rate of tokens is given."""
+    return None if within else _median(trace, "steps_per_s")
+
+
+def tokens_per_step(trace: Trace, within: str | None = None) -> float | None:
+    """The number of tokens per step (one per sequence) from the two rates; None if they are not given."""
+    if within is not None:
+        return None
+    tokens, steps = (_median(trace, key) for key in ("tokens_per_s", "steps_per_s"))
+    return tokens / steps if tokens and steps else None
+
+
+def _run(trace: Trace) -> dict[str, Any]:
+    return _object(trace.metadata, "run")
+
+
+def _median(trace: Trace, key: str) -> float | None:
+    return _number(_object(_object(_run(trace), "measured"), key).get("median"))
+
+
+def _range(trace: Trace, within: str | None) -> dict[str, Any]:
+    ranges = _object(_run(trace), "ranges")
+    if within is None:
+        return {}
+    if within in ranges:
+        return _object(ranges, within)
+    try:
+        found = [text for text in ranges if re.search(within, text)]
+    except re.error:  # reported when the range itself is looked up
+        return {}
+    return _object(ranges, found[0]) if len(found) == 1 else {}
+
+
+def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
+    inner = value.get(key)
+    return dict(inner) if isinstance(inner, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and _LEAST < value < _MOST else None

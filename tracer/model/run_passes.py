@@ -1,0 +1,62 @@
+"""Data shared by the passes of a run directory: the rate of the light pass, and the kernels of the node pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.steps import ALL_STEPS, Steps
+from tracer.analysis.tokens import choose_steps
+from tracer.errors import TraceError
+from tracer.files import kept
+from tracer.files.output import write_output
+from tracer.formats.nsys_parquet import RUN_FILE, read_run
+from tracer.model.run_json import SCHEMA
+from tracer.model.run_parts import NODE
+from tracer.model.trace import LIGHT, Trace
+
+if TYPE_CHECKING:
+    from tracer.analysis.node_kernels import PlacedKernels
+
+
+def run_of(light: Trace) -> dict[str, Any]:
+    """The run.json of a light pass: the rate of its decode steps from their median period, if it has any."""
+    measured: dict[str, Any] = {"pass": "light", "traced": False}
+    try:
+        steps = choose_steps(light, None, ALL_STEPS)
+        if steps.decode_alone:
+            rate = 1e6 / gap_report(light, steps).period_us
+            measured["steps_per_s"] = {"median": rate}
+            if steps.tokens_per_step is not None:
+                measured["tokens_per_s"] = {"median": rate * steps.tokens_per_step}
+    except TraceError:
+        """Without steps there is no rate; code that needs one reports it."""
+    return {"schema": SCHEMA, "measured": measured}
+
+
+def hand_on(directory: Path, level: str) -> None:
+    """Write the measurements of a run directory's light pass into the run.json of the pass in its folder `level`."""
+    run = read_run(directory / RUN_FILE)
+    text = json.dumps({**run, "measured": {**run["measured"], "pass": level}}, indent=2) + "\n"
+    write_output(directory / level / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
+
+
+def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels | None:
+    """The node pass of a run directory, placed in its light recording; None if there is none, or nothing matches.
+
+    Args:
+        path: the run directory, or any recording.
+        trace: the recording there.
+        steps: its steps, if it has any.
+    """
+    if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
+        return None
+    from tracer.analysis.node_kernels import place_kernels
+
+    try:
+        return place_kernels(trace, steps, kept.read(path / NODE))
+    except TraceError:
+        """Opening the node pass itself reports what is wrong with it."""
+        return None

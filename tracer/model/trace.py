@@ -1,0 +1,232 @@
+"""The trace: named tables with fixed columns, and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tracer.model.collectives import collectives
+from tracer.model.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
+
+LIGHT: Final = "light"
+RUN: Final = "graph"
+"""Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
+
+UNTRACED: Final = ("host", LIGHT)
+"""Recorders (`metadata["source"]`) whose overhead on the program is no more than they state."""
+
+Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
+"""Column name -> values, all of the same length."""
+
+
+@dataclass(eq=False)
+class Trace:
+    """A recording: one pandas frame for every table of `schema.TABLES`, possibly empty.
+
+    Attributes:
+        tables: name -> frame with the schema's columns and dtypes, followed by carried columns (`schema.CARRIED`).
+            Rows are sorted by start, samples by time.
+        metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
+            (the contents of run.json, if it came from a run directory), `clock` and others.
+        notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
+        carried: nsys tables that have no counterpart in the schema, unchanged, by their nsys names.
+
+    Example:
+        >>> trace = Trace.from_columns(kernels={"start": [0, 20], "end": [10, 30], "name": ["k", "k"]})
+        >>> len(trace["kernels"]), len(trace["memcpys"])
+        (2, 0)
+    """
+
+    tables: dict[str, pd.DataFrame]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    carried: dict[str, pa.Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.tables:
+            if name not in TABLES:
+                raise KeyError(f"unknown table {name!r}; a trace has {', '.join(TABLES)}")
+        self.tables = {name: conform(self.tables.get(name), table) for name, table in TABLES.items()}
+
+    @classmethod
+    def from_columns(
+        cls,
+        metadata: dict[str, Any] | None = None,
+        **tables: pd.DataFrame | Columns,
+    ) -> Trace:
+        """Build a trace from table=columns pairs; missing tables and columns get the schema's defaults."""
+        trace = cls({}, dict(metadata or {}))
+        trace.tables |= {name: conform(columns, TABLES[name]) for name, columns in tables.items()}
+        return trace
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        return self.tables[name]
+
+    @property
+    def is_untraced(self) -> bool:
+        """Whether it was recorded without a profiler, so that the times are those of the undisturbed program."""
+        return self.metadata.get("source") in UNTRACED
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether a row of `graph_launches` may represent several kernel launches, see `recorders.light`."""
+        return self.metadata.get("source") == LIGHT
+
+    def __len__(self) -> int:
+        """Number of events in all tables with times."""
+        return sum(len(frame) for frame in self.tables.values() if "start" in frame)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of all events, ns; (0, 0) if there are none."""
+        timed = [t for t in self.tables.values() if "start" in t and len(t)]
+        if not timed:
+            return 0, 0
+        return min(int(t["start"].min()) for t in timed), max(int(t["end"].max()) for t in timed)
+
+    def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
+        """The rows of several device tables as one frame, sorted by start.
+
+        Columns: start end device context stream correlation process name bytes table collective. The name of a copy is
+        its kind, bytes is 0 for compute, `table` is the source table of the row, and `collective` marks communication
+        between devices.
+        """
+        return self._activities({name: self.tables[name] for name in tables})
+
+    def _activities(self, parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+        start = _joined([frame["start"].to_numpy() for frame in parts.values()])
+        order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+        sizes, dtype = [len(frame) for frame in parts.values()], pd.CategoricalDtype(list(DEVICE_TABLES))
+        codes, words = _join_names([names_of(name, frame) for name, frame in parts.items()])
+        table = np.repeat(np.array([DEVICE_TABLES.index(name) for name in parts], np.int8), sizes)
+        size = [f["bytes"].to_numpy() if "bytes" in f else np.zeros(len(f), np.int64) for f in parts.values()]
+        between = [collectives(f) if name == "kernels" else np.zeros(len(f), bool) for name, f in parts.items()]
+        columns: dict[str, Any] = {"start": start[order]}
+        for column in ("end", "device", "context", "stream", "correlation", "process"):
+            columns[column] = _joined([frame[column].to_numpy() for frame in parts.values()])[order]
+        columns["name"] = pd.Categorical.from_codes(codes[order], words, validate=False)
+        columns["bytes"] = _joined(size)[order]
+        columns["table"] = pd.Categorical.from_codes(table[order], dtype=dtype, validate=False)
+        columns["collective"] = _joined(between)[order]
+        return pd.DataFrame(columns, copy=False)
+
+    def compute(self) -> pd.DataFrame:
+        """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
+        found = self.activities(COMPUTE_TABLES)
+        return found[~found["collective"]].reset_index(drop=True) if found["collective"].any() else found
+
+    def communication(self) -> pd.DataFrame:
+        """The rows of `activities` that are collectives."""
+        return self._activities({"kernels": self.tables["kernels"][collectives(self.tables["kernels"])]})
+
+    def timeline(self, token: int | None = None, **options: Any) -> Any:
+        """The timeline at a token (None: the most typical one) as a Plotly figure, by `dashboard.notebook.timeline`."""
+        from tracer.notebook import timeline
+
+        return timeline(self, token=token, **options)
+
+    def _repr_html_(self) -> str:
+        """HTML for notebooks."""
+        from tracer.notebook import trace_html
+
+        return trace_html(self)
+
+    def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
+        """A new trace with every table passed through `change(name, frame)`."""
+        changed = {name: change(name, frame) for name, frame in self.tables.items()}
+        return Trace(changed, dict(self.metadata), list(self.notes), dict(self.carried))
+
+
+def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
+    """Convert a frame, or columns by name, to a table's columns, dtypes, defaults and order by start, or time."""
+    length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
+    if frame is None or length == 0:
+        return table.empty()
+    extra = [name for name in map(str, frame.keys()) if name not in table.column_names]
+    unknown = [name for name in extra if not name.startswith(CARRIED)]
+    if unknown:
+        raise KeyError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
+    columns = {c.name: _conform_column(frame.get(c.name), c, length) for c in table.columns}
+    result = pd.DataFrame(columns | {name: frame[name] for name in extra}, copy=False)
+    result.columns = result.columns.astype(object)  # columns are found and chosen faster than by strings of Arrow
+    when = next((name for name in ("start", "time") if name in result), None)
+    if when is not None and not result[when].is_monotonic_increasing:
+        result = result.sort_values(when, kind="stable", ignore_index=True)
+    return result
+
+
+def _conform_column(given: Any, column: Column, length: int) -> Any:
+    values = given.array if isinstance(given, pd.Series) and isinstance(given.dtype, pd.CategoricalDtype) else given
+    if column.enum is not None:
+        words = list(column.enum)
+        if values is None:
+            return _constant(str(column.default), words, length)
+        if isinstance(values, pd.Categorical) and list(values.categories) == words:
+            return values
+        return pd.Categorical(values, dtype=_dtype_of(tuple(words)))
+    if column.is_name:
+        if values is None:
+            return _constant("", [""], length)
+        return values if isinstance(values, pd.Categorical) else _categorical(values)
+    if values is None:
+        return np.full(length, column.default, dtype=str(column.kind))
+    if isinstance(values, pd.Series):
+        return values.to_numpy(dtype=str(column.kind))
+    return np.asarray(values, dtype=str(column.kind))
+
+
+def _constant(word: str, words: Sequence[str], length: int) -> pd.Categorical:
+    codes = np.full(length, words.index(word), np.int8)
+    return pd.Categorical.from_codes(codes, dtype=_dtype_of(tuple(words)), validate=False)
+
+
+def _categorical(names: Any) -> pd.Categorical:
+    codes, words = pd.factorize(names if isinstance(names, pd.Series) else np.asarray(names, dtype=object), sort=True)
+    return pd.Categorical.from_codes(codes, pd.Index(words, dtype="str"), validate=False)
+
+
+@cache
+def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
+    """Cached for every list of words, because pandas checks them each time."""
+    return pd.CategoricalDtype(pd.Index(words, dtype="str"))
+
+
+Names = tuple[NDArray[np.int64], list[str]]
+"""One code per row, an index into a list of names."""
+
+
+def names_of(table: str, frame: pd.DataFrame) -> Names:
+    """The names of some rows of a device table, as in `Trace.activities`."""
+    if table == "kernels":
+        short, full = frame["short_name"].cat, frame["name"].cat
+        words = [*map(str, short.categories), *map(str, full.categories)]
+        nameless = np.isin(short.codes, [i for i, word in enumerate(short.categories) if not word])
+        named_in_full = np.asarray(full.codes, dtype=np.int64) + len(short.categories)
+        return np.where(nameless, named_in_full, short.codes).astype(np.int64), words
+    if table == "memcpys":
+        kinds = frame["kind"].cat
+        return np.asarray(kinds.codes, dtype=np.int64), [f"memcpy {kind}" for kind in kinds.categories]
+    if table == "memsets":
+        return np.zeros(len(frame), np.int64), ["memset"]
+    codes, graphs = pd.factorize(frame["graph"])
+    return np.asarray(codes, dtype=np.int64), [RUN if graph == MISSING else f"graph {graph}" for graph in graphs]
+
+
+def _join_names(parts: list[Names]) -> tuple[NDArray[np.int64], pd.Index]:
+    offsets = np.cumsum([0, *(len(words) for _, words in parts)])
+    codes = np.concatenate([codes + offset for (codes, _), offset in zip(parts, offsets, strict=False)])
+    index, categories = pd.factorize(np.array([word for _, words in parts for word in words], dtype=object))
+    return np.asarray(index[codes], dtype=np.int64), pd.Index(categories, dtype="str")
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The arrays, concatenated; if only one is not empty, that one."""
+    filled = [part for part in parts if len(part)]
+    return filled[0] if len(filled) == 1 else np.concatenate(parts)

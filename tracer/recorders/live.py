@@ -1,0 +1,130 @@
+"""Figures of the processes that are running under the light recorder, from their most recent calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.rates import steps_per_s
+from tracer.analysis.steps import ALL_STEPS
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import choose_steps
+from tracer.errors import EmptyTraceError, TraceError
+from tracer.model.trace import Trace
+from tracer.recorders.light import light_trace
+from tracer.recorders.light_folder import running_rings
+from tracer.recorders.light_ring import Ring, read_ring
+
+LAST_CALLS: Final = 20_000
+"""Calls of each process that its figures are computed from."""
+_CALL: Final = ["process", "correlation"]
+
+
+@dataclass(frozen=True)
+class Live:
+    """The figures of a device of a process, or a process without steps.
+
+    Attributes:
+        process, program: process id and program.
+        calls, overwritten: number of calls recorded since the process started, and how many were overwritten.
+        device: device number, None without steps.
+        steps_per_s: rate over the last calls.
+        idle_us, gap_us: p50 and p95 per step.
+        syncs, launches: per step, median.
+        why: the reason if there are no figures.
+    """
+
+    process: int
+    program: str
+    calls: int
+    overwritten: int
+    device: int | None = None
+    steps_per_s: float | None = None
+    idle_us: tuple[float, float] | None = None
+    gap_us: tuple[float, float] | None = None
+    syncs: float | None = None
+    launches: float | None = None
+    why: str = ""
+
+
+def live(chosen: str | None = None) -> list[Live]:
+    """Compute the figures of all running processes.
+
+    Args:
+        chosen: only the process with this id, or processes with this text in the name of their program.
+    """
+    return [row for ring in _rings(chosen, LAST_CALLS) for row in figures(ring)]
+
+
+def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> Trace:
+    """Return the current content of the rings as a recording; the programs keep running.
+
+    Args:
+        chosen: as in `live`; a number is always a process id.
+        seconds: only the last seconds; None for everything in the rings.
+
+    Raises:
+        EmptyTraceError: no chosen process runs under the recorder, or none has made a call.
+    """
+    rings = [ring for ring in _rings(chosen) if len(ring.records)]
+    if not rings:
+        named = "" if chosen is None else f" with id {chosen} or {chosen} in its name"
+        raise EmptyTraceError(f"no process{named} runs under the light recorder and has called the CUDA driver")
+    trace = light_trace(rings)
+    return trace if seconds is None else _last(trace, seconds)
+
+
+def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
+    for path in running_rings():
+        with suppress(TraceError):  # the ring is being created
+            ring = read_ring(path, last)
+            if isinstance(chosen, int):
+                is_chosen = chosen == ring.process
+            else:
+                is_chosen = chosen is None or chosen == str(ring.process) or chosen in ring.program
+            if is_chosen:
+                yield ring
+
+
+def _last(trace: Trace, seconds: float) -> Trace:
+    """The calls of the last seconds, and the device activity that they caused."""
+    api = trace["api"]
+    kept = api["start"] >= api["end"].max() - int(seconds * 1e9)
+    calls = pd.MultiIndex.from_frame(api.loc[kept, _CALL])
+
+    def of_calls(_: str, frame: pd.DataFrame) -> pd.DataFrame:
+        made = set(_CALL) <= set(frame)
+        return frame[pd.MultiIndex.from_frame(frame[_CALL]).isin(calls)].reset_index(drop=True) if made else frame
+
+    return trace.map_tables(of_calls)
+
+
+def figures(ring: Ring) -> Iterator[Live]:
+    """Figures of a process, one row per device."""
+    facts = (ring.process, ring.program, ring.written, ring.overwritten)
+    try:
+        trace = light_trace([ring])
+        steps = choose_steps(trace, None, ALL_STEPS)
+        gaps, syncs = gap_report(trace, steps), sync_report(trace, steps)
+        rate = steps_per_s(trace, steps)
+    except TraceError as problem:
+        yield Live(*facts, why=str(problem))
+        return
+    for device, table in gaps.table.groupby("device"):
+        idle = gaps.idle.steps
+        of_steps = idle.loc[idle["device"] == device, "idle"].to_numpy() / 1e3
+        idle_us = _quantiles(of_steps) if len(of_steps) else None
+        gap_us = _quantiles(table["gap"].to_numpy() / 1e3)
+        counts = (syncs.syncs_per_token, syncs.launches_per_token)
+        yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts)
+
+
+def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    p50, p95 = np.percentile(values, [50, 95])
+    return float(p50), float(p95)

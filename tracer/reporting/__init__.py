@@ -1,0 +1,1 @@
+"""What the commands print: tables, words and JSON facts."""
