@@ -47,7 +47,7 @@ DRAWN = "#timeline .barlayer path"
 PICTURES = {
     "timeline.png": (f"/{TIMELINE.query()}", (1440, 1320), None, DRAWN, "#compare-figures .largest"),
     "vllm.png": (f"/{VLLM.query()}", (1440, 900), None, DRAWN),
-    "transformers.png": (f"/{TRANSFORMERS.query()}", (1440, 900), None, DRAWN, "#compare-figures .largest"),
+    "transformers.png": (f"/{TRANSFORMERS.query()}", (1440, 900), None, DRAWN, "#compare-figures table"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),
