@@ -335,7 +335,7 @@ def installs(found: dict[str, Any]) -> Iterator[str]:
 
 
 def gestures(found: dict[str, Any]) -> Iterator[str]:
-    first = "  All of it ran before the other work on the machine." if found["before_other_work"] else ""
+    first = " All of it ran before the other work on the machine." if found["before_other_work"] else ""
     most = max(max(result["ours"]["requests"]) for result in _of_traces(found))
     yield (
         "The wheel over the timeline in a Chromium without a window or a GPU: from the event to the end of the frame "

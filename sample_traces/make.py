@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from tracer.model.graph_json import GRAPH_FILE
 
 import tracer
+from tracer.model.graph_json import GRAPH_FILE
 from tracer.scrub import scrub
 
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159", "cuda": "13.0", "cpu_cores": 16, "os": "Linux"}

@@ -116,7 +116,7 @@ def causes_text(causes: Sequence[Causes]) -> str:
 
 def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> go.Figure:
     """One bar per run, its name above it and its total after it, on a common axis, for a page this wide (px)."""
-    look, lines, letters = THEMES[theme], _lines(runs, width), int(width / _CHARACTER)
+    look, lines, letters = THEMES[theme], _lines(runs, width), _letters(width)
     band = _BAND + lines * _LINE
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
     figure = go.Figure([_bar(cause, runs, longest, band) for cause in CAUSE_COLOURS])
@@ -160,7 +160,11 @@ def _lines(runs: Sequence[Causes], width: int) -> int:
     """How many lines the notes have of their own below the names."""
     if width >= _NARROW:
         return 0
-    return max((len(textwrap.wrap(run.note, int(width / _CHARACTER))) for run in runs), default=0)
+    return max((len(textwrap.wrap(run.note, _letters(width))) for run in runs), default=0)
+
+
+def _letters(width: int) -> int:
+    return max(int(width / _CHARACTER), 1)
 
 
 def _bar(cause: str, runs: Sequence[Causes], longest: float, band: int) -> go.Bar:

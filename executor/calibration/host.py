@@ -28,6 +28,8 @@ from tracer.model.intervals import covered, total, uncovered, union
 from tracer.model.schema import HOST_COMPUTE
 from tracer.model.trace import Trace
 
+TRACED: Final = "times under a profiler"
+"""The end of the source of figures that include the profiler's share."""
 _KINDS: Final = {
     SYNC: "sync", GRAPH_LAUNCH: "graph_launch", LAUNCH: "launch", EVENT: "event_record", WAIT: "event_wait"
 }  # fmt: skip
@@ -75,10 +77,10 @@ class HostCalls:
         calls["previous"], calls["in_flight"] = _before(calls["kind"], steps.table["group"].to_numpy()[calls["step"]])
         calls["pause"] = _pauses(calls, trace["nvtx"])
         report = gap_report(trace, steps, untraced_per_s)
-        scale, how = 1.0, "light pass" if report.warning is None else "times under a profiler"
+        scale, how = 1.0, "light pass" if report.warning is None else TRACED
         if report.untraced_gap_us is not None and report.gap_us["mean"] > 0:
             scale = report.untraced_gap_us["mean"] / report.gap_us["mean"]
-            how = f"times under a profiler * {scale:.3f}"
+            how = f"{TRACED} * {scale:.3f}"
         return cls(calls, step_spans(trace, steps), how, scale, fits_for(trace))
 
     def typical(self, values: ArrayLike) -> int:

@@ -182,6 +182,14 @@ def test_the_command(tmp_path):
     assert printed["wake_up_ns"] == profile.wake_up_ns
 
 
+def test_times_under_a_profiler_are_no_constants(tmp_path):
+    traced = SAMPLES / "vllm-b1-node-nvtx"
+    done = invoke(traced, "-o", tmp_path / "p.json", "--fits", tmp_path / "own.toml")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "its times include the profiler's" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_measured_constants_replace_those_shipped(tmp_path, monkeypatch):
     own = tmp_path / "own.toml"
     assert invoke(BASE, "-o", tmp_path / "p.json", "--fits", own).exit_code == 0

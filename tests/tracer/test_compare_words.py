@@ -125,7 +125,7 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
         ),
         (
             found(A, B, causes={"host": shown(-5.0), "sync": shown(3.0)}, counts={"syncs": 2.0}),
-            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), mainly host (−5.0 µs), with 2 "
+            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), most of all host (−5.0 µs), with 2 "
             "more syncs; tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (

@@ -318,7 +318,8 @@ def _devices(path: Path) -> list[dict[str, Any]]:
         for name, value in device.items():
             if name not in ("gpu", "called") and not isinstance(value, dict):
                 raise FormatError(f"{name} is not a table")
-        if zero := [key for key, limit in device.get("multiprocessor", {}).items() if limit == 0]:
+        limits = device.get("multiprocessor", {}).items()
+        if zero := [key for key, limit in limits if limit == 0 and key != "shared_of_system"]:  # 0 before Ampere
             raise FormatError(f"device.multiprocessor.{zero[0]} is zero")
     if (at := _negative(devices, "device")) is not None:
         raise FormatError(f"{at} is negative")

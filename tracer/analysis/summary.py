@@ -41,6 +41,7 @@ class Summary:
             the lowest and the highest of its repeats.
         traced_tokens_per_s: the recording's own wall-clock rate; None if the tokens per step are unknown.
         steps_per_s: by wall-clock time (`analysis.rates`).
+        measured_steps_per_s: from run.json, without a profiler and without what is between repeats; None if unknown.
         tokens_per_step: the mean number of tokens per step; None if unknown.
         untraced_steps_per_s: without a profiler, from run.json or the user; None if no such rate applies.
         period_us: from the first compute of a step to that of the next, median.
@@ -76,6 +77,7 @@ class Summary:
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     steps_per_s: float | None = None
+    measured_steps_per_s: float | None = None
     tokens_per_step: float | None = None
     untraced_steps_per_s: float | None = None
     period_us: float | None = None
@@ -227,6 +229,7 @@ def _of_steps(trace: Trace, steps: Steps, within: str | None, spans: pd.DataFram
         "prefill_steps": steps.prefills,
         "what": steps.what,
         "steps_per_s": rate,
+        "measured_steps_per_s": measured_rate(trace, steps, within),
         "tokens_per_step": gained,
         "traced_tokens_per_s": None if rate is None or gained is None else rate * gained,
     }

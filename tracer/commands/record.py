@@ -84,6 +84,7 @@ def record(
       intertoken record -o run2 --passes light,graph,node -- ./llama-bench -m model.gguf
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
+    from tracer.analysis.fits import fits_of
     from tracer.formats import check_writable, nsys_parquet
     from tracer.model.run_parts import is_part_of_run
     from tracer.recorders.light_window import Window
@@ -94,6 +95,7 @@ def record(
     check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
     if (left is None) == (not command):
         raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
+    fits_of("")  # a bad INTERTOKEN_FITS is refused before the command runs
     if left is not None:
         recover(left, target, force)
         return

@@ -117,11 +117,9 @@ def rest(facts: dict[str, Any]) -> list[str]:
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
-    reasons = dict.fromkeys(one["why"] for one in facts["withheld"])
-    lines += [
-        f"not in this recording: {', '.join(one['edit'] for one in facts['withheld'] if one['why'] == why)}; {why}"
-        for why in reasons
-    ]
+    for why in dict.fromkeys(one["why"] for one in facts["withheld"]):
+        edits = ", ".join(one["edit"] for one in facts["withheld"] if one["why"] == why)
+        lines.append(f"this recording cannot show the gain of {edits}; {why}")
     shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
     without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
     if shown:

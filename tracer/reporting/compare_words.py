@@ -174,7 +174,7 @@ def _reasons(comparison: Comparison, way: float) -> Iterator[Phrase]:
             yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", cause_row(name))
     elif causes:
         name, most = next(iter(causes.items()))
-        share = "most of it" if abs(most.estimate) > abs(_mean_gap(comparison)) / 2 else "mainly"
+        share = "most of it" if abs(most.estimate) > abs(_mean_gap(comparison)) / 2 else "most of all"
         calls = _COUNT_OF.get(name, "")
         same = f", in the same number of {calls}" if calls in comparison.counts and calls not in counts else ""
         yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))

@@ -43,9 +43,12 @@ def gap(of: Summary) -> Figure:
 def rate(of: Summary) -> Figure:
     """Steps per second. That of an untraced recording is the measured one if known, which leaves out what is between
     its repeats."""
-    if not of.traced and of.tokens_per_s and of.tokens_per_step:
-        return Figure(of.tokens_per_s / of.tokens_per_step, "steps/s")
-    return _untraced(of, of.untraced_steps_per_s, of.steps_per_s, "steps/s")
+    return _untraced(
+        of,
+        of.untraced_steps_per_s,
+        of.steps_per_s if of.traced else of.measured_steps_per_s or of.steps_per_s,
+        "steps/s",
+    )
 
 
 def _untraced(of: Summary, untraced: float | Interval | None, recorded: float | None, unit: str) -> Figure:

@@ -106,7 +106,7 @@ def held_blocks(kernels: pd.DataFrame, limits: Multiprocessor) -> NDArray[np.flo
     warps = np.maximum(np.ceil(x * y * z / _WARP), 1)
     of_warp = np.maximum(np.ceil(registers * _WARP / limits.register_unit), 1) * limits.register_unit
     by_registers = np.floor(limits.registers / limits.partitions / of_warp) * limits.partitions // warps
-    by_shared = limits.shared // (sum(shared) + limits.shared_of_system)
+    by_shared = limits.shared // np.maximum(sum(shared) + limits.shared_of_system, 1)
     return np.asarray(
         np.minimum.reduce([by_registers, by_shared, limits.warps // warps, np.full(len(x), limits.blocks)]).clip(min=1)
     )
