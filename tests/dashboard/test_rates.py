@@ -262,7 +262,7 @@ def test_answers_by_other_rates_are_kept_apart_and_not_without_end(runs):
     for rate in range(690, 740):
         run.at(float(rate))
     gc.collect()
-    assert sum(isinstance(each, Run) and each.without_rate is run for each in gc.get_objects()) <= 6
+    assert sum(type(each) is Run and each.without_rate is run for each in gc.get_objects()) <= 6
 
 
 @pytest.mark.browser

@@ -131,7 +131,7 @@ def test_bombs_are_refused_before_they_fill_disk_or_memory(client, inbox):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert answer.status_code == 422
-        assert "more than 5,000,000 bytes unpacked" in answer.get_json()["error"]
+        assert "exceeds 5,000,000 bytes unpacked" in answer.get_json()["error"]
         assert peak < 10 * SLICE
         assert left(inbox) == []
 

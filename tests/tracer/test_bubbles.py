@@ -126,7 +126,7 @@ def test_without_kernels_in_the_steps_there_is_nothing_to_say() -> None:
     script = Script()
     script.range("token", 0, 900)
     script.launch((1000, 1010), (1020, 1030))
-    with pytest.raises(EmptyTraceError, match="no token step has kernels"):
+    with pytest.raises(EmptyTraceError, match="no token step launches kernels"):
         report(script)
 
 

@@ -51,7 +51,7 @@ def test_two_engines_on_one_device_are_two_processes_or_threads(tmp_path: Path) 
     assert processes[0].table["process"].nunique() == 2
     assert threads[0].table["thread"].nunique() == 2
     for report, gaps in (processes, threads):
-        assert "at once" in report.notes[0]
+        assert "share device 0" in report.notes[0]
         assert gaps["other_process"].sum() > 0.7 * gaps["gap"].sum()
 
 
