@@ -32,7 +32,7 @@ NAMES: Final = {
     "graph": "CUDA graph",
     "communication": "communication",
     "copy": "copy",
-    "memset": "fill",
+    "memset": "memset",
     "sync": "sync",
     "launch": "launch",
     "host": "host code",

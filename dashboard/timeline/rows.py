@@ -282,7 +282,7 @@ def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series
     if table == "memcpys":
         name = "copy " + frame["kind"].astype("str")
     elif table == "memsets":
-        name = pd.Series("fill", index=frame.index, dtype="str")
+        name = pd.Series("memset", index=frame.index, dtype="str")
     else:
         name = ("CUDA graph " + frame["graph"].astype("str")).where(frame["graph"] != MISSING, "CUDA graph")
     return name.astype("category"), name.astype("category")

@@ -29,7 +29,7 @@ KERNEL, COPY, SYNC = (KINDS.index(kind) for kind in ("kernel", "copy", "sync"))
     ("<8,float>", Query("<8,float>")),
     ("kind:Kernel kind:copy", Query(kinds=frozenset({KERNEL, COPY}))),
     ("kind:nothing", Query(kinds=frozenset())),
-    ("kind:fill", Query(kinds=frozenset({KINDS.index("memset")}))),
+    ("kind:memset", Query(kinds=frozenset({KINDS.index("memset")}))),
     ("stream:7 stream:13 mul", Query("mul", streams=frozenset({7, 13}))),
     ("stream:x", Query("stream:x")),
 ])  # fmt: skip
