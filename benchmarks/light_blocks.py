@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import record_engines
 from light_recorder import interval
 from light_told import keep, part_of, stamps_us, told
-from light_turns import in_turns
+from light_turns import in_turns, now
 from record_engines import Generate, Step, figures, machine
 
 from tracer.errors import RecordError, TraceError
@@ -47,7 +48,6 @@ from tracer.recorders.light_ring import switch_recording
 LIMIT = 540  # s
 ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI
 WRITTEN_S = 1.5  # until what CUPTI reported is written, in case the engine kills its child
-CLOCKS = {"CLOCK_MONOTONIC": time.CLOCK_MONOTONIC, "CLOCK_REALTIME": time.CLOCK_REALTIME}
 
 
 def switch(*, on: bool) -> None:
@@ -55,11 +55,6 @@ def switch(*, on: bool) -> None:
     for ring in Path(os.environ[FOLDER]).glob("*.ring"):
         with suppress(OSError, ValueError):
             switch_recording(ring, on=on)
-
-
-def now() -> dict[str, int]:
-    """Return the time on the clock of each kind of recording, ns."""
-    return {name: time.clock_gettime_ns(clock) for name, clock in CLOCKS.items()}
 
 
 def order(pairs: int) -> list[bool]:
@@ -205,6 +200,19 @@ def same_block(rates: list[float], idle_us: list[float | None], busy_us: float) 
     return interval([told / (1e6 / rate - busy_us) for rate, told in zip(rates, idle_us, strict=True) if told])
 
 
+def beside_paused(trace: Trace, turns: dict[str, Any], busy_us: float) -> dict[str, Any]:
+    """Return the idle time told of recorded turns, and the period of the paused turns beside them minus the busy time,
+    µs; and the one over the other: 1 plus the median difference over the median of the paused turns' idle time."""
+    light = [np.nan if each is None else each for each in told(trace, turns["spans"])["idle_us"]]
+    pairs = pd.DataFrame({"told": light, "true": np.array(turns["paused_us"]) - busy_us}).dropna()
+    idle = float(pairs["true"].median())
+    over = [1 + each / idle for each in interval((pairs["told"] - pairs["true"]).tolist())]
+    return {
+        "turns_told_us": interval(pairs["told"].tolist()), "turns_idle_us": interval(pairs["true"].tolist()),
+        "told_over_paused": [round(each, 4) for each in over], "turns": len(pairs),
+    }  # fmt: skip
+
+
 def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_us: float | None) -> dict[str, Any]:
     """Return slowdown, period, and idle time beside the true one, of a case."""
     slowdown = interval([off / on for off, on in zip(found["paused"], found["recorded"], strict=True)])
@@ -216,7 +224,9 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
     print(f"{name}: slowdown {percent[0]} % {percent[1:]}, untraced period {period:.1f} µs", flush=True)
     said: dict[str, Any] = {"slowdown": slowdown, "untraced_period_us": round(period, 2), "stamps_us": own_us,
                             "rates": {kind: found[kind] for kind in ("recorded", "paused")},
-                            "spans": found["spans"], **({"turns": turns} if turns else {})}  # fmt: skip
+                            "spans": found["spans"]}  # fmt: skip
+    if turns:
+        said["turns"] = {name: each for name, each in turns.items() if name != "spans"}
     try:
         light = told(trace, found["spans"])
     except TraceError as problem:
@@ -232,6 +242,11 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
         said |= {"truth": {"busy_us": busy_us, "idle_us": interval(truth), "told_over_true": ratio}}
         same = same_block(found["recorded"], light["idle_us"], own_us * bool(light["graph_launches"]) + busy_us)
         said["truth"]["told_over_same_block"] = same
+        if turns:
+            said["truth"] |= beside_paused(trace, turns, own_us * bool(light["graph_launches"]) + busy_us)
+            print(
+                f"{name}: idle of recorded turns over the paused ones' {said['truth']['told_over_paused']}", flush=True
+            )
         print(f"{name}: idle over the recorded blocks' own period - busy: {same}", flush=True)
         idle, busy = (float(np.nanmedian(np.array(light[each], float))) for each in ("idle_us", "busy_us"))
         print(

@@ -20,6 +20,12 @@ from record_engines import Generate
 EVERY_S = 0.03  # a turn
 SETTLE_S = 0.006  # at the start of a turn, not compared
 LEAST = 4  # steps of a turn that is compared
+CLOCKS = {"CLOCK_MONOTONIC": time.CLOCK_MONOTONIC, "CLOCK_REALTIME": time.CLOCK_REALTIME}
+
+
+def now() -> dict[str, int]:
+    """Return the time on the clock of each kind of recording, ns."""
+    return {name: time.clock_gettime_ns(clock) for name, clock in CLOCKS.items()}
 
 
 class Turns(threading.Thread):
@@ -28,7 +34,7 @@ class Turns(threading.Thread):
     def __init__(self, switch: Callable[..., None]) -> None:
         super().__init__(daemon=True)
         self.switch, self.ended = switch, threading.Event()
-        self.since: list[float] = []
+        self.since: list[dict[str, int]] = []
         self.on: list[bool] = []
 
     def run(self) -> None:
@@ -36,13 +42,14 @@ class Turns(threading.Thread):
         while not self.ended.is_set():
             on = len(self.on) % 4 in (1, 2)
             self.switch(on=on)
-            self.since.append(time.perf_counter())
+            self.since.append(now())
             self.on.append(on)
             self.ended.wait(EVERY_S)
 
 
-def in_turns(generate: Generate, tokens: int, seconds: float, switch: Callable[..., None]) -> dict[str, list[float]]:
-    """Generate for some seconds; return the time of a decode step, µs, in each pair of turns."""
+def in_turns(generate: Generate, tokens: int, seconds: float, switch: Callable[..., None]) -> dict[str, Any]:
+    """Generate for some seconds; return the time of a decode step, µs, in each pair of turns, and when the recorded
+    ones ran."""
     turns, times = Turns(switch), list[np.ndarray]()
     turns.start()
     begun = time.perf_counter()
@@ -50,11 +57,15 @@ def in_turns(generate: Generate, tokens: int, seconds: float, switch: Callable[.
         times.append(np.array([step.time for step in generate(tokens) if step.kind == "decode"]))
     turns.ended.set()
     turns.join()
-    return compared(times, np.array(turns.since), np.array(turns.on))
+    since = np.array([each["CLOCK_MONOTONIC"] for each in turns.since]) / 1e9  # which `perf_counter` reads on Linux
+    found = compared(times, since, np.array(turns.on))
+    turns.since.append(now())
+    return {**found, "spans": [turns.since[turn : turn + 2] for turn in found.pop("recorded")]}
 
 
 def compared(times: list[np.ndarray], since: np.ndarray, on: np.ndarray) -> dict[str, Any]:
-    """Return the mean period of each pair of turns, µs, from the times of the steps of each generation."""
+    """Return the mean period of each pair of turns, µs, from the times of the steps of each generation, and the number
+    of its recorded turn."""
     begin = np.concatenate([each[:-1] for each in times])
     end = np.concatenate([each[1:] for each in times])
     turn = np.searchsorted(since, begin, side="right") - 1
@@ -65,4 +76,9 @@ def compared(times: list[np.ndarray], since: np.ndarray, on: np.ndarray) -> dict
     means = means[means["size"] >= LEAST]
     found = pd.DataFrame({"pair": means.index // 2, "on": on[means.index], "us": means["mean"].to_numpy()})
     pairs = found.pivot_table(index="pair", columns="on", values="us").reindex(columns=[True, False]).dropna()
-    return {"recorded_us": pairs[True].round(2).tolist(), "paused_us": pairs[False].round(2).tolist()}
+    recorded = 2 * pairs.index.to_numpy() + ~on[2 * pairs.index.to_numpy()]
+    return {
+        "recorded_us": pairs[True].round(2).tolist(),
+        "paused_us": pairs[False].round(2).tolist(),
+        "recorded": recorded.tolist(),
+    }

@@ -56,6 +56,7 @@ def test_a_round_over_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict
         assert case["told"]["graph_launches"] + case["told"]["kernels"] >= 3 * 40
         assert case["truth"]["busy_us"] > 0
         assert len(case["turns"]["recorded_us"]) == len(case["turns"]["paused_us"]) > 3
+        assert 0 < case["truth"]["turns"] <= len(case["turns"]["paused_us"])
     assert "b8: slowdown" in printed
 
 
@@ -72,6 +73,7 @@ def test_turns_are_compared_with_their_neighbours(monkeypatch: pytest.MonkeyPatc
     found = light_turns.compared([np.array(times[:90]), np.array(times[90:])], since, on)
     assert found["recorded_us"] == pytest.approx([1100] * 4)
     assert found["paused_us"] == pytest.approx([1000] * 4)
+    assert found["recorded"] == [1, 2, 5, 6]
 
 
 def test_advice_is_measured_on_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
