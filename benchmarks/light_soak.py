@@ -41,6 +41,10 @@ SERVE: Final = (
 )  # fmt: skip
 
 
+class NotServing(Exception):
+    """The server did not start."""
+
+
 class Clients:
     """Threads that send one request after the other until told to stop."""
 
@@ -94,7 +98,7 @@ def wait_until_ready(server: subprocess.Popen[str]) -> float:
             asked("/health")
             return time.monotonic() - begun
         time.sleep(0.5)
-    raise SystemExit(f"vllm serve does not answer, exit code {server.poll()}")
+    raise NotServing(f"vllm serve does not answer, exit code {server.poll()}")
 
 
 def recordings() -> set[Path]:
@@ -154,6 +158,8 @@ def main() -> None:
         with said.open("w") as log, subprocess.Popen(command, stdout=log, stderr=log, text=True) as server:
             try:
                 found = soak(server, options, before)
+            except NotServing as problem:
+                raise SystemExit(f"{problem}\n{said.read_text(errors='replace')[-3000:]}") from None
             finally:
                 server.send_signal(signal.SIGINT)
                 begun = time.monotonic()
