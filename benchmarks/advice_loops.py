@@ -27,7 +27,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from light_blocks import now, switch
+from light_blocks import switch
+from light_turns import now
 
 from tracer.recorders.light_program import FOLDER
 

@@ -29,11 +29,11 @@ from gpu_machine import commit
 from scipy import stats
 
 import tracer
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import untraced_causes
 from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.formats.chrome import PYTORCH

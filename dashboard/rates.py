@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 from pydantic import Field
 
 from dashboard.text import plain
-from tracer.analysis.distortion import RATES
+from tracer.analysis.bounds import RATES
 
 MOST_RATES: Final = 24
 """Maximum number of runs with a rate in a view, to limit the length of its link."""

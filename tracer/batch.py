@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tracer import formats
+from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.errors import IntertokenError, printable
 from tracer.model import run_json
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tracer.analysis.distortion import RATES
-from tracer.analysis.steps import Bounds as Bounds
+from tracer.analysis.bounds import RATES
+from tracer.analysis.bounds import Bounds as Bounds
 from tracer.engines.engine import PHASES
 from tracer.errors import TraceError, UnsafePlanError, printable
 from tracer.reporting import console as report

@@ -21,7 +21,7 @@ from dashboard.reading.store import Progress, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, span, words_of, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
-from tracer.analysis.distortion import RATES
+from tracer.analysis.bounds import RATES
 from tracer.analysis.summary import Summary
 
 NAMES = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1), max_size=9, unique=True).map(

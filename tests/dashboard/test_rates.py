@@ -26,7 +26,7 @@ from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
 from tests.recordings import SAMPLES
 from tracer import formats
-from tracer.analysis.distortion import RATES
+from tracer.analysis.bounds import RATES
 from tracer.cli import main
 
 VLLM, LLAMA, OTHER = "vllm-b8-graph", "llama1b-sccc-graph", "llama1b-saaas-graph"

@@ -227,6 +227,17 @@ def test_help_and_completion_import_no_command() -> None:
     assert listed[: len(completed)] == completed == main.list_commands(click.Context(main))
 
 
+@pytest.mark.parametrize("command", sorted(set(main.list_commands(click.Context(main))) - {"convert", "run"}))
+def test_help_of_a_command_imports_what_click_needs(command: str) -> None:
+    """Completion of its options neither. `convert` and `run` import what their help lists."""
+    run = f"main(['{command}', '--help'], standalone_mode=False)"
+    script = f"import sys; from tracer.cli import main; {run}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert "click" in modules
+    assert not {"pandas", "numpy", "pyarrow", "scipy", "dash"} & set(modules)
+
+
 def test_a_recording_without_sqlite_imports_no_driver_of_it() -> None:
     script = f"import sys; from tracer import read; read({str(SAMPLES / 'sync-beside')!r}); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

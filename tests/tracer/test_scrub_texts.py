@@ -209,7 +209,7 @@ def test_what_was_there_stays_if_writing_fails(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise TraceError("no space left on device")
 
-    monkeypatch.setattr("tracer.commands.scrub.write_graph", full)
+    monkeypatch.setattr("tracer.model.graph_json.write_graph", full)
     assert run("scrub", RUN_DIRECTORY, target, "--force").exit_code == 2
     assert sorted(tmp_path.rglob("*")) == files
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
+from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Base, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.rates import tokens_per_step
-from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.analysis.summary import Summary, figures
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report

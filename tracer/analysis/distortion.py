@@ -26,9 +26,6 @@ from numpy.typing import NDArray
 
 from tracer.analysis.fits import Fits, Stretch
 
-RATES: Final = (1e-3, 1e9)
-"""The lowest and highest steps per second that a user may give."""
-
 UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
 
 _MOST_PERIOD: Final = 1.5  # untraced / recorded; a profiler makes nothing faster, but runs differ

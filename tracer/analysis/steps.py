@@ -30,27 +30,6 @@ _REGIME: Final = 8
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """A selection of a trace's steps.
-
-    Attributes:
-        first, last: a slice of them, as in Python.
-        phase: one of `engines.engine.PHASES`, or "all". None for decode steps (or speculative ones, if there are more
-            of those), or all steps if there are none.
-        pattern: regular expression for what begins a step, see `find_steps`.
-    """
-
-    first: int | None = None
-    last: int | None = None
-    phase: str | None = None
-    pattern: str | None = None
-
-
-ALL_STEPS: Final = Bounds()
-"""No bounds: the default selection."""
-
-
-@dataclass(frozen=True)
 class Regime:
     """Consecutive steps first..last-1 (positions) of one configuration, named by `label`."""
 

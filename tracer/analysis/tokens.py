@@ -20,14 +20,14 @@ from dataclasses import replace
 
 import pandas as pd
 
+from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
+from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.conditions import was_traced
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import with_phases
-from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
-from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
-from tracer.model.collectives import shown_name
 from tracer.reporting import console as report
 from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.text import spelled
@@ -102,6 +101,8 @@ def _eager_columns(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def _eager_rows(facts: dict[str, Any]) -> list[dict[str, str]]:
+    from tracer.model.collectives import shown_name
+
     return [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
 
 

@@ -9,7 +9,6 @@ import click
 
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
 from tracer.errors import FormatError, TraceError, UsageError, printable
-from tracer.files.bounded import toml_of
 from tracer.files.output import check_output, write_output
 from tracer.reporting import console as report
 
@@ -125,6 +124,7 @@ def read_budget(path: Path) -> Budget:
         UsageError: the file is not TOML, or not a valid budget.
     """
     from tracer.analysis.budget import parse
+    from tracer.files.bounded import toml_of
 
     try:
         table = toml_of(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracer.analysis.distortion import RATES
+from tracer.analysis.bounds import RATES
 from tracer.command_options import Bounds, emit, load, step_options
 from tracer.errors import IncomparableError, TraceError, UsageError, printable
 from tracer.files.tables import saver

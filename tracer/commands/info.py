@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracer.analysis.holes import PLACES
 from tracer.command_options import Bounds, emit, trace_options
 from tracer.errors import printable
 from tracer.reporting import console as report
@@ -101,6 +100,8 @@ def show_info(facts: dict[str, Any]) -> None:
 
 def _idle(facts: dict[str, Any]) -> str:
     """The idle time of a step, and its places."""
+    from tracer.analysis.holes import PLACES
+
     idle = facts["idle_us"]
     if not idle:
         return "–"

@@ -9,7 +9,6 @@ import click
 
 from tracer.errors import UsageError
 from tracer.files.output import OR_FORCE
-from tracer.recorders.foreground import shell_code
 
 Traced = Literal["graph", "node"]
 LEVELS: Final = ("light", "graph", "node")
@@ -87,6 +86,7 @@ def record(
     from tracer.analysis.fits import fits_of
     from tracer.formats import check_writable, nsys_parquet
     from tracer.model.run_parts import is_part_of_run
+    from tracer.recorders.foreground import shell_code
     from tracer.recorders.light_window import Window
     from tracer.recorders.record_pass import Passes, recover
 

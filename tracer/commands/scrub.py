@@ -12,10 +12,10 @@ import click
 from tracer.command_options import emit
 from tracer.errors import UsageError
 from tracer.files.output import OR_FORCE, appearing
-from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph, write_graph
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
+    from tracer.model.graph_json import RunGraph
     from tracer.model.trace import Trace
 
 _SALT_BYTES: Final = 16
@@ -121,6 +121,7 @@ def _is_directory(target: Path) -> bool:
 def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Parts, list[str]]:
     """Read the recording to scrub; also return the names of the files next to it that are left out."""
     from tracer.formats import format_of, is_trace, other_entries, read
+    from tracer.model.graph_json import GRAPH_FILE, read_graph
     from tracer.model.run_parts import PASSES
 
     asked = python_functions and "python_functions" in format_of(source).options  # other formats have no such option
@@ -135,6 +136,7 @@ def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Parts
 def _write(run: Parts, target: Path, force: bool) -> list[str]:
     """Write the run; return notes about data that the format cannot hold."""
     from tracer.formats import nsys_parquet, writer_of
+    from tracer.model.graph_json import GRAPH_FILE, write_graph
 
     with appearing(target, replace=force) as new:
         notes = list(writer_of(target)(run.trace, new) or ())

@@ -169,8 +169,8 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
     Raises:
         UsageError: the directory has no graph.
     """
+    from tracer.analysis.bounds import ALL_STEPS
     from tracer.analysis.fits import gpu_of
-    from tracer.analysis.steps import ALL_STEPS
     from tracer.analysis.whatif import stream_pairs
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.model import run_json

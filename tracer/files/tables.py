@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
-import pandas as pd
 
 from tracer.files.output import check_output, write_output
 from tracer.text import without_formulas
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Command = TypeVar("Command", bound=Callable[..., Any])
-Save = Callable[[pd.DataFrame], None]
+Save = Callable[["pd.DataFrame"], None]
 """Saves the table of a command."""
 
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.steps import ALL_STEPS, Steps
+from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.files import kept

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 MISSING: Final = -1
 
@@ -69,6 +70,8 @@ class Column:
 
     def empty(self) -> pd.Series:
         """An empty series of this column's dtype."""
+        import pandas as pd
+
         if self.enum is not None:
             return pd.Series(pd.Categorical([], categories=list(self.enum)), name=self.name)
         if self.is_name:
@@ -110,6 +113,8 @@ class Table:
 
 @cache
 def _empty(table: Table) -> pd.DataFrame:
+    import pandas as pd
+
     frame = pd.DataFrame({c.name: c.empty() for c in table.columns})
     frame.columns = frame.columns.astype(object)  # as `trace.conform` does
     return frame

@@ -10,9 +10,9 @@ from typing import Final, cast
 import numpy as np
 import pandas as pd
 
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.rates import steps_per_s
-from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import EmptyTraceError, TraceError
