@@ -130,6 +130,16 @@ def test_a_few_microseconds_ahead_are_said_and_spoil_nothing(recording, steps):
     assert "µs ahead; parts of gaps and waits have at least that error" in chosen.doubts[0]
 
 
+@pytest.mark.parametrize(("error", "told"), [(326_000, ["326 µs"]), (13_000, [])])
+def test_an_inexact_clock_is_told_and_spoils_nothing(recording, steps, error, told):
+    inexact = Trace(dict(recording.tables), recording.metadata | {"clock": {"device_error_ns": error}}, [])
+    chosen = without_doubtful(inexact, steps)
+    assert len(chosen) == len(steps)
+    notes = [note for note in chosen.notes if "device times are known to within" in note]
+    assert len(notes) == len(told)
+    assert all(words in note for words, note in zip(told, notes, strict=True))
+
+
 def test_rounding_to_microseconds_is_no_doubt(recording, steps):
     rounded = moved(recording, lambda times: times // 1000 * 1000 - times)
     assert doubts(rounded, find_steps(rounded)) == []

@@ -112,6 +112,7 @@ def test_a_run_gets_its_tail_whatever_context_is_current(built: Build) -> None:
     assert ring.counters["runs_left"] == 0
     assert [context.device for context in ring.contexts] == [0, 1]
     assert len(stamped_work(ring).table) == 3
+    assert light_trace([ring])["syncs"]["device"].tolist() == [0, 0, 1, 0]  # of the stream; its own for a context
 
 
 def test_an_executable_graph_is_updated_whatever_context_is_current(built: Build) -> None:

@@ -94,6 +94,7 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
     calls = host_calls(trace) if calls is None else calls
     call = launch_rows(trace, activities)
     return [
+        *_inexact(trace),
         *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
         *_lost(trace, steps, activities, call, calls),
@@ -101,6 +102,14 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
 
 
 # --- 1. device against host ---
+
+
+def _inexact(trace: Trace) -> Iterator[Doubt]:
+    """A recorder that knows device times less exactly than clocks may differ."""
+    error = _stated_error(trace)
+    if error > AHEAD_TOLERANCE_NS:
+        why = f"device times are known to within {error / 1e3:,.0f} µs of the host's: parts of gaps and waits have that"
+        yield Doubt(f"{why} error, idle times and gaps do not", _NO_ROWS)
 
 
 def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:

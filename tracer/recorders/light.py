@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
+from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
 from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
@@ -137,7 +137,7 @@ def _tables(ring: Ring, work: Work, earlier: int, chained: int) -> dict[str, pd.
     keys = stream_keys(records)
     stream = _streams(records["stream"], keys)
     event = _numbered(records["object"])
-    device, context = _places(ring)
+    device, context = _places(ring, letter, keys)
     on_stream = {
         "device": device, "context": context, "stream": stream, "correlation": correlation,
         "process": np.full(len(records), ring.process),
@@ -198,11 +198,21 @@ def _gpus(ring: Ring) -> pd.DataFrame:
     return pd.DataFrame({"process": ring.process, "cuda": [c.device for c in ring.contexts], "uuid": uuids})
 
 
-def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Device and context of each record; MISSING if the thread had none."""
+def _places(
+    ring: Ring, letter: NDArray[np.str_], keys: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Device and context of each record; MISSING if the thread had none.
+
+    A record holds the context that was current. Launches require that of their stream; copies, waits and events do not,
+    so they get the context of the launches on their stream, if these agree.
+    """
     devices = np.full(256, MISSING)
     devices[: len(ring.contexts)] = [context.device for context in ring.contexts]
     number = ring.records["context"].astype(np.int64)
+    launched = np.isin(letter, [LAUNCH, GRAPH_LAUNCH]) & (ring.records["result"] == 0)
+    owners = pd.Series(number[launched]).groupby(keys[launched]).agg(["min", "max"])
+    owner = owners.loc[owners["min"] == owners["max"], "min"]
+    number = pd.Series(keys).map(owner).fillna(pd.Series(number)).to_numpy(np.int64)
     return devices[number], np.where(number == NO_CONTEXT, MISSING, number + 1)
 
 

@@ -244,7 +244,8 @@ def _ended(work: pd.DataFrame, waits: pd.DataFrame) -> NDArray[np.int64]:
     for key, facts in waits.groupby("stream", sort=False):
         rows = (stream == key) | (of_context == key)
         at = np.searchsorted(facts["since"], end[rows])
-        ended[rows] = np.minimum(ended[rows], np.append(facts["end"].to_numpy(), _NEVER)[at])
+        earliest = np.minimum.accumulate(facts["end"].to_numpy()[::-1])[::-1]  # any later wait may be first
+        ended[rows] = np.minimum(ended[rows], np.append(earliest, _NEVER)[at])
     return ended
 
 
