@@ -34,7 +34,6 @@ OTHER: Final = "other"
 """In `kernels`, every op that is not listed."""
 
 
-
 @dataclass(frozen=True)
 class CopyCost:
     """A copy in one direction takes fixed_ns + bytes / bytes_per_ns; the copies of a stream run in sequence."""
