@@ -23,8 +23,8 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError, UsageError, printable
 from tracer.extensions import ANALYSES, extensions
-from tracer.files import kept
 from tracer.model.trace import Trace
+from tracer.stored import kept
 
 
 @dataclass(frozen=True, eq=False)

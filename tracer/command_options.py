@@ -114,8 +114,8 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
     `python_functions` keeps Python functions that the format leaves out by default.
     """
     from tracer.analysis.tokens import choose_steps
-    from tracer.files import kept
     from tracer.pandas_options import set_options
+    from tracer.stored import kept
 
     set_options()
     with report.reading(path):

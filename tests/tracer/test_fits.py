@@ -22,8 +22,8 @@ from tracer.analysis.whatif.prediction import predict
 from tracer.analysis.whatif.recorded_step import held_blocks
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.files.cache import Cache
 from tracer.model.trace import Trace
+from tracer.stored.cache import Cache
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,8 +14,8 @@ from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.files import kept
-from tracer.files.cache import Cache
+from tracer.stored import kept
+from tracer.stored.cache import Cache
 
 
 @pytest.fixture

@@ -69,9 +69,9 @@ def gaps(
     from tracer.analysis.sampled import sampled_functions
     from tracer.analysis.step_stacks import host_steps
     from tracer.analysis.summary import figures
-    from tracer.model.run_passes import node_kernels
     from tracer.reporting.gaps import idle_facts, sampled_facts, show_gaps
     from tracer.reporting.stacks import SUFFIXES, write_stacks
+    from tracer.stored.run_passes import node_kernels
 
     if stacks is not None:
         check_output(stacks, "a file of stacks", [".folded", ".txt"], replace=False)

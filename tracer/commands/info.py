@@ -28,9 +28,9 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     Works also for recordings without kernels or token steps, which the other commands refuse.
     """
     from tracer.analysis.summary import analyse
-    from tracer.files import kept
-    from tracer.model.run_passes import node_kernels
     from tracer.pandas_options import set_options
+    from tracer.stored import kept
+    from tracer.stored.run_passes import node_kernels
 
     set_options()
     with report.reading(path):

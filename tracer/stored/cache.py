@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
 from tracer.files import snapshot
-from tracer.model.run_parts import NODE
+from tracer.stored.run_parts import NODE
 
 VARIABLE: Final = "INTERTOKEN_CACHE"
 """Environment variable: the cache's directory, or `OFF`."""

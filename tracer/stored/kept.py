@@ -1,4 +1,4 @@
-"""Reads a recording once: what one command has parsed is available to the next one, see `tracer.files.cache`."""
+"""Reads a recording once: what one command has parsed is available to the next one, see `tracer.stored.cache`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from tracer import formats
-from tracer.files.cache import TRACE, Cache, directory_of_user
 from tracer.model.trace import Trace
+from tracer.stored.cache import TRACE, Cache, directory_of_user
 
 LEAST: Final = 4 << 20
 """Recordings of at least this many bytes are cached; smaller ones are parsed about as fast as they are loaded."""

@@ -10,12 +10,12 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.steps import ALL_STEPS, Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
-from tracer.files import kept
 from tracer.files.output import write_output
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.run_json import SCHEMA
-from tracer.model.run_parts import NODE
 from tracer.model.trace import LIGHT, Trace
+from tracer.stored import kept
+from tracer.stored.run_parts import NODE
 
 if TYPE_CHECKING:
     from tracer.analysis.node_kernels import PlacedKernels
