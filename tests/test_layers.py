@@ -9,7 +9,7 @@ import executor
 import tracer
 
 FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
-LAST = ("command_options", "command_group", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
+LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),
     tracer: (

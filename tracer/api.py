@@ -24,7 +24,7 @@ from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError, UsageError, printable
 from tracer.extensions import ANALYSES, extensions
 from tracer.model.trace import Trace
-from tracer.stored import kept
+from tracer.stored import cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ def analyse(
     if not all(0 < rate < float("inf") for rate in rates):
         raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
     bounds = Bounds(part.start, part.stop, phase, pattern)
-    trace, path = (source, None) if isinstance(source, Trace) else (kept.read(Path(source)), Path(source))
+    trace, path = (source, None) if isinstance(source, Trace) else (cache.read(Path(source)), Path(source))
     return Analysis(
         trace, name or (printable(path.name) if path else "the trace"), place=str(path or ""), within=within,
         bounds=bounds, rates=rates,

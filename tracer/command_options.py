@@ -115,11 +115,11 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
     """
     from tracer.analysis.tokens import choose_steps
     from tracer.pandas_options import set_options
-    from tracer.stored import kept
+    from tracer.stored import cache
 
     set_options()
     with report.reading(path):
-        trace = kept.read(path, python_functions=python_functions)
+        trace = cache.read(path, python_functions=python_functions)
     steps = choose_steps(trace, within, bounds)
     trace.notes += steps.notes
     return trace, steps

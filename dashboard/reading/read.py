@@ -28,8 +28,7 @@ from tracer.errors import TraceError
 from tracer.model.graph_json import GRAPH_FILE
 from tracer.model.schema import DEVICE_DOMAINS
 from tracer.model.trace import Trace
-from tracer.stored.cache import TRACE, Cache
-from tracer.stored.kept import FUNCTIONS, kept_trace
+from tracer.stored.cache import FUNCTIONS, TRACE, Cache, kept_trace
 
 if TYPE_CHECKING:  # they import this module, in processes of their own
     from dashboard.reading.readers import Readers

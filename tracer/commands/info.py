@@ -29,12 +29,12 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """
     from tracer.analysis.summary import analyse
     from tracer.pandas_options import set_options
-    from tracer.stored import kept
+    from tracer.stored import cache
     from tracer.stored.run_passes import node_kernels
 
     set_options()
     with report.reading(path):
-        trace = kept.read(path)
+        trace = cache.read(path)
     start, end = trace.span
     analysed = analyse(trace, path.name, within, bounds)
     facts = {
