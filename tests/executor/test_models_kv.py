@@ -9,14 +9,13 @@ import pytest
 
 from executor.graph.models import MODELS
 from executor.graph.models.kv_cache import KINDS
-from executor.graph.models.step import random_weights
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.prompts import Prompts
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
 from tests.thorough import covering

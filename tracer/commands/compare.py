@@ -21,8 +21,8 @@ from tracer.files.tables import Save, saver
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
-    from tracer.analysis.compare import Run
-    from tracer.analysis.recorded import Recording
+    from tracer.analysis.compare import Side
+    from tracer.analysis.recorded import Measured
     from tracer.batch import Overview
 
 Rates = tuple[float, ...]
@@ -144,9 +144,9 @@ def _directory(path: str) -> Path:
     return directory
 
 
-def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Run]:
+def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Side]:
     """Read and measure the runs."""
-    from tracer.analysis.compare import Run
+    from tracer.analysis.compare import Side
 
     if len(ranges) not in (0, 1, len(paths)):
         raise UsageError(f"--range is given {len(ranges)} times for {len(paths)} runs; give it once, or once for each")
@@ -164,7 +164,7 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
             name = printable(part.name if names[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
             recordings.append(_measure(part, name, each_within, bounds, each_rates))
-        runs.append(Run.of(*recordings, place=printable(text)))
+        runs.append(Side.of(*recordings, place=printable(text)))
     return runs
 
 
@@ -173,7 +173,7 @@ def _parts(text: str) -> list[Path]:
     return [Path(text)] if Path(text).exists() or "," not in text else [Path(part) for part in text.split(",")]
 
 
-def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Recording:
+def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Measured:
     from tracer.analysis.recorded import measure
 
     try:

@@ -24,7 +24,7 @@ from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.model.trace import Trace
-    from tracer.recorders.cupti_program import Outcome
+    from tracer.recorders.cupti_program import CuptiOutcome
     from tracer.recorders.light_window import Window
 
 
@@ -141,7 +141,7 @@ def record_with_stacks(command: Sequence[str], level: str, target: Path, force: 
     return _through_nsys(command, level, target, force, reason)
 
 
-def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
+def _print_outcome(outcome: CuptiOutcome, code: int, target: Path) -> None:
     """Print the outcome of a recording.
 
     Raises:
