@@ -8,7 +8,6 @@ derived from a published figure, or assumed.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -159,8 +158,9 @@ class Profile:
             raise FormatError("host.bytes_per_ns needs entries for numbers of threads, at least 1")
         for name, value in self.figures.items():
             positive = name.endswith(("bytes_per_ns", "streams", "size")) or name.startswith("host.bytes_per_ns")
-            if not 0 <= value < math.inf or (value == 0 and positive):
-                raise FormatError(f"{name} must be finite and {'more than' if positive else 'at least'} 0, not {value}")
+            if not 0 <= value < 2**63 or (value == 0 and positive):
+                least = f"{'more than' if positive else 'at least'} 0"
+                raise FormatError(f"{name} must be a 64-bit number of {least}, not {value}")
 
     @cached_property
     def figures(self) -> Mapping[str, int | float]:
