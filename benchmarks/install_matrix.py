@@ -35,7 +35,7 @@ from tests.test_requirements import PINS, PROJECT  # noqa: E402
 
 SHOWN = ("intertoken", "numpy", "pandas", "pyarrow", "click", "rich", "scipy", "numba", "plotly", "dash", "protobuf")
 """The distributions whose versions are in the table."""
-COMPILED = ("llvmlite", "numba", "numpy", "pandas", "pyarrow", "pydantic-core", "scipy")
+COMPILED = ("llvmlite", "msgspec", "numba", "numpy", "pandas", "pyarrow", "pydantic-core", "scipy")
 COMMANDS = (
     "--version",
     *(f"{name} base --json" for name in ("info", "tokens", "syncs", "gaps", "streams", "path", "advise")),

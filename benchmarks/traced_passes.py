@@ -27,7 +27,7 @@ from record_engines import machine
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
-from tracer.formats import read
+from tracer.formats import nsys_rep, read
 from tracer.model.trace import Trace
 from tracer.recorders import nsys
 from tracer.recorders.foreground import run
@@ -45,7 +45,7 @@ def ran(way: str, command: list[str], folder: Path) -> tuple[str, Trace | None, 
         report = folder / f"{way}.nsys-rep"
         report.unlink(missing_ok=True)
         nsys.run(shell, way.removeprefix("nsys-"), report)
-        trace = nsys.read_report(report) if report.exists() else None
+        trace = nsys_rep.read(report) if report.exists() else None
     else:
         run(shell if way == "none" else [*intertoken, way, "--", *shell])
         trace = read(target) if way != "none" and target.exists() else None

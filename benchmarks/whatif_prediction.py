@@ -35,10 +35,11 @@ from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
-from tracer.analysis.whatif.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
+from tracer.stored.run_parts import NODE
+from tracer.stored.stream_pairs import compute_ns, pair_of, read_pair
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"
@@ -74,7 +75,7 @@ def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) ->
 
 
 def concurrent(run: Path, learned: Learned | None = None) -> Concurrent:
-    node = read(run / NODE_PASS)
+    node = read(run / NODE)
     return Concurrent(read_graph(run / GRAPH_FILE), node, find_steps(node), learned=learned)
 
 
@@ -105,7 +106,7 @@ def samples() -> Iterator[Row]:
 
 
 def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
-    for kind, at in (("sample ladder", ""), ("sample traced", NODE_PASS)):
+    for kind, at in (("sample ladder", ""), ("sample traced", NODE)):
         trace = read(SAMPLES / name / at)
         base = Base.of(Causality.of(trace), find_steps(trace), rate_of(name))
         for other in others:
@@ -143,7 +144,7 @@ def recorded(directory: Path) -> Iterator[Row]:
             strategy, launch, _ = what.split()
             if entry["kind"] == "eager":
                 steps_per_s = entry["tokens_per_s"]["median"] / entry["batch"]
-                found = predicted(read(run / NODE_PASS), [OneGraph(early=True)], steps_per_s)
+                found = predicted(read(run / NODE), [OneGraph(early=True)], steps_per_s)
                 made = row("eager", of, launch, found, measured)
             else:
                 made = row("ladder", of, strategy, predicted(read(run), [Strategy(strategy)]), measured)

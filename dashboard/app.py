@@ -27,7 +27,7 @@ from dashboard.serving.login import require_token
 from dashboard.serving.missing import add_missing
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
-from tracer.files.cache import Cache
+from tracer.stored.cache import Cache
 
 _FOUND: Final = [
     import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__) if found.ispkg

@@ -166,8 +166,8 @@ def dashboard(
         readers.start()  # while the server's own modules load
         from dashboard.app import Serving, create_app
         from dashboard.recording.recorder import Recorder
-        from tracer.files.cache import Cache, directory_of_user
         from tracer.pandas_options import set_options
+        from tracer.stored.cache import Cache, directory_of_user
 
         set_options()
         inbox = folder / "uploads"  # a reader sees the name where two recordings have the same

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracer.command_group import Intertoken
+from tracer.cli import Intertoken
 
 
 def register(group: Intertoken) -> None:

@@ -13,18 +13,18 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from tracer.analysis.causality.report import PathReport, path_report
-from tracer.analysis.compare import Comparison, Run
+from tracer.analysis.compare import Comparison, Side
 from tracer.analysis.compare import compare as compare_runs
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import IdleReport
-from tracer.analysis.recorded import Recording, measure
+from tracer.analysis.recorded import Measured, measure
 from tracer.analysis.summary import Summary, figures
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError, UsageError, printable
 from tracer.extensions import ANALYSES, extensions
-from tracer.files import kept
 from tracer.model.trace import Trace
+from tracer.stored import cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class Analysis:
         return figures(self.trace, self.name, self.steps, self.syncs, self.gaps, self.within)
 
     @cached_property
-    def recording(self) -> Recording:
+    def recording(self) -> Measured:
         """The measurements that `tracer.compare` compares."""
         return measure(self.trace, self.steps, self.name, within=self.within, untraced_tokens_per_s=self.rates)
 
@@ -165,7 +165,7 @@ def analyse(
     if not all(0 < rate < float("inf") for rate in rates):
         raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
     bounds = Bounds(part.start, part.stop, phase, pattern)
-    trace, path = (source, None) if isinstance(source, Trace) else (kept.read(Path(source)), Path(source))
+    trace, path = (source, None) if isinstance(source, Trace) else (cache.read(Path(source)), Path(source))
     return Analysis(
         trace, name or (printable(path.name) if path else "the trace"), place=str(path or ""), within=within,
         bounds=bounds, rates=rates,
@@ -191,9 +191,9 @@ def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *
     return compare_runs(_run(base), _run(other), force=force)
 
 
-def _run(source: Source | Sequence[Source]) -> Run:
+def _run(source: Source | Sequence[Source]) -> Side:
     several = [source] if isinstance(source, (str, Path, Trace, Analysis)) else list(source)
     if not several:
         raise UsageError("no recording given: a run to compare needs at least one")
     found = [one if isinstance(one, Analysis) else analyse(one) for one in several]
-    return Run.of(*(one.recording for one in found), place=",".join(one.place for one in found))
+    return Side.of(*(one.recording for one in found), place=",".join(one.place for one in found))

@@ -20,7 +20,7 @@ from tracer.errors import IntertokenError, printable
 from tracer.model import run_json
 
 if TYPE_CHECKING:
-    from tracer.analysis.recorded import Recording
+    from tracer.analysis.recorded import Measured
     from tracer.model.trace import Trace
 
 COLUMNS: Final[dict[str, str]] = {
@@ -220,7 +220,7 @@ def _rank(path: str, source: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _device_figures(recording: Recording) -> Iterator[tuple[int, dict[str, float]]]:
+def _device_figures(recording: Measured) -> Iterator[tuple[int, dict[str, float]]]:
     for device, steps in recording.device_steps.groupby(level="device"):
         gaps = steps["gap"].dropna()
         if len(gaps):

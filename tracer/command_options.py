@@ -114,12 +114,12 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
     `python_functions` keeps Python functions that the format leaves out by default.
     """
     from tracer.analysis.tokens import choose_steps
-    from tracer.files import kept
     from tracer.pandas_options import set_options
+    from tracer.stored import cache
 
     set_options()
     with report.reading(path):
-        trace = kept.read(path, python_functions=python_functions)
+        trace = cache.read(path, python_functions=python_functions)
     steps = choose_steps(trace, within, bounds)
     trace.notes += steps.notes
     return trace, steps

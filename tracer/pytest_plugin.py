@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
-    from tracer.pytest_recording import Recording
+    from tracer.pytest_recording import RecordedTest
 
 MARK: Final = "sync_budget"
-_RECORDING: Final = pytest.StashKey["Recording"]()
+_RECORDING: Final = pytest.StashKey["RecordedTest"]()
 
 _MARK_HELP: Final = (
     "sync_budget(syncs=N, copies=N, launches=N, class_=NAME, signature=TEXT, backend='cupti'|'host', steps='found'): "
@@ -66,12 +66,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 @pytest.fixture
-def recording(request: pytest.FixtureRequest) -> Recording:
+def recording(request: pytest.FixtureRequest) -> RecordedTest:
     """The recording of this test's calls to CUDA or to a reporting backend: `token()`, `trace`, `report`."""
     return _recording_of(request.node)
 
 
-def _recording_of(item: pytest.Item) -> Recording:
+def _recording_of(item: pytest.Item) -> RecordedTest:
     if _RECORDING not in item.stash:
         from tracer.pytest_recording import recording_for
 

@@ -54,7 +54,7 @@ class Observed:
         return Measured(self.trace, Scope(), self.steps)
 
 
-class Recording:
+class RecordedTest:
     """Records the body of a test, and checks its budget.
 
     Args:
@@ -186,7 +186,7 @@ class Recording:
         return f"nothing to count: {watched_here} that copies, launches, waits or orders{remedy}"
 
 
-def recording_for(marks: Sequence[Mapping[str, Any]]) -> Recording:
+def recording_for(marks: Sequence[Mapping[str, Any]]) -> RecordedTest:
     """The recording of a test with these markers, closest first; the closest marker with a keyword sets its value.
 
     Args:
@@ -205,7 +205,7 @@ def recording_for(marks: Sequence[Mapping[str, Any]]) -> Recording:
             raise UsageError(f"{origin}: {option} is {given[option]!r}; it must be {' or '.join(choices)}")
     lines = {key.rstrip("_"): list(v) if isinstance(v, tuple) else v for key, v in given.items() if key not in _OPTIONS}
     budget = parse(lines, origin) if lines or (marks and not given) else None
-    return Recording(budget, given.get("backend"), given.get("steps") is not None)
+    return RecordedTest(budget, given.get("backend"), given.get("steps") is not None)
 
 
 def _whole_body(trace: Trace) -> Steps:

@@ -13,7 +13,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from tracer.analysis import compare
-from tracer.analysis.recorded import Recording, measure
+from tracer.analysis.recorded import Measured, measure
 from tracer.errors import EmptyTraceError, IntertokenError, printable
 from tracer.reporting.compare import compare_table
 
@@ -32,7 +32,7 @@ class Against:
     problem: str = ""
 
 
-def measured(run: Run) -> Recording:
+def measured(run: Run) -> Measured:
     """A run's measurement for comparisons, under a name that can be shown.
 
     Raises:
@@ -45,19 +45,19 @@ def measured(run: Run) -> Recording:
     return measure(run.trace, run.steps, name, within=run.within, untraced_tokens_per_s=rates)
 
 
-def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
+def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Measured] = measured) -> list[Against]:
     """Compare all other runs with the first one, each on the best basis that both have.
 
     Args:
         runs: the base and the others.
         recording_of: run -> the result of `measured`, possibly from a cache.
     """
-    sides: dict[str, compare.Run] = {}
+    sides: dict[str, compare.Side] = {}
     problems: dict[str, str] = {}
     base, *others = runs
     for run in runs if others else ():
         try:
-            sides[run.key] = compare.Run.of(recording_of(run))
+            sides[run.key] = compare.Side.of(recording_of(run))
         except IntertokenError as problem:
             problems[run.key] = printable(str(problem))
     if not others or base.key in problems:
@@ -69,7 +69,7 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] =
     ]  # fmt: skip
 
 
-def _against(base: Run, base_run: compare.Run, other: Run, other_run: compare.Run) -> Against:
+def _against(base: Run, base_run: compare.Side, other: Run, other_run: compare.Side) -> Against:
     try:
         return Against(base, other, compare.compare(base_run, other_run))
     except IntertokenError as problem:
@@ -79,7 +79,7 @@ def _against(base: Run, base_run: compare.Run, other: Run, other_run: compare.Ru
 def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:
     """Like `against_base`, but computed in the background; a run's measurement is shared by all its comparisons."""
 
-    def recording_of(run: Run) -> Recording:
+    def recording_of(run: Run) -> Measured:
         return store.background.now((run.recorded, "measured", run.rate), lambda: measured(run), _weight)
 
     question = "against", *((run.recorded, run.rate) for run in runs)
@@ -88,7 +88,7 @@ def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Agains
     )
 
 
-def _weight(recording: Recording) -> int:
+def _weight(recording: Measured) -> int:
     return len(recording.kernels) + len(recording.device_steps)
 
 

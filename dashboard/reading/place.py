@@ -14,13 +14,13 @@ from dashboard.reading.readers import Readers
 from dashboard.reading.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
-from tracer.files.cache import Cache, fingerprint
+from tracer.stored.cache import Cache, fingerprint
 
 _log = logging.getLogger(__name__)
 
 
 def stamp_of(path: Path) -> list[list[Any]]:
-    """The recording's state, see `tracer.files.cache.fingerprint`; empty if it no longer exists."""
+    """The recording's state, see `tracer.stored.cache.fingerprint`; empty if it no longer exists."""
     try:
         return fingerprint(path)
     except OSError:

@@ -25,11 +25,10 @@ from tracer.analysis.steps import Regime
 from tracer.analysis.summary import Summary, analyse
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
 from tracer.errors import TraceError
-from tracer.files.cache import TRACE, Cache
-from tracer.files.kept import FUNCTIONS, kept_trace
 from tracer.model.graph_json import GRAPH_FILE
 from tracer.model.schema import DEVICE_DOMAINS
 from tracer.model.trace import Trace
+from tracer.stored.cache import FUNCTIONS, TRACE, Cache, kept_trace
 
 if TYPE_CHECKING:  # they import this module, in processes of their own
     from dashboard.reading.readers import Readers

@@ -17,7 +17,7 @@ from typing import Any, Final
 from dashboard.reading import reader
 from tracer import progress
 from tracer.errors import TraceError
-from tracer.files.cache import Cache
+from tracer.stored.cache import Cache
 
 _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share locks that other threads hold
 SECONDS: Final = 600.0

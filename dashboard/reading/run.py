@@ -32,8 +32,8 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
 from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph
-from tracer.model.run_passes import node_kernels
 from tracer.model.trace import Trace
+from tracer.stored.run_passes import node_kernels
 
 Report = TypeVar("Report")
 Found = TypeVar("Found")

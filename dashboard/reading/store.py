@@ -21,8 +21,8 @@ from dashboard.reading.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.errors import TraceError, UsageError
-from tracer.files.cache import Cache
 from tracer.model.trace import Trace
+from tracer.stored.cache import Cache
 
 DEEPEST = 2
 """Levels below a given directory that are searched."""

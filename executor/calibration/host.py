@@ -22,7 +22,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, ExecutionError, FormatError, UsageError
-from tracer.files.typed_json import typed_object
+from tracer.files.bounded import typed
 from tracer.model import run_json
 from tracer.model.intervals import covered, total, uncovered, union
 from tracer.model.schema import HOST_COMPUTE
@@ -231,7 +231,7 @@ def _others(trace: Trace, computed: pd.DataFrame) -> int | None:
 def plan_of(trace: Trace) -> tuple[Configuration, Prepared] | None:
     """Return configuration and plan of a recording of this executor, else None."""
     try:
-        configuration: Configuration = typed_object(run_json.configuration(trace), Configuration, "configuration")
+        configuration = typed(run_json.configuration(trace), Configuration)
         return configuration, prepare_configuration(configuration)
     except (FormatError, UsageError, ExecutionError):
         return None

@@ -48,7 +48,7 @@ def calibrate(path: Path, output: Path, fits: Path | None, force: bool, as_json:
 
     from executor.backends.sim.profiles import SCHEMA, write_profile
     from executor.calibration import calibrate as profile_of
-    from executor.calibration.fits import fits_toml
+    from executor.calibration import fits_toml
     from tracer import read
     from tracer.errors import TraceError
     from tracer.files.output import check_output, write_output

@@ -16,6 +16,7 @@ from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.prompts import MICRO_BATCH, Prompts
 from executor.scheduling.strategies import fitting
 from tracer.errors import UsageError
+from tracer.files.bounded import Count
 
 SAMPLING: Final = ("host", "device")
 EXPERTS: Final = ("device", "cpu", "copy")
@@ -61,28 +62,28 @@ class Configuration:
     concurrency: str = "sequential"
     allocator: str | None = None
     launch: str = "graph"
-    batch: int = 1
-    tokens: int = 32
-    prompt: int | tuple[int, ...] = 0
+    batch: Count = 1
+    tokens: Count = 32
+    prompt: Count | tuple[Count, ...] = 0
     shared_prompt: bool = False
-    micro_batch: int = MICRO_BATCH
+    micro_batch: Count = MICRO_BATCH
     kv: str = "streams"
-    repeats: int = 3
-    warmup: int = 4
-    reserve: int = 0
-    seed: int = 0
+    repeats: Count = 3
+    warmup: Count = 4
+    reserve: Count = 0
+    seed: Count = 0
     weights: str | None = None
-    context: int | None = None
+    context: Count | None = None
     fusion: bool | None = None
     sampling: str = "host"
     allow_hazards: bool = False
-    devices: int = 1
-    gpu_layers: int | None = None
+    devices: Count = 1
+    gpu_layers: Count | None = None
     experts: str = "device"
     staging: bool = True
     halves: bool = False
     profile: str | None = None
-    threads: int | None = None
+    threads: Count | None = None
     pinned: bool = False
 
     @property

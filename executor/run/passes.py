@@ -35,8 +35,8 @@ from tracer.errors import ExecutionError, IntertokenError, TraceError, UsageErro
 from tracer.files.output import write_output
 from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE
-from tracer.model.run_parts import PASSES
 from tracer.recorders.cupti_layout import SETS
+from tracer.stored.run_parts import PASSES
 
 LIGHT: Final = "light"
 TRACED: Final = PASSES

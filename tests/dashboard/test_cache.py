@@ -21,7 +21,7 @@ from tests.dashboard.traces import PERIOD, decode
 from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.files import snapshot
-from tracer.files.cache import Cache
+from tracer.stored.cache import Cache
 
 
 @pytest.fixture

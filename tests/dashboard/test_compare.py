@@ -18,7 +18,7 @@ from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.cli import main
-from tracer.reporting.compare_matrix import label_of, matrix
+from tracer.reporting.compare_matrix import LABELS, matrix
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
 OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
@@ -130,7 +130,7 @@ def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
     assert set(frame["against"]) == {"llama-1.1b-sccc-sequential-cuda"}
     row = frame.set_index("figure").loc["causes_us sync"]
     assert row["other"] - row["base"] == pytest.approx(row["estimate"]) == pytest.approx(-21.6, abs=0.1)
-    labels = [label_of(figure) for figure in frame["figure"] if not figure.startswith("kernel_us")]
+    labels = [LABELS[figure] for figure in frame["figure"] if not figure.startswith("kernel_us")]
     assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of which sync, µs"]
     assert "Syncs per token" in labels
     assert comparison_table([]).empty

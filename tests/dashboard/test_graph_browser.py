@@ -120,7 +120,7 @@ def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address)
 
 def test_damaged_graphs_and_hostile_names_do_no_harm(page, address):
     visit(page.browser, f"{address}graph/?run=broken")
-    page.says("nothing", "graph lacks allocator")
+    page.says("nothing", "missing required field `nodes`")
     visit(page.browser, f"{address}graph/?run=gone")
     page.says("nothing", "no run 'gone'")
     visit(page.browser, f"{address}graph/?run=hostile")

@@ -239,7 +239,7 @@ def test_parts_follow_the_node_and_stay_within_the_graph(runs):
 
 
 def test_what_cannot_be_shown_says_why(runs):
-    assert "lacks allocator" in problem_of(runs["broken"], GraphView("broken"))
+    assert "missing required field `nodes`" in problem_of(runs["broken"], GraphView("broken"))
     assert "has no graph.json" in problem_of(runs["imported"], GraphView("imported"))
     assert "no run 'gone'" in problem_of(None, GraphView("gone"))
     assert row(runs["imported"])["graph"] == ""

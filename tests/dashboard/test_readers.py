@@ -25,7 +25,7 @@ from tests.dashboard.traces import KERNELS, decode
 from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.errors import TraceError
-from tracer.files.cache import Cache
+from tracer.stored.cache import Cache
 
 KILLER = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"
 SAID = {

@@ -17,7 +17,7 @@ from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
 from tracer import formats, progress
-from tracer.files.cache import Cache
+from tracer.stored.cache import Cache
 
 
 class Gate:

@@ -1,9 +1,10 @@
-"""Shapes that only tests have: odd sizes, and what the product's tiny shapes leave out."""
+"""Shapes that only tests have, odd sizes and what the product's tiny shapes leave out, and values of their weights."""
 
 from dataclasses import replace
 
 from executor.graph.models import builder_of
 from executor.graph.models.shape import SHAPES, DeltaNet, Experts, Shape
+from executor.graph.models.step import random_weight
 
 ODD = Shape(
     layers=3, width=96, heads=6, kv_heads=3, head_size=16, ffn=160, vocabulary=333, context=47, weights="float32"
@@ -25,3 +26,8 @@ TEST_SHAPES = {
 }  # fmt: skip
 
 MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
+
+
+def random_weights(graph, seed):
+    """The values of every weight, by name."""
+    return {weight.name: random_weight(weight, seed) for weight in graph.weights}

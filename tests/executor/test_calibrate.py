@@ -18,7 +18,7 @@ from executor.scheduling.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer import Trace, read
 from tracer.analysis.fits import VARIABLE, fits_of
-from tracer.command_group import Intertoken
+from tracer.cli import Intertoken
 from tracer.errors import EmptyTraceError
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -6,7 +6,7 @@ import pytest
 from executor.backends.sim.backend import SimBackend
 from executor.backends.sim.host import SimHostBackend
 from executor.backends.sim.profiles import HostCost
-from executor.graph.models.step import first_tokens, random_weights
+from executor.graph.models.step import first_tokens
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.scheduler import Scheduler
@@ -14,7 +14,7 @@ from executor.scheduling.several import halves_of
 from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
 from tests.executor import reference
 from tests.executor.profiles import handmade
-from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import tolerance
 from tests.thorough import covering
 from tracer.errors import UnsafePlanError, UsageError

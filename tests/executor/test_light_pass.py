@@ -25,9 +25,9 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
 from tracer.model.graph_json import GRAPH_FILE, read_graph
-from tracer.model.run_passes import node_kernels
 from tracer.model.schema import HOST_COMPUTE
 from tracer.recorders import light_folder
+from tracer.stored.run_passes import node_kernels
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
 pytestmark = pytest.mark.usefixtures("recorder")

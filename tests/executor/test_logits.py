@@ -7,12 +7,12 @@ import pytest
 
 from executor.backends.weight_formats import Quantised, quantised
 from executor.graph.models import WEIGHTS
-from executor.graph.models.step import first_tokens, random_weights
+from executor.graph.models.step import first_tokens
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES, random_weights
 from tests.thorough import covering
 
 STEPS = 6

@@ -9,19 +9,18 @@ import pytest
 
 from executor.graph.models import MODELS
 from executor.graph.models.kv_cache import KINDS
-from executor.graph.models.step import random_weights
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.prompts import Prompts
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
 from tests.thorough import covering
 from tracer.errors import UsageError
-from tracer.files.typed_json import typed_object
+from tracer.files.bounded import typed
 
 SEED, TOKENS = 7, 4
 
@@ -210,7 +209,7 @@ def test_what_does_not_fit_together_is_refused():
 def test_prompts_come_back_from_run_json(prompt):
     configuration = Configuration(kv="unified", prompt=prompt, batch=2)
     recorded = json.loads(json.dumps(asdict(configuration)))
-    assert typed_object(recorded, Configuration, "configuration") == configuration
+    assert typed(recorded, Configuration) == configuration
 
 
 def test_names_of_runs_say_what_is_not_usual():

@@ -7,13 +7,13 @@ import pytest
 
 from executor.backends import open_backend
 from executor.graph.models import MODELS, builder_of
-from executor.graph.models.step import first_tokens, random_weights
+from executor.graph.models.step import first_tokens
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import SCCC, STRATEGIES
 from tests.executor import reference
 from tests.executor.handmade import scheduler_on
-from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES
+from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES, random_weights
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError

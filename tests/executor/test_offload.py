@@ -7,13 +7,13 @@ import pytest
 
 from executor import planning as prepare_module
 from executor.graph.models.shape import SHAPES
-from executor.graph.models.step import first_tokens, random_weights
+from executor.graph.models.step import first_tokens
 from executor.planning.devices import HOST, Device
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import tolerance
 from tests.thorough import covering
 from tracer.analysis.syncs import sync_report

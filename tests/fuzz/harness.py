@@ -15,7 +15,7 @@ from pathlib import Path
 import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_json", "tracer.files.typed_json"]):
+with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_json", "tracer.files.bounded"]):
     import tracer.formats
     import tracer.model.graph_json  # noqa: F401
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis.compare import Run
-from tracer.analysis.recorded import Recording, measure
+from tracer.analysis.compare import Side
+from tracer.analysis.recorded import Measured, measure
 from tracer.analysis.tokens import find_steps
 
 GAP = 200
@@ -44,11 +44,11 @@ def trace_of(
     return trace
 
 
-def recording(periods: Sequence[int], name: str = "run", **options: Any) -> Recording:
+def recording(periods: Sequence[int], name: str = "run", **options: Any) -> Measured:
     untraced = options.pop("untraced", ())
     trace = trace_of(periods, **options)
     return measure(trace, find_steps(trace), name, untraced_tokens_per_s=untraced)
 
 
-def run_of(periods: Sequence[int], name: str = "run", **options: Any) -> Run:
-    return Run.of(recording(periods, name, **options))
+def run_of(periods: Sequence[int], name: str = "run", **options: Any) -> Side:
+    return Side.of(recording(periods, name, **options))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.recordings import LLAMA, SIX
 from tests.tracer.test_check_command import file, run
-from tracer.analysis.budget import Base
+from tracer.analysis.budget import BaseLimits
 from tracer.analysis.budget_check import check_base
 from tracer.analysis.interval import Interval
 
@@ -31,7 +31,7 @@ def compared(**estimates: Interval) -> Any:
     ],
 )
 def test_slowdown(speedup: Interval, verdict: str, interval: tuple[float, float] | None) -> None:
-    (finding,) = check_base(Base("main", max_slowdown=0.05), compared(speedup=speedup))
+    (finding,) = check_base(BaseLimits("main", max_slowdown=0.05), compared(speedup=speedup))
     assert (finding.line.name, finding.verdict) == ("base.max_slowdown", verdict)
     assert finding.found == pytest.approx(1 - speedup.estimate)
     assert finding.excess == pytest.approx(max(0.95 - speedup.estimate, 0))
@@ -47,13 +47,13 @@ def test_slowdown(speedup: Interval, verdict: str, interval: tuple[float, float]
     ],
 )  # fmt: skip
 def test_extra_gap(gap: Interval, verdict: str) -> None:
-    (finding,) = check_base(Base("main", max_extra_gap_us=5), compared(gap_us=gap))
+    (finding,) = check_base(BaseLimits("main", max_extra_gap_us=5), compared(gap_us=gap))
     assert (finding.line.name, finding.verdict, finding.found) == ("base.max_extra_gap_us", verdict, gap.estimate)
 
 
 def test_where_there_is_no_verdict_nothing_is_kept_or_broken() -> None:
     nothing: Any = compared(speedup=None, gap_us=None)
-    found = list(check_base(Base("main", max_slowdown=0.05, max_extra_gap_us=5), nothing))
+    found = list(check_base(BaseLimits("main", max_slowdown=0.05, max_extra_gap_us=5), nothing))
     assert [(f.verdict, f.found, f.excess, f.interval) for f in found] == [("not shown", "no verdict", None, None)] * 2
 
 

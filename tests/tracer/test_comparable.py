@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.thorough import examples
 from tests.tracer.handmade import Script
 from tests.tracer.steady import LIGHT, NSYS, TORCH, recording, run_of
-from tracer.analysis.compare import Comparison, Run, compare
+from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import Bounds, choose_steps
 from tracer.reporting.compare_words import percent
@@ -53,7 +53,7 @@ def test_a_kernel_may_be_all_stretch() -> None:
     assert "within what tracing can have added" in refused(compare(base, run_of([1000] * 20, source=NSYS, **TEN)))
 
 
-def long_and_short(period: int, long: int) -> Run:
+def long_and_short(period: int, long: int) -> Side:
     """Steps with one long kernel and one of 50 ns, which no stretch can exceed, then 100 ns of host, under nsys."""
     script = Script()
     for step in range(12):
@@ -64,7 +64,7 @@ def long_and_short(period: int, long: int) -> Run:
         script.sync(at + 80 + long, at + period - 20)
     trace = script.trace
     trace.metadata["source"] = NSYS
-    return Run.of(measure(trace, choose_steps(trace, None, Bounds()), f"of {period}"))
+    return Side.of(measure(trace, choose_steps(trace, None, Bounds()), f"of {period}"))
 
 
 def test_a_difference_beyond_all_that_tracing_adds_stands_with_its_bounds() -> None:
@@ -108,7 +108,7 @@ def test_rates_of_both_make_any_tracing_comparable() -> None:
     assert one.refusal.instead.endswith("--untraced-tokens-per-s X,X,X --untraced-tokens-per-s 700000`")
 
 
-def phased(phase: str, count: int = 12) -> Run:
+def phased(phase: str, count: int = 12) -> Side:
     script = Script()
     for step in range(24):
         at = step * 2000
@@ -116,7 +116,7 @@ def phased(phase: str, count: int = 12) -> Run:
         script.launch((at + 10, at + 20), (at + 30, at + 1500))
     trace = script.trace
     trace.metadata["source"] = LIGHT
-    return Run.of(measure(trace, choose_steps(trace, None, Bounds(phase=phase)), phase))
+    return Side.of(measure(trace, choose_steps(trace, None, Bounds(phase=phase)), phase))
 
 
 def test_steps_of_other_phases_carry_nothing_but_their_own_figures() -> None:
@@ -129,14 +129,14 @@ def test_steps_of_other_phases_carry_nothing_but_their_own_figures() -> None:
 
 
 def test_the_batch_is_known_from_the_marks_too() -> None:
-    def marked(sequences: int) -> Run:
+    def marked(sequences: int) -> Side:
         script = Script()
         for step in range(12):
             at = step * 2000
             script.range(f"execute_context_0(0)_generation_{sequences}({sequences})", at, at + 1990)
             script.launch((at + 10, at + 20), (at + 30, at + 1500))
         trace = script.trace
-        return Run.of(measure(trace, choose_steps(trace, None, Bounds()), "vllm"))
+        return Side.of(measure(trace, choose_steps(trace, None, Bounds()), "vllm"))
 
     assert marked(8).recordings[0].conditions["batch"] == "8"
     forced = compare(marked(1), marked(8), force=True)
@@ -165,6 +165,6 @@ def test_a_direction_that_rounds_to_nothing_is_none(other: int, verdict: str) ->
 def test_lower_bounds_of_gaps_are_set_against_each_other_only_where_kernels_were_stretched_alike() -> None:
     rates = [526_316.0, 526_300.0]
     alike = [recording([2000] * 9, source=NSYS, kernels=k, untraced=rates) for k in (10, 10, 9)]
-    assert compare(Run.of(alike[0]), Run.of(alike[1])).gap_us is not None
-    assert compare(Run.of(alike[0]), Run.of(alike[2])).gap_us is None
-    assert compare(Run.of(alike[0]), Run.of(alike[1])).causes_us == {}
+    assert compare(Side.of(alike[0]), Side.of(alike[1])).gap_us is not None
+    assert compare(Side.of(alike[0]), Side.of(alike[2])).gap_us is None
+    assert compare(Side.of(alike[0]), Side.of(alike[1])).causes_us == {}

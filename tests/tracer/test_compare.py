@@ -13,7 +13,7 @@ from tests.thorough import examples
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import LIGHT, NSYS, recording, run_of
 from tracer import Trace
-from tracer.analysis.compare import Run, compare
+from tracer.analysis.compare import Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
@@ -83,7 +83,7 @@ def test_too_few_steps_show_nothing() -> None:
 
 
 def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
-    def grouped(*sizes: int) -> Run:
+    def grouped(*sizes: int) -> Side:
         script, now = Script(), 0
         for group, size in enumerate(sizes):
             script.range(f"part {group}", now, now + size * 1000)
@@ -91,7 +91,7 @@ def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
                 script.range("token", now, now + 900)
                 script.launch((now + 10, now + 20), (now + 30, now + 800))
                 now += 1000
-        return Run.of(measure(light(script), find_steps(script.trace), "grouped"))
+        return Side.of(measure(light(script), find_steps(script.trace), "grouped"))
 
     found = compare(grouped(2, 2), grouped(3, 1))
     assert not found.paired
@@ -146,24 +146,24 @@ def test_the_untraced_rate_corrects_the_gap_and_its_error_widens_the_interval() 
 
 
 def test_repeated_recordings_are_clusters() -> None:
-    fast = Run("fast", tuple(recording([p] * 20) for p in (1000, 1010, 1020)))
-    slow = Run("slow", tuple(recording([p] * 20) for p in (2000, 2020, 2040)))
+    fast = Side("fast", tuple(recording([p] * 20) for p in (1000, 1010, 1020)))
+    slow = Side("slow", tuple(recording([p] * 20) for p in (2000, 2020, 2040)))
     found = compare(slow, fast)
     assert (found.unit, found.paired) == ("recordings", False)
     assert found.speedup.estimate == pytest.approx(2.0)
     assert found.speedup.low is not None
     assert found.speedup.low < 1.97  # between the recordings, though no step of one differs
-    noise = Run("noise", tuple(recording([p] * 20) for p in (1000, 1030, 1040)))
+    noise = Side("noise", tuple(recording([p] * 20) for p in (1000, 1030, 1040)))
     assert compare(fast, noise).verdict == "no difference shown"
 
 
 def test_kernels_that_got_slower_are_named() -> None:
-    def two_kernels(slow: int) -> Run:
+    def two_kernels(slow: int) -> Side:
         script = decode_loop("g", 40, period=2000)
         for token in range(40):
             start = token * 2000 + 400 + token % 3
             script.launch((start - 50, start - 40), (start, start + slow + token % 5), name="slow")
-        return Run.of(measure(script.trace, find_steps(script.trace), "run"))
+        return Side.of(measure(script.trace, find_steps(script.trace), "run"))
 
     kernels = compare(two_kernels(400), two_kernels(600)).kernels.set_index("name")
     assert kernels.loc["slow", "verdict"] == "slower"
@@ -173,14 +173,14 @@ def test_kernels_that_got_slower_are_named() -> None:
 
 
 def test_noise_alone_makes_no_kernel_slower() -> None:
-    def many(seed: int) -> Run:
+    def many(seed: int) -> Side:
         random, script = np.random.default_rng(seed), decode_loop("g", 40, period=100_000)
         for token in range(40):
             for kernel in range(60):
                 start = token * 100_000 + 500 + kernel * 1000
                 length = max(round(random.normal(500, 30)), 1)
                 script.launch((start - 50, start - 40), (start, start + length), name=f"k{kernel}")
-        return Run.of(measure(script.trace, find_steps(script.trace), "run"))
+        return Side.of(measure(script.trace, find_steps(script.trace), "run"))
 
     kernels = compare(many(1), many(2)).kernels
     assert len(kernels) == 61
@@ -188,14 +188,14 @@ def test_noise_alone_makes_no_kernel_slower() -> None:
 
 
 def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
-    def graphs(per_token: int) -> Run:
+    def graphs(per_token: int) -> Side:
         script = Script()
         for token in range(12):
             script.range("token", token * 1000, token * 1000 + 900)
             for part in range(per_token):
                 at = token * 1000 + part * 400
                 script.graph((at + 10, at + 20), (at + 30, at + 30 + 700 // per_token))
-        return Run.of(measure(script.trace, find_steps(script.trace), "graphs"))
+        return Side.of(measure(script.trace, find_steps(script.trace), "graphs"))
 
     whole, halves = graphs(1), graphs(2)
     (kernel,) = compare(whole, halves).kernels.to_dict("records")
@@ -229,7 +229,7 @@ def test_runs_of_other_work_are_refused_unless_forced(
 
 
 def test_another_gpu_and_other_kernels_are_refused_and_another_driver_is_said() -> None:
-    def on(gpu: str, driver: str = "1") -> Run:
+    def on(gpu: str, driver: str = "1") -> Side:
         return run_of([9000] * 9, run={"machine": {"gpu": gpu, "driver": driver}})
 
     with pytest.raises(UsageError, match="gpu H200 against A10"):
@@ -292,7 +292,7 @@ def test_the_speedup_is_that_of_the_rates_which_are_shown() -> None:
 def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
     rates = {"tokens_per_s": {"median": 1e6, "repeats": [1e6, 1.01e6]}, "steps_per_s": {"median": 1e6}}
 
-    def prompted(period: int) -> Run:
+    def prompted(period: int) -> Side:
         script = Script()
         for step in range(8):
             at = step * period
@@ -300,7 +300,7 @@ def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
             script.launch((at + 10, at + 20), (at + 30, at + period // 2))
         trace = light(script)
         trace.metadata["run"] = {"measured": rates}
-        return Run.of(measure(trace, find_steps(trace, phase="all"), "prompted"))
+        return Side.of(measure(trace, find_steps(trace, phase="all"), "prompted"))
 
     found = compare(prompted(2000), prompted(1000))
     assert found.speedup is not None
@@ -309,7 +309,7 @@ def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
 
 
 def test_rates_are_of_tokens_only_where_it_is_known_how_many_a_step_gains() -> None:
-    def of(batch: int | None, period: int = 2000, **options: Any) -> Run:
+    def of(batch: int | None, period: int = 2000, **options: Any) -> Side:
         run = {} if batch is None else {"configuration": {"batch": batch}}
         return run_of([period] * 20, run=run, **options)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.thorough import EVERYTHING
 from tracer import formats
-from tracer.analysis.compare import Comparison, Run, compare
+from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import Bounds, choose_steps
 
@@ -31,13 +31,13 @@ PERIODS_US: Final = {
 
 
 @cache
-def run_at(path: str, within: str | None = None, rated: bool = True) -> Run:
+def run_at(path: str, within: str | None = None, rated: bool = True) -> Side:
     """A recording with the rates that it knows, or as if its run.json said what ran but not how fast."""
     trace = formats.read(SAMPLES / path)
     if not rated:
         trace.metadata["run"] = {k: v for k, v in trace.metadata["run"].items() if k not in ("measured", "ranges")}
     name = f"{path} {within or ''}"
-    return Run.of(measure(trace, choose_steps(trace, within, Bounds()), name, within=within))
+    return Side.of(measure(trace, choose_steps(trace, within, Bounds()), name, within=within))
 
 
 def check_sign(found: Comparison, truth: float) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.analysis.comparable import Refusal
-from tracer.analysis.compare import Run, compare
+from tracer.analysis.compare import Side, compare
 from tracer.analysis.compare_kernels import COLUMNS, no_kernels
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
@@ -158,7 +158,7 @@ def test_the_sentence(comparison: Any, words: str) -> None:
 def test_the_published_recordings_and_our_own(paths: list[Any], words: str) -> None:
     traces = [formats.read(path) for path in paths]
     runs = [
-        Run.of(measure(trace, find_steps(trace), path.name)) for trace, path in zip(traces, paths, strict=True)
+        Side.of(measure(trace, find_steps(trace), path.name)) for trace, path in zip(traces, paths, strict=True)
     ]  # fmt: skip
     comparison = compare(*runs)
     assert sentence(comparison) == words

@@ -22,8 +22,8 @@ from tracer.analysis.whatif.prediction import predict
 from tracer.analysis.whatif.recorded_step import held_blocks
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.files.cache import Cache
 from tracer.model.trace import Trace
+from tracer.stored.cache import Cache
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -104,10 +104,10 @@ def test_a_part_of_an_inner_table_is_replaced_and_a_changed_file_read_again(
     [
         ("[[device]\n", "Expected"),
         ("[device]\ngpu = 'A100'\n", "no \\[\\[device\\]\\]"),
-        ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = -1\n", "device.0.graph.node_ns is negative"),
-        ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = 'x'\n", "device.graph.node_ns is not of type int"),
+        ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = -1\n", r"Expected `int` >= 0 - at `\$.graph.node_ns`"),
+        ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = 'x'\n", r"got `str` - at `\$.graph.node_ns`"),
         ("[[device]]\ngpu = 'A100'\ngraph = 3\n", "graph is not a table"),
-        ("[[device]]\ngpu = 'A100'\n[device.multiprocessor]\nregister_unit = 0\n", "register_unit is zero"),
+        ("[[device]]\ngpu = 'A100'\n[device.multiprocessor]\nregister_unit = 0\n", r">= 1 - at .*register_unit`"),
         ("[[device]]\ngpu = 'A100'\n[device.strech]\nshare = 1\n", "there is no table strech"),
     ],
 )

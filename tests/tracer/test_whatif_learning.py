@@ -14,8 +14,8 @@ from tests.recordings import SAMPLES
 from tracer.analysis.fits import fits_of
 from tracer.analysis.whatif.learning import Pair, fitted, learned
 from tracer.analysis.whatif.overlap import Overlap, StepKernels, assign
-from tracer.analysis.whatif.stream_pairs import find_pairs, learn_from, work_of
 from tracer.errors import UsageError
+from tracer.stored.stream_pairs import find_pairs, learn_from, work_of
 
 ONE, SEVERAL = ("llama-1.1b-aaag-sequential-cuda", "llama-1.1b-aaag-branches-cuda")
 H200 = fitted("NVIDIA H200")

@@ -103,7 +103,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseLimits:
     """The recording to compare with, its tokens/s and gap.
 
     Attributes:
@@ -129,7 +129,7 @@ class Budget:
 
     origin: str
     lines: tuple[Line, ...]
-    base: Base | None = None
+    base: BaseLimits | None = None
 
     def signature(self, scope: Scope) -> str | None:
         """The allowed signature, used to find surplus calls; None unless there is exactly one."""
@@ -239,7 +239,7 @@ _VALUES: Final[dict[str, Callable[[object, str], Limit | tuple[str, ...]]]] = {
 }
 
 
-def _base(value: object) -> Base:
+def _base(value: object) -> BaseLimits:
     known = ("recording", "max_slowdown", "max_extra_gap_us")
     if not isinstance(value, dict) or not isinstance(value.get("recording"), str):
         raise ValueError('base must be a table with recording = "PATH"')
@@ -247,7 +247,7 @@ def _base(value: object) -> Base:
         raise ValueError(f"unknown key base.{_key(unknown[0])}; valid keys are {', '.join(known)}")
     if not set(value) & set(known[1:]):
         raise ValueError("base sets neither max_slowdown nor max_extra_gap_us")
-    return Base(value["recording"], *(_number(value[k], f"base.{k}") if k in value else None for k in known[1:]))
+    return BaseLimits(value["recording"], *(_number(value[k], f"base.{k}") if k in value else None for k in known[1:]))
 
 
 def _number(value: object, path: str) -> float:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracer.analysis.bounds import ALL_STEPS, Bounds
-from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Base, Budget, Limit, Line, Scope, toml_string
+from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, BaseLimits, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
@@ -274,7 +274,7 @@ def _least(name: str, value: float) -> str:
     return f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
 
 
-def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
+def check_base(base: BaseLimits, comparison: Comparison) -> Iterator[Finding]:
     """The budget's `base` limits, checked against a comparison with the base: how much slower a recording, and how much
     longer its gap, may be.
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from tracer.analysis.compare_run import Run
-from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Recording, counts_per_token
+from tracer.analysis.compare_side import Side
+from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Measured, counts_per_token
 from tracer.engines.engine import DECODE, SPECULATIVE
 
 MUST_AGREE: Final = ("gpu", "backend", "model", "batch")
@@ -27,7 +27,7 @@ SHOULD_AGREE: Final = (
 """Conditions that affect the times; often they are what is being compared."""
 
 _OF_WORK: Final = ("model", "batch")
-Test = Callable[[Recording, Recording], bool]
+Test = Callable[[Measured, Measured], bool]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Refusal:
     instead: str
 
 
-def obstacles(base: Recording, other: Recording) -> list[str]:
+def obstacles(base: Measured, other: Measured) -> list[str]:
     """Why the two are not comparable; empty if they are, or if the recordings do not say."""
     found = [_unlike(key, base, other) for key in MUST_AGREE]
     base_names, other_names = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
@@ -47,7 +47,7 @@ def obstacles(base: Recording, other: Recording) -> list[str]:
     return [text for text in found if text]
 
 
-def other_work(base: Run, other: Run) -> Refusal | None:
+def other_work(base: Side, other: Side) -> Refusal | None:
     """A refusal if steps of different phases would be compared."""
     phases = [_phases(run, by_token=bool(base.untraced and other.untraced)) for run in (base, other)]
     if phases[0] == phases[1]:
@@ -61,13 +61,13 @@ def other_work(base: Run, other: Run) -> Refusal | None:
     return Refusal(why, f"compare the same phase of both: `{_command(base, other)} --phase {phase}`")
 
 
-def other_tracing(base: Run, other: Run) -> Refusal | None:
+def other_tracing(base: Side, other: Side) -> Refusal | None:
     """A refusal if tracing overhead cannot be assumed to be the same in both."""
     found = dict.fromkeys(text for pair in _pairs(base, other) for text in _tracing(*pair))
     return Refusal("; ".join(found), measure_untraced(base, other)) if found else None
 
 
-def measure_untraced(base: Run, other: Run) -> str:
+def measure_untraced(base: Side, other: Side) -> str:
     """What to do if traced times are inconclusive."""
     rates = " ".join(f"--untraced-tokens-per-s {_rate(run, letter)}" for run, letter in ((base, "X"), (other, "Y")))
     unknown = [run.name for run in (base, other) if run.untraced is None]
@@ -77,7 +77,7 @@ def measure_untraced(base: Run, other: Run) -> str:
     )
 
 
-def times_alike(base: Run, other: Run) -> bool:
+def times_alike(base: Side, other: Side) -> bool:
     """Whether the gaps can be compared: neither is inflated, and gaps known only up to the stretching of graphs by
     tracing were stretched in the same way."""
     if base.inflated or other.inflated:
@@ -86,26 +86,26 @@ def times_alike(base: Run, other: Run) -> bool:
     return exact or kernels_alike(base, other, as_many=True)
 
 
-def causes_alike(base: Run, other: Run) -> bool:
+def causes_alike(base: Side, other: Side) -> bool:
     """Whether the causes of the gaps can also be compared: from light passes, or corrected without stretched
     kernels."""
     levels = {r.graph_trace if r.traced else "" for r in (*base.recordings, *other.recordings)}
     return times_alike(base, other) and (levels == {""} or levels == {"graph"})
 
 
-def kernels_alike(base: Run, other: Run, *, as_many: bool = False) -> bool:
+def kernels_alike(base: Side, other: Side, *, as_many: bool = False) -> bool:
     """Whether tracing affects a kernel equally in both, and with `as_many` all kernels of a step together."""
     return _all(base, other, lambda a, b: _recorded_alike(a, b) and (not as_many or _as_many_kernels(a, b)))
 
 
-def cautions(base: Run, other: Run) -> list[str]:
+def cautions(base: Side, other: Side) -> list[str]:
     """The caveats for any difference: conditions, how both were recorded, and what each recording says about itself.
     The only source of these for the command, the page and the report."""
     found = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
     return [*found, *notes([*base.recordings, *other.recordings])]
 
 
-def notes(recordings: Iterable[Recording]) -> list[str]:
+def notes(recordings: Iterable[Measured]) -> list[str]:
     """The caveats for the recordings, their steps and their gaps, each one once."""
     runs_by_note: dict[str, list[str]] = {}
     for recording in recordings:
@@ -114,7 +114,7 @@ def notes(recordings: Iterable[Recording]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in runs_by_note.items()]
 
 
-def _differences(base: Recording, other: Recording) -> Iterator[str]:
+def _differences(base: Measured, other: Measured) -> Iterator[str]:
     for key in SHOULD_AGREE:
         if text := _unlike(key, base, other):
             yield f"{other.name} and {base.name} differ in {text}"
@@ -134,7 +134,7 @@ def _differences(base: Recording, other: Recording) -> Iterator[str]:
         )
 
 
-def _tracing(base: Recording, other: Recording) -> Iterator[str]:
+def _tracing(base: Measured, other: Measured) -> Iterator[str]:
     """Why tracing adds different amounts to the two, or may do so."""
     if base.traced != other.traced:
         traced, light = (base, other) if base.traced else (other, base)
@@ -163,32 +163,32 @@ def _tracing(base: Recording, other: Recording) -> Iterator[str]:
         yield "tracing adds time to every call, and the calls of their steps were not recorded"
 
 
-def _phases(run: Run, by_token: bool) -> set[str]:
+def _phases(run: Side, by_token: bool) -> set[str]:
     """The phases of its steps; if rates count tokens, speculative steps are treated as decode steps."""
     found = {phase for recording in run.recordings for phase in recording.phases}
     return {DECODE if by_token and phase == SPECULATIVE else phase for phase in found}
 
 
-def _pairs(base: Run, other: Run) -> Sequence[tuple[Recording, Recording]]:
+def _pairs(base: Side, other: Side) -> Sequence[tuple[Measured, Measured]]:
     return list(product(base.recordings, other.recordings))
 
 
-def _all(base: Run, other: Run, test: Test) -> bool:
+def _all(base: Side, other: Side, test: Test) -> bool:
     return all(test(*pair) for pair in _pairs(base, other))
 
 
-def _recorded_alike(base: Recording, other: Recording) -> bool:
+def _recorded_alike(base: Measured, other: Measured) -> bool:
     if not base.traced and not other.traced:
         return base.graph_trace == other.graph_trace
     base_recorded, other_recorded = ((r.traced, r.recorder, r.graph_trace) for r in (base, other))
     return base_recorded == other_recorded
 
 
-def _as_many_kernels(base: Recording, other: Recording) -> bool:
+def _as_many_kernels(base: Measured, other: Measured) -> bool:
     return not base.traced or base.kernels_per_step == other.kernels_per_step
 
 
-def _unlike(key: str, base: Recording, other: Recording) -> str | None:
+def _unlike(key: str, base: Measured, other: Measured) -> str | None:
     base_value, other_value = base.conditions.get(key), other.conditions.get(key)
     return (
         f"{key} {base_value} against {other_value}"
@@ -197,7 +197,7 @@ def _unlike(key: str, base: Recording, other: Recording) -> str | None:
     )
 
 
-def _level(recording: Recording) -> str:
+def _level(recording: Measured) -> str:
     """How CUDA graphs were traced, by which recorder, and how that changed the period."""
     if not recording.traced:
         return "without a profiler"
@@ -206,11 +206,11 @@ def _level(recording: Recording) -> str:
     return f"{level} (period × {recording.distortion:.2f})" if recording.distortion is not None else level
 
 
-def _command(base: Run, other: Run) -> str:
+def _command(base: Side, other: Side) -> str:
     return shlex.join(["intertoken", "compare", *(run.place or run.name for run in (base, other))])
 
 
-def _rate(run: Run, letter: str) -> str:
+def _rate(run: Side, letter: str) -> str:
     """The value of the option for token steps per second, with letters for rates that must be measured."""
     if run.untraced is None:
         return ",".join([letter] * 3)

@@ -33,9 +33,9 @@ from tracer.analysis.comparable import (
     times_alike,
 )
 from tracer.analysis.compare_kernels import compare_kernels, no_kernels
-from tracer.analysis.compare_run import Basis as Basis
-from tracer.analysis.compare_run import Run as Run
-from tracer.analysis.compare_run import best_basis as best_basis
+from tracer.analysis.compare_side import Basis as Basis
+from tracer.analysis.compare_side import Side as Side
+from tracer.analysis.compare_side import best_basis as best_basis
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.fits import fits_of
 from tracer.analysis.interval import SHOWN, Interval
@@ -76,8 +76,8 @@ class Comparison:
         cautions: caveats for a reader, see `comparable.cautions`.
     """
 
-    base: Run
-    other: Run
+    base: Side
+    other: Side
     basis: Basis
     rate: Unit
     method: str
@@ -103,7 +103,7 @@ class Comparison:
         return comparison_html([self])
 
 
-def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
+def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
     """Compare a run with a base, on the best basis that both have.
 
     Args:
@@ -152,7 +152,7 @@ def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
     )  # fmt: skip
 
 
-def _tracing(base: Run, other: Run, speedup: Speedup) -> Refusal | None:
+def _tracing(base: Side, other: Side, speedup: Speedup) -> Refusal | None:
     """A refusal if traced steps show no direction."""
     found = other_tracing(base, other)
     if found is not None or _verdict(speedup.ratio) in ("faster", "slower"):
@@ -177,7 +177,7 @@ def _together(*refusals: Refusal | None) -> Refusal | None:
     return Refusal(*("; ".join(texts) for texts in parts))
 
 
-def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: float) -> list[str]:
+def _of_steps(base: Side, other: Side, basis: Basis, speedup: Speedup, total: float) -> list[str]:
     """Caveats for a speed-up over recorded steps."""
     if basis != "light":
         return []
@@ -187,7 +187,7 @@ def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: floa
     return caveats
 
 
-def _paired(base: Run, other: Run) -> bool:
+def _paired(base: Side, other: Side) -> bool:
     """Whether each side is one recording, with the same steps, and the same steps are followed by another."""
     if not len(base.recordings) == len(other.recordings) == 1:
         return False
@@ -195,7 +195,7 @@ def _paired(base: Run, other: Run) -> bool:
     return base_known.equals(other_known)
 
 
-def _gap(base: Run, other: Run, paired: bool) -> Interval:
+def _gap(base: Side, other: Side, paired: bool) -> Interval:
     """Difference of the median gaps."""
     if clusters(base, other):
         gaps = [np.array([r.gaps.gap_us["p50"] for r in run.recordings]) for run in (base, other)]
@@ -208,14 +208,14 @@ def _gap(base: Run, other: Run, paired: bool) -> Interval:
     return _of_rates(base, other, draws.intervals()[0])
 
 
-def _means(base: Run, other: Run, paired: bool) -> dict[str, Interval]:
+def _means(base: Side, other: Side, paired: bool) -> dict[str, Interval]:
     """Differences of the mean gap, causes and busy time."""
     names = ["gap", *CAUSES, "busy"]
     found = dict(zip(names, _mean_differences(base, other, names, paired), strict=True))
     return {name: _of_rates(base, other, found[name], name) for name in names[:-1]} | {"busy": found["busy"]}
 
 
-def _of_rates(base: Run, other: Run, change: Interval, cause: str = "gap") -> Interval:
+def _of_rates(base: Side, other: Side, change: Interval, cause: str = "gap") -> Interval:
     """A difference of gaps, or of one of their causes, with the uncertainty of the untraced rates; without an interval
     if that uncertainty is unknown."""
     if clusters(base, other):
@@ -226,15 +226,15 @@ def _of_rates(base: Run, other: Run, change: Interval, cause: str = "gap") -> In
     return change.widened(_gap_error(base, other, cause))
 
 
-def _busy_alike(base: Run, other: Run) -> bool:
+def _busy_alike(base: Side, other: Side) -> bool:
     return not (base.traced or other.traced) or kernels_alike(base, other, as_many=True)
 
 
-def _counts(base: Run, other: Run) -> dict[str, float]:
+def _counts(base: Side, other: Side) -> dict[str, float]:
     return {kind: other.counts[kind] - value for kind, value in base.counts.items() if kind in other.counts}
 
 
-def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> list[Interval]:
+def _mean_differences(base: Side, other: Side, names: list[str], paired: bool) -> list[Interval]:
     """Difference of the means of columns of `Recording.steps`."""
     if clusters(base, other):
         base_means, other_means = (np.array([r.steps[names].mean() for r in run.recordings]) for run in (base, other))
@@ -245,7 +245,7 @@ def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> 
     return means(columns(other, names), OTHER).minus(means(columns(base, names), BASE)).intervals()
 
 
-def _gap_error(base: Run, other: Run, cause: str) -> float:
+def _gap_error(base: Side, other: Side, cause: str) -> float:
     """The uncertainty that the untraced rates add to a difference of gaps, µs, or to a cause's part of them, together
     with that of correcting the causes."""
     parts = []
@@ -258,7 +258,7 @@ def _gap_error(base: Run, other: Run, cause: str) -> float:
     return hypot(*parts)
 
 
-def _time_per_token(run: Run) -> float:
+def _time_per_token(run: Side) -> float:
     return float(run.steps["period"].mean())
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tracer.analysis.estimates import Draws, Floats, means
-from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Recording
+from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Measured
 
 FALSE_DISCOVERIES: Final = 0.05
 """The accepted false discovery rate among the kernels reported as slower or faster."""
@@ -22,7 +22,7 @@ COLUMNS: Final = [
 ]  # fmt: skip
 
 
-def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paired: bool) -> pd.DataFrame:
+def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired: bool) -> pd.DataFrame:
     """Each kernel of either run, sorted by the size of its difference per token.
 
     Intervals are for the individual kernel (95 %). `p` is for the hypothesis that a call takes the same time in both

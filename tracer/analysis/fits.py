@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 
 from tracer.analysis.whatif.margin import Margin
 from tracer.errors import FormatError, UsageError
-from tracer.files.bounded import toml_of
-from tracer.files.typed_json import typed_object
+from tracer.files.bounded import Count, Figure, toml_of, typed
 from tracer.model.trace import Trace
 
 VARIABLE: Final = "INTERTOKEN_FITS"
@@ -38,10 +39,10 @@ class Left:
         programs: the number of programs.
     """
 
-    least: float
-    most: float
-    recordings: int
-    programs: int
+    least: Figure
+    most: Figure
+    recordings: Count
+    programs: Count
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class Stretch:
             run on several streams overlap; with more overlap than this, the stretch may be hidden.
     """
 
-    per_kernel: float
-    share: float
-    error: float
-    union: float
+    per_kernel: Figure
+    share: Figure
+    error: Figure
+    union: Figure
 
 
 @dataclass(frozen=True)
@@ -78,18 +79,18 @@ class CausesLeft:
         error: of `distortion.untraced_causes`, relative to their sum.
     """
 
-    launch_left: Mapping[str, float]
-    error: float
+    launch_left: Mapping[str, Figure]
+    error: Figure
 
 
 @dataclass(frozen=True)
 class Usual:
     """Durations of edges of which a recording has no example, ns; see `causality.edges.KINDS`."""
 
-    order_ns: int
-    launch_ns: int
-    return_ns: int
-    event_ns: int
+    order_ns: Count
+    launch_ns: Count
+    return_ns: Count
+    event_ns: Count
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,11 @@ class GraphCosts:
         launch_ns, node_ns: host time of a launch without a profiler, and for each node.
     """
 
-    order_ns: int
-    early_share: float
-    early_most_ns: int
-    launch_ns: int
-    node_ns: int
+    order_ns: Count
+    early_share: Figure
+    early_most_ns: Count
+    launch_ns: Count
+    node_ns: Count
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,16 @@ class Overlap:
         latency_ns: the part of a kernel's time that leaves the device free for others.
     """
 
-    edge_ns: float
-    prologue_ns: float
-    latency_ns: float
+    edge_ns: Figure
+    prologue_ns: Figure
+    latency_ns: Figure
 
 
 @dataclass(frozen=True)
 class FittedOverlap(Overlap):
     """An overlap and the largest error of the logarithm of a step's relative time."""
 
-    error: float
+    error: Figure
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,11 @@ class Room:
             of its blocks.
     """
 
-    crowded: float
-    needed: float
+    crowded: Figure
+    needed: Figure
+
+
+_Limit = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -153,13 +157,13 @@ class Multiprocessor:
     """Limits of a multiprocessor. A warp's registers are allocated in units, in one of the partitions; `shared` memory
     and the part of it that the system reserves per block are in bytes."""
 
-    registers: int
-    register_unit: int
-    partitions: int
-    warps: int
-    blocks: int
-    shared: int
-    shared_of_system: int
+    registers: _Limit
+    register_unit: _Limit
+    partitions: _Limit
+    warps: _Limit
+    blocks: _Limit
+    shared: _Limit
+    shared_of_system: Count
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class Margins:
         floor: how much the rate of one program varies between processes and days, roughly (see `margin`).
     """
 
-    floor: float
+    floor: Figure
     fewer_calls: Margin
     fewer_calls_profiled: Margin
     one_graph: Margin
@@ -186,7 +190,7 @@ class Light:
     """The duration that CUPTI reports for a kernel that does nothing, which the light recorder adds to what it measures
     beyond one."""
 
-    empty_ns: int
+    empty_ns: Count
 
 
 @dataclass(frozen=True)
@@ -200,10 +204,10 @@ class HostCosts:
         copy_ns: a copy, apart from its bytes.
     """
 
-    calls_ns: Mapping[str, int]
-    latency_ns: int
-    edge_ns: int
-    copy_ns: int
+    calls_ns: Mapping[str, Count]
+    latency_ns: Count
+    edge_ns: Count
+    copy_ns: Count
 
 
 @dataclass(frozen=True)
@@ -291,10 +295,9 @@ def _fits(gpu: str, own: str = "", _changed: int = 0) -> Fits:
         }
         names = {key: chosen.get(key, base[key]) for key in ("gpu", "called")}
         others = [] if not gpu or _is_of(base, gpu) else sorted(tables.keys() - chosen.keys())
-        found: Fits = typed_object({**tables, **names, "caution": _caution(base, chosen, others)}, Fits, "device")
+        return typed({**tables, **names, "caution": _caution(base, chosen, others)}, Fits)
     except (FormatError, TypeError) as error:
         raise UsageError(f"{VARIABLE}={own}: {error}") from error
-    return found
 
 
 def _caution(base: dict[str, Any], chosen: dict[str, Any], others: list[str]) -> str | None:
@@ -308,8 +311,7 @@ def _devices(path: Path) -> list[dict[str, Any]]:
     """The devices of a file.
 
     Raises:
-        FormatError: it cannot be read, is not TOML, names no device, or contains anything but tables of non-negative
-            numbers.
+        FormatError: it cannot be read, is not TOML, names no device, or contains anything but tables.
     """
     devices = toml_of(path).get("device")
     if not isinstance(devices, list) or not all(isinstance(d, dict) and isinstance(d.get("gpu"), str) for d in devices):
@@ -318,17 +320,4 @@ def _devices(path: Path) -> list[dict[str, Any]]:
         for name, value in device.items():
             if name not in ("gpu", "called") and not isinstance(value, dict):
                 raise FormatError(f"{name} is not a table")
-        limits = device.get("multiprocessor", {}).items()
-        if zero := [key for key, limit in limits if limit == 0 and key != "shared_of_system"]:  # 0 before Ampere
-            raise FormatError(f"device.multiprocessor.{zero[0]} is zero")
-    if (at := _negative(devices, "device")) is not None:
-        raise FormatError(f"{at} is negative")
     return devices
-
-
-def _negative(value: Any, where: str) -> str | None:
-    """The position of a negative number; None if there is none."""
-    if isinstance(value, (dict, list)):
-        rows = value.items() if isinstance(value, dict) else enumerate(value)
-        return next((at for key, inner in rows if (at := _negative(inner, f"{where}.{key}")) is not None), None)
-    return where if isinstance(value, (int, float)) and value < 0 else None

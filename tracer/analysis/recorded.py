@@ -68,7 +68,7 @@ class Untraced:
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class Measured:
     """The token steps of one trace; times in µs.
 
     Attributes:
@@ -148,13 +148,13 @@ class Recording:
 
 
 def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
-    """Syncs, copies and launches per token: medians over `Recording.steps`; empty without API calls."""
+    """Syncs, copies and launches per token: medians over `Measured.steps`; empty without API calls."""
     return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
 
 
 def measure(
     trace: Trace, steps: Steps, name: str, *, within: str | None = None, untraced_tokens_per_s: Sequence[float] = ()
-) -> Recording:
+) -> Measured:
     """Compute the figures of a trace.
 
     Args:
@@ -187,7 +187,7 @@ def measure(
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(trace, steps)
     error = untraced.error if corrected and untraced is not None else None
-    return Recording(
+    return Measured(
         name=name,
         conditions=_batch(steps) | conditions(trace, within),
         phases=tuple(sorted(set(steps.table["phase"]))),
@@ -233,7 +233,7 @@ def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
 
 
 def _step_times(report: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
-    """Period, compute, busy, gap and causes per device and step; see `Recording.device_steps`."""
+    """Period, compute, busy, gap and causes per device and step; see `Measured.device_steps`."""
     spans = spans.sort_values(["device", "group", "ordinal"], kind="stable")
     spans["busy"] = _busy(compute, spans) / 1e3
     spans["compute"] = (spans["end"] - spans["start"]) / 1e3
@@ -286,7 +286,7 @@ def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
 
 
 def _kernels(compute: pd.DataFrame) -> pd.DataFrame:
-    """Calls and µs of each kernel in each step; see `Recording.kernels`. All whole graphs count as one kernel."""
+    """Calls and µs of each kernel in each step; see `Measured.kernels`. All whole graphs count as one kernel."""
     timed = compute.assign(us=(compute["end"] - compute["start"]) / 1e3)
     found = timed.groupby(["step", "table", *KERNEL], observed=True).agg(calls=("us", "size"), us=("us", "sum"))
     found = found.reset_index()

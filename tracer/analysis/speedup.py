@@ -10,7 +10,7 @@ from math import hypot, log
 
 import numpy as np
 
-from tracer.analysis.compare_run import Basis, Run
+from tracer.analysis.compare_side import Basis, Side
 from tracer.analysis.estimates import FEWEST, Floats, medians, welch
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import Unit
@@ -38,7 +38,7 @@ class Speedup:
     units: int | None
 
 
-def speedup_of(base: Run, other: Run, basis: Basis, paired: bool) -> Speedup:
+def speedup_of(base: Side, other: Side, basis: Basis, paired: bool) -> Speedup:
     """The speed-up on that basis.
 
     Traced steps only bound the speed of untraced ones. The interval therefore covers every case between tracing that
@@ -60,23 +60,23 @@ def speedup_of(base: Run, other: Run, basis: Basis, paired: bool) -> Speedup:
     return Speedup(ratio, found.rate, f"{found.method}, plus any tracing overhead", found.unit, None)
 
 
-def clusters(base: Run, other: Run) -> bool:
+def clusters(base: Side, other: Side) -> bool:
     """Whether both sides have several recordings, so that variation between processes is included."""
     return len(base.recordings) > 1 and len(other.recordings) > 1
 
 
-def complete(base: Run, other: Run, column: str) -> Floats:
+def complete(base: Side, other: Side, column: str) -> Floats:
     """(n, 2): a column of both runs, for the steps that have it in both."""
     both = np.stack([run.steps[column].to_numpy(dtype=np.float64) for run in (base, other)], axis=1)
     return np.asarray(both[~np.isnan(both).any(axis=1)])
 
 
-def columns(run: Run, names: list[str]) -> Floats:
+def columns(run: Side, names: list[str]) -> Floats:
     """(n, m): columns of `Recording.steps`, for the steps that have all of them."""
     return run.steps[names].dropna().to_numpy(dtype=np.float64)
 
 
-def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
+def _recorded(base: Side, other: Side, paired: bool) -> Speedup:
     gained = [run.tokens_per_step for run in (base, other)]
     rate: Unit = "steps/s" if None in gained else "tokens/s"
     base_gained, other_gained = (1.0 if one is None or rate == "steps/s" else one for one in gained)
@@ -96,7 +96,7 @@ def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
     return Speedup(draws.intervals()[0].exp().times(other_gained / base_gained), rate, method, "steps", fewest)
 
 
-def _untraced(base: Run, other: Run) -> Speedup:
+def _untraced(base: Side, other: Side) -> Speedup:
     base_rate, other_rate = base.untraced, other.untraced
     if base_rate is None or other_rate is None:
         raise UsageError("the untraced rate of at least one run is unknown; give --untraced-tokens-per-s for each")

@@ -13,7 +13,7 @@ from tracer.files.output import check_output, write_output
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
-    from tracer.analysis.budget import Base, Budget
+    from tracer.analysis.budget import BaseLimits, Budget
     from tracer.analysis.budget_check import Finding
     from tracer.model.trace import Trace
 
@@ -134,7 +134,7 @@ def read_budget(path: Path) -> Budget:
 
 
 def _compared(
-    base: Base, budget: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
+    base: BaseLimits, budget: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
     """The findings for the lines of a budget's base, and the cautions of the comparison.
 
@@ -144,7 +144,7 @@ def _compared(
     """
     from tracer.analysis.budget_check import check_base
     from tracer.analysis.comparable import obstacles
-    from tracer.analysis.compare import Run, compare
+    from tracer.analysis.compare import Side, compare
     from tracer.analysis.recorded import measure
     from tracer.analysis.tokens import choose_steps
 
@@ -158,7 +158,7 @@ def _compared(
         raise UsageError(printable(f"{budget}: base: {problem}")) from None
     if against := obstacles(other, current):
         raise UsageError(printable(f"{budget}: base: {recording} is not comparable with {path}: {'; '.join(against)}"))
-    comparison = compare(Run.of(other), Run.of(current))
+    comparison = compare(Side.of(other), Side.of(current))
     return list(check_base(base, comparison)), comparison.cautions
 
 

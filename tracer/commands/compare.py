@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.text import Text
 
+from tracer import progress
 from tracer.analysis.bounds import RATES
 from tracer.command_options import Bounds, emit, load, step_options
 from tracer.errors import IncomparableError, TraceError, UsageError, printable
-from tracer.files.tables import saver
+from tracer.files.tables import Save, saver
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
-    from tracer.analysis.compare import Run
-    from tracer.analysis.recorded import Recording
+    import pandas as pd
+
+    from tracer.analysis.compare import Side
+    from tracer.analysis.recorded import Measured
+    from tracer.batch import Overview
 
 Rates = tuple[float, ...]
+_MOST_LINES: Final = 20
 
 
 def parse_rates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Rates, ...]:
@@ -101,10 +108,8 @@ def compare(
             raise UsageError(
                 f"{directory}: with a directory, give --range at most once; untraced rates come from each run.json"
             )
-        from tracer.reporting.compare_directory import compare_reports
-
-        compare_reports(directory, within=next(iter(ranges), None), bounds=bounds, scheduler=scheduler,
-                        workers=workers, as_json=as_json, save=save)  # fmt: skip
+        _compare_reports(directory, within=next(iter(ranges), None), bounds=bounds, scheduler=scheduler,
+                         workers=workers, as_json=as_json, save=save)  # fmt: skip
         return
     if scheduler is not None or workers is not None:
         raise UsageError("--scheduler and --workers need a directory of reports")
@@ -140,9 +145,9 @@ def _directory(path: str) -> Path:
     return directory
 
 
-def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Run]:
+def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Side]:
     """Read and measure the runs."""
-    from tracer.analysis.compare import Run
+    from tracer.analysis.compare import Side
 
     if len(ranges) not in (0, 1, len(paths)):
         raise UsageError(f"--range is given {len(ranges)} times for {len(paths)} runs; give it once, or once for each")
@@ -160,7 +165,7 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
             name = printable(part.name if names[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
             recordings.append(_measure(part, name, each_within, bounds, each_rates))
-        runs.append(Run.of(*recordings, place=printable(text)))
+        runs.append(Side.of(*recordings, place=printable(text)))
     return runs
 
 
@@ -169,7 +174,7 @@ def _parts(text: str) -> list[Path]:
     return [Path(text)] if Path(text).exists() or "," not in text else [Path(part) for part in text.split(",")]
 
 
-def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Recording:
+def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Measured:
     from tracer.analysis.recorded import measure
 
     try:
@@ -178,3 +183,70 @@ def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: R
     except TraceError as problem:
         text = str(problem)
         raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+
+def _compare_reports(
+    directory: Path, *, within: str | None, bounds: Bounds, scheduler: str | None, workers: int | None, as_json: bool,
+    save: Save,
+) -> None:  # fmt: skip
+    """Analyse all reports below a directory on Dask, save their table, and print the overview.
+
+    Raises:
+        UsageError: there is no report, no Dask, or no scheduler.
+    """
+    from tracer.batch import find_reports, overview
+    from tracer.batch_dask import analyse, connected
+
+    root = directory.resolve()
+    paths = find_reports(root)
+    if not paths:
+        raise UsageError(f"{directory}: no reports in or below this directory")
+    with report.working(f"reading {len(paths)} reports"), connected(scheduler, workers) as client:
+        table = analyse(paths, root, client, tell=progress.tell, within=within, bounds=bounds)
+    save(table)
+    summary = overview(table)
+    facts = {
+        "schema": "intertoken.reports/1",
+        "reports": len(paths),
+        "rows": len(table),
+        "runs": _records(summary.runs),
+        "ranks": _records(summary.ranks),
+        "outliers": _records(summary.outliers),
+        "problems": _records(summary.problems),
+    }
+    emit(as_json, facts, lambda _: _show(summary, len(paths), table), [])
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    records = json.loads(frame.to_json(orient="records"))
+    return [dict(record) for record in records]
+
+
+def _show(summary: Overview, reports: int, table: pd.DataFrame) -> None:
+    import pandas as pd
+
+    headings = {
+        "run": "run", "reports": "reports", "ranks": "ranks", "recorded_steps_per_s": "steps/s recorded",
+        "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
+        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
+        "waited_for_share": "share of waiting", "outliers": "outliers", "unread": "unread",
+    }  # fmt: skip
+    report.show(report.table_of(_records(summary.runs), headings))
+    if len(summary.ranks):
+        headings = {
+            "run": "run", "rank": "rank", "step_idle_us": "idle µs a step", "step_communication_us": "communicates µs",
+            "waiting_us": "waits µs a collective", "caused_share": "share of waiting for it",
+        }  # fmt: skip
+        report.show(Text(), report.table_of(_records(summary.ranks.head(_MOST_LINES)), headings))
+        report.show(Text("from the durations of collectives; clocks of different recordings are not compared", "dim"))
+    if len(summary.outliers):
+        headings = {
+            "report": "outlier", "rank": "rank", "device": "device", "recorded_steps_per_s": "steps/s recorded",
+            "of_run": "of its run", "z": "modified z",
+        }  # fmt: skip
+        report.show(Text(), report.table_of(_records(summary.outliers.head(_MOST_LINES)), headings))
+    for problem in summary.problems.head(_MOST_LINES).to_dict("records"):
+        unread = "unread: " if pd.isna(problem["steps"]) else ""
+        words = f"{unread}{problem['report']}: {printable(str(problem['problem']), 200)}"
+        report.show(report.styled(words, "yellow"))
+    report.show(Text(f"{reports} reports, {len(table)} rows; medians over reports and devices", "dim"))

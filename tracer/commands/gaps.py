@@ -5,13 +5,49 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
 import click
+from rich.console import Console
+from rich.text import Text
 
+from tracer.analysis.bubbles import WAITS, bubble_report
+from tracer.analysis.call_sites import without_site
+from tracer.analysis.causes import CAUSES, PART_NAMES, present
+from tracer.analysis.distortion import UNUSED_RATE
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.holes import PLACES
+from tracer.analysis.idle_sites import idle_by_site, idle_stacks
+from tracer.analysis.sampled import Sampled, sampled_functions
+from tracer.analysis.step_stacks import host_steps
+from tracer.analysis.summary import Summary, figures
+from tracer.analysis.waited_for import named
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
 from tracer.files.output import check_output, write_output
 from tracer.files.tables import Save, table_option
-from tracer.reporting.ranks import rank_facts
+from tracer.model.collectives import shown_name
+from tracer.reporting.console import (
+    CAUSE_STYLES,
+    cause_bar,
+    distortion_words,
+    estimated_row,
+    grid,
+    new_console,
+    number,
+    table_of,
+    warn,
+    where_label,
+)
+from tracer.reporting.ranks import rank_facts, show_ranks
+from tracer.reporting.stacks import SUFFIXES, write_stacks
+from tracer.stored.run_passes import node_kernels
+from tracer.text import spelled
+
+_MOST_HOLES: Final = 20
+"""Kinds of holes in JSON; the text shows those with at least `_LEAST` of the idle time."""
+_LEAST: Final = 0.05
+_WORTH: Final = 0.002  # of the idle time: threads that are waited for less are shown in JSON alone
+_MOST_SITES: Final = 25
 
 
 @click.command()
@@ -60,19 +96,6 @@ def gaps(
       intertoken gaps llama1b-sccc-graph.sqlite --untraced-tokens-per-s 748.7
       intertoken gaps llama1b-sccc-node.sqlite --bubbles
     """
-    from tracer.analysis.bubbles import bubble_report
-    from tracer.analysis.call_sites import without_site
-    from tracer.analysis.causes import present
-    from tracer.analysis.distortion import UNUSED_RATE
-    from tracer.analysis.gaps import gap_report, measured_rate
-    from tracer.analysis.idle_sites import idle_by_site, idle_stacks
-    from tracer.analysis.sampled import sampled_functions
-    from tracer.analysis.step_stacks import host_steps
-    from tracer.analysis.summary import figures
-    from tracer.model.run_passes import node_kernels
-    from tracer.reporting.gaps import idle_facts, sampled_facts, show_gaps
-    from tracer.reporting.stacks import SUFFIXES, write_stacks
-
     if stacks is not None:
         check_output(stacks, "a file of stacks", [".folded", ".txt"], replace=False)
     if host_stacks is not None:
@@ -86,7 +109,7 @@ def gaps(
     summary = figures(trace, path.name, steps, gaps=report, within=within)
     facts = {
         "schema": "intertoken.gaps/1",
-        **idle_facts(summary, report),
+        **_idle_facts(summary, report),
         "gap_us": {name: shown.gap_us.get(name) for name in report.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
@@ -117,9 +140,166 @@ def gaps(
     if with_sites:
         sites = idle_by_site(trace, steps, report.idle)
         facts["idle_sites"] = sites.to_dict("records")
-        facts |= sampled_facts(sampled)
+        facts |= _sampled_facts(sampled)
         trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
     facts |= rank_facts(trace, steps, report.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
-    emit(as_json, facts, show_gaps, [*trace.notes, *unused, *([placed.note] if placed else [])])
+    emit(as_json, facts, _show_gaps, [*trace.notes, *unused, *([placed.note] if placed else [])])
+
+
+def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
+    """The idle time in the JSON of `intertoken gaps`."""
+    return {
+        "idle_us": summary.idle_us,
+        "idle_share": summary.idle_share,
+        "busy_us": summary.busy_us,
+        "idle_where": summary.idle_where,
+        "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
+        "idle_parts_us": report.idle.parts_us,
+        "untraced_idle_us": report.untraced_idle_us,
+        "idle_threads": report.idle.threads.to_dict("records"),
+        "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
+    }
+
+
+def _sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
+    """What samples show of the idle time, in the JSON of `intertoken gaps --call-sites`; nothing without samples."""
+    if sampled is None:
+        return {}
+    figures = {"samples": sampled.samples, "idle_us": sampled.idle_us, "unresolved_share": sampled.unresolved}
+    return {"sampled": figures | {"functions": sampled.functions.to_dict("records"), "note": sampled.note}}
+
+
+def _show_gaps(facts: dict[str, Any]) -> None:
+    """Print `intertoken gaps`."""
+    console = new_console()
+    _show_idle(console, facts)
+    gap, causes = facts["gap_us"], facts["causes_us"]
+    corrected = gap != facts["traced_gap_us"]
+    console.print(
+        grid(
+            {
+                "gap": _statistics(gap)
+                + ("   (untraced, corrected)" if corrected else distortion_words(facts["distortion"])),
+                **estimated_row(facts["estimated_untraced_gap_us"]),
+                "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
+                f"CUDA graphs traced: {facts['graph_trace']}",
+            }
+        )
+    )
+    console.print(cause_bar(causes))
+    total = sum(causes.values()) or 1.0
+    for name, us in causes.items():
+        line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
+        line.append(f"{name:<50}{number(us):>8} µs  {us / total:>4.0%}", style="default")
+        console.print(line)
+        for part, part_us in facts["parts_us"][name].items():
+            if part_us:
+                console.print(
+                    Text(f"    {PART_NAMES[part]:<48}{_small(part_us):>8} µs  {part_us / total:>4.0%}", "dim")
+                )
+    if corrected:
+        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
+        console.print(Text(f"as recorded: p50 {recorded}; the places keep their recorded proportions", "dim"))
+    warn(console, facts["warning"])
+    show_ranks(console, facts)
+    if facts.get("idle_sites"):
+        headings = {
+            "where": "host, while the device idles (as recorded)",
+            "idle_us": "µs a step",
+            "of": "",
+            "calls_us": "of it in CUDA calls",
+        }
+        rows = [row | {"where": row["site"] or "–", "of": f"{row['share']:.0%}"} for row in facts["idle_sites"]]
+        console.print()
+        console.print(table_of(rows[:_MOST_SITES], headings))
+        if len(rows) > _MOST_SITES:
+            rest = sum(row["idle_us"] for row in rows[_MOST_SITES:])
+            console.print(
+                Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json shows all)", "dim")
+            )
+    if "sampled" in facts:
+        _show_sampled(console, facts["sampled"])
+    if "bubbles" in facts:
+        _show_bubbles(console, facts["bubbles"])
+
+
+def _show_sampled(console: Console, facts: dict[str, Any]) -> None:
+    headings = {
+        "function": "function, in samples", "self_us": "µs a step", "of": "of samples", "total_us": "callees included",
+    }  # fmt: skip
+    rows = [
+        row | {"of": f"{row['self_share']:.1%} [{row['self_low']:.1%}, {row['self_high']:.1%}]"}
+        for row in facts["functions"][:_MOST_SITES]
+    ]
+    console.print()
+    console.print(table_of(rows, headings))
+    console.print(Text(facts["note"], "dim"))
+
+
+def _show_idle(console: Console, facts: dict[str, Any]) -> None:
+    idle = facts["idle_us"]
+    if not idle:
+        return
+    untraced = facts["untraced_idle_us"]
+    share = f"{facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs"
+    rows = {"idle": f"{_statistics(idle)} a step   ({share})"}
+    if untraced:
+        rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
+    if facts["idle_where"]:
+        rows[where_label(facts)] = facts["idle_where"]
+    console.print(grid(rows))
+    whole = idle["mean"] or 1.0
+    for place, name in PLACES.items():
+        console.print(Text(f"  {name:<50}{number(idle[place]):>8} µs  {idle[place] / whole:>4.0%}"))
+        parts = {part: us for inner in facts["idle_parts_us"][place].values() for part, us in inner.items()}
+        for part, us in sorted(parts.items(), key=lambda each: -each[1]):
+            if us >= _LEAST * whole:
+                console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
+    threads = [{**row, "who": named(row)} for row in facts["idle_threads"] if row["idle_us"] >= _WORTH * whole]
+    if threads:
+        console.print(table_of(threads, {"who": "the host waits for", "idle_us": "µs a step", "how": "which"}))
+    holes = [
+        {
+            **hole, "place": PLACES[hole["place"]], "next": spelled(shown_name(hole["next"]))[:70],
+            "part": PART_NAMES[hole["part"]],
+        }
+        for hole in facts["holes"] if hole["idle_us"] >= _LEAST * whole
+    ]  # fmt: skip
+    if holes and any(idle[place] for place in PLACES if place != "between_steps"):
+        headings = {
+            "next": "idle before",
+            "place": "where",
+            "count": "times a step",
+            "idle_us": "µs a step",
+            "part": "mostly",
+        }
+        console.print(table_of(holes, headings))
+    console.print()
+
+
+def _statistics(us: dict[str, float | None]) -> str:
+    """Format the known statistics."""
+    return "   ".join(f"{name} {number(us[name])} µs" for name in ("p50", "p90", "mean") if us[name] is not None)
+
+
+def _small(us: float) -> str:
+    """Format a time with enough digits that it does not appear as 0."""
+    return number(us) if us >= 0.05 else f"{us:.3f}"
+
+
+def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
+    headings = {
+        "device": "device", "count": "bubbles a step", "total_us": "µs a step", "longest_us": "longest µs",
+        **{f"{cause}_us": cause for cause in CAUSES},
+    }  # fmt: skip
+    if not any(row["communication_us"] for row in facts["devices"]):
+        del headings["communication_us"]
+    console.print(Text("\nbubbles: idle time inside the steps (causes in µs a step):"))
+    console.print(table_of(facts["devices"], headings))
+    console.print(Text("\nstreams: idle time inside a step (µs a step), and what they wait for:"))
+    waits = {f"{wait}_us": name for wait, name in WAITS.items()}
+    rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
+    headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}
+    console.print(table_of(rows, headings))

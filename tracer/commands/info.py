@@ -27,13 +27,13 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     Works also for recordings without kernels or token steps, which the other commands refuse.
     """
     from tracer.analysis.summary import analyse
-    from tracer.files import kept
-    from tracer.model.run_passes import node_kernels
     from tracer.pandas_options import set_options
+    from tracer.stored import cache
+    from tracer.stored.run_passes import node_kernels
 
     set_options()
     with report.reading(path):
-        trace = kept.read(path)
+        trace = cache.read(path)
     start, end = trace.span
     analysed = analyse(trace, path.name, within, bounds)
     facts = {

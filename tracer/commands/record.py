@@ -85,10 +85,10 @@ def record(
     """
     from tracer.analysis.fits import fits_of
     from tracer.formats import check_writable, nsys_parquet
-    from tracer.model.run_parts import is_part_of_run
     from tracer.recorders.foreground import shell_code
     from tracer.recorders.light_window import Window
     from tracer.recorders.record_pass import Passes, recover
+    from tracer.stored.run_parts import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels
     is_part = is_part_of_run if len(levels) > 1 else nsys_parquet.is_part

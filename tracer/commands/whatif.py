@@ -171,12 +171,13 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
     """
     from tracer.analysis.bounds import ALL_STEPS
     from tracer.analysis.fits import gpu_of
-    from tracer.analysis.whatif import stream_pairs
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.model import run_json
     from tracer.model.graph_json import GRAPH_FILE, read_graph
+    from tracer.stored import stream_pairs
+    from tracer.stored.run_parts import NODE
 
-    graph, node_pass = path / GRAPH_FILE, path / stream_pairs.NODE_PASS
+    graph, node_pass = path / GRAPH_FILE, path / NODE
     if not graph.is_file():
         raise UsageError(
             f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"

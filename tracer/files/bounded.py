@@ -1,6 +1,7 @@
 """Files read within bounds: only regular ones, of our JSON and TOML only small ones, and nothing that unpacks to more.
 
-Opening a FIFO may wait forever for a writer, and a device may do anything. No message contains the path.
+Opening a FIFO may wait forever for a writer, and a device may do anything. What our JSON and TOML contain is checked
+against the annotations of a dataclass. No message contains the path.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
 
 from tracer.errors import FormatError
 from tracer.files.json_pieces import MOST_DIGITS
@@ -18,6 +21,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Figure = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
 _MOST_BYTES: Final = 8 * 2**20  # of our own files; the graph of an 8B model has 0.2 MB
 _MOST_RATIO: Final = 200  # unpacked to packed; known recordings have at most 55, a bomb of gzip up to 1032
@@ -47,6 +54,30 @@ def toml_of(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises FormatError."""
     table: dict[str, Any] = _read(path, "TOML", tomllib.loads)
     return table
+
+
+def object_of(path: Path, schema: str, kind: type[T]) -> T:
+    """A JSON file of ours as an instance of the dataclass `kind`, see `typed`.
+
+    Raises:
+        FormatError: the file cannot be read, is too large, has a different schema, or does not contain a `kind`.
+    """
+    data = json_of(path)
+    if not isinstance(data, dict) or data.get("schema") != schema:
+        raise FormatError(f"its schema is not {schema!r}")
+    return typed(data, kind)
+
+
+def typed(value: Any, kind: type[T]) -> T:
+    """A value from JSON or TOML as `kind`, such as a dataclass; unknown keys are ignored.
+
+    Raises:
+        FormatError: it is not a `kind`; the message gives the position, such as `$.nodes[0].shape`.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise FormatError(str(error)) from error
 
 
 def _read(path: Path, language: str, parse: Callable[[str], Any]) -> Any:

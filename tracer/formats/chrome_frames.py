@@ -1,8 +1,12 @@
 """The rows that `chrome_tables` collects -> the tables of a trace.
 
 Passes: interpret the pids (`chrome_ranks`); take correlations from arrows if nothing else gives them; find the process
-of each activity by the call that launched it; add event records that only waits mention; correct HIP's rows
-(`chrome_hip`); collect the streams; replace numbers by words.
+of each activity by the call that launched it; add event records that only waits mention; correct HIP's rows;
+collect the streams; replace numbers by words.
+
+Source of what HIP's rows mean: `hip_runtime_api.h` (hipMemcpyKind) and `hip_ext.h` (global work sizes), libkineto's
+writers for ROCm (roctracer and rocprofiler-sdk, 2026), which copy grid and kind from the call's arguments; recordings
+of MI300.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.formats.chrome_hip import REQUESTED_KINDS, correct
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
 from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.model.trace import Columns
@@ -29,6 +32,11 @@ _COLLECTED: Final = {"kernels": ["priority"], "syncs": ["recorded_on", "recorded
 _SYNC_KINDS: Final = {
     "Event Sync": "event", "Stream Wait Event": "stream wait", "Stream Sync": "stream", "Context Sync": "context",
 }  # fmt: skip
+REQUESTED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
+"""The requested kind of a copy, by hipMemcpyKind; 4 lets HIP decide."""
+
+_IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
+"""Launches whose grid counts threads, not blocks."""
 _COPY: Final = re.compile(r"Memcpy (\w+)(?: \((.+) -> (.+)\))?")
 _FILL: Final = re.compile(r"Memset \((.+)\)")
 _CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are renumbered
@@ -47,7 +55,7 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     shorten_correlations(found)
     number_places(found, pids, ours=ours)
     add_recorded_events(found)
-    correct(found, texts, grids=not ours)
+    correct_hip(found, texts, grids=not ours)
     found["streams"] = streams(found)
     for name in ON_DEVICE:
         found[name] = found[name].drop(columns=["pid", "owner", *_COLLECTED.get(name, [])])
@@ -139,6 +147,40 @@ def add_recorded_events(tables: Frames) -> None:
     known = pd.MultiIndex.from_frame(named[keys]).isin(pd.MultiIndex.from_frame(events[keys]))
     tables["cuda_events"] = pd.concat([events, named[~known]], ignore_index=True)
     syncs["stream"] = np.where(syncs["stream"] == MISSING, syncs["recorded_on"], syncs["stream"])
+
+
+def correct_hip(tables: Frames, texts: Sequence[str], *, grids: bool) -> None:
+    """Correct HIP's rows: convert grids to blocks, and add to the copies a column `requested`, the kind that their call
+    requested.
+
+    For the profiler a copy that a kernel performs in pinned host memory is a copy within the device; for its caller it
+    is not.
+
+    Args:
+        tables: the collected rows, which are modified.
+        texts: the texts that the numbers in text columns refer to.
+        grids: whether grids are as HIP gives them; files that we wrote already count blocks.
+    """
+    requested = tables["api"].pop("kind").to_numpy()
+    call = _launching(tables, "memcpys", requested != MISSING)
+    tables["memcpys"]["requested"] = np.append(requested, MISSING)[call]
+    in_threads = [code for code, text in enumerate(texts) if text in _IN_THREADS]
+    if grids and in_threads:
+        rows = _launching(tables, "kernels", tables["api"]["name"].isin(in_threads).to_numpy()) >= 0
+        for axis in "xyz":
+            grid, block = (tables["kernels"][f"{size}_{axis}"] for size in ("grid", "block"))
+            known = rows & (grid > 0) & (block > 0)
+            tables["kernels"][f"grid_{axis}"] = np.where(known, -(-grid // block.where(known, 1)), grid)
+
+
+def _launching(tables: Frames, table: str, chosen: NDArray[np.bool_]) -> Ints:
+    """For each row of a table, the position of the chosen call that launched it, or -1."""
+    from tracer.analysis.calls import match_rows
+
+    if not chosen.any():
+        return np.full(len(tables[table]), -1, np.int64)
+    rows = np.append(np.flatnonzero(chosen), -1)
+    return rows[match_rows(tables["api"][chosen], tables[table])]
 
 
 def streams(tables: Frames) -> pd.DataFrame:

@@ -1,11 +1,14 @@
-"""Nsight Systems reports (.nsys-rep): read only, through `nsys export`."""
+"""Nsight Systems reports (.nsys-rep): read only, through a temporary SQLite export (`nsys export`)."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Final
 
-from tracer.formats import WHOLE, Format
+from tracer.errors import FormatError
+from tracer.formats import WHOLE, Format, nsys_sqlite
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.model.trace import Trace
 
@@ -22,9 +25,24 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     Raises:
         FormatError: nsys is not on PATH (the message says what to run where it is installed), or cannot read the file.
     """
-    from tracer.recorders.nsys import read_report
-
-    return read_report(path, whole=whole, samples=samples)
+    with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
+        export = Path(directory) / "export.sqlite"
+        options = ("--type", "sqlite", "--force-overwrite", "true", "-o", str(export))
+        command = ("nsys", "export", *options, str(path.absolute()))
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise FormatError(
+                f"{path}: reading a .nsys-rep needs nsys on PATH; on a machine that has it, run "
+                f"`nsys export --type sqlite -o {path.with_suffix('.sqlite').name} {path.name}` and open the result"
+            ) from error
+        if done.returncode or not export.exists():
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise FormatError(f"{path}: nsys export failed (exit code {done.returncode}): {output}")
+        try:
+            return nsys_sqlite.read(export, whole=whole, samples=samples)
+        except FormatError as error:
+            raise FormatError(str(error).replace(str(export), str(path))) from error
 
 
 FORMAT: Final = Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE | {SAMPLED})

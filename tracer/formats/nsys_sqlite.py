@@ -20,7 +20,7 @@ from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys
 from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
-from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
+from tracer.formats.nsys_sqlite_tables import Part, StoredTable, find_tables
 from tracer.formats.nsys_sqlite_write import write
 from tracer.formats.sqlite_cursor import cursor_of
 from tracer.model.trace import Trace
@@ -92,7 +92,7 @@ def read_tables(
         raise FormatError(f"the name of a table or column is not UTF-8: {error.object[:40]!r}") from error
 
 
-def _read_all(path: Path, tables: Sequence[Table]) -> dict[str, pa.Table]:
+def _read_all(path: Path, tables: Sequence[StoredTable]) -> dict[str, pa.Table]:
     """The rows of all tables."""
     done, total = 0, sum(table.most_rows for table in tables)
     plain = [table for table in tables if table.is_plain]
@@ -107,7 +107,7 @@ def _read_all(path: Path, tables: Sequence[Table]) -> dict[str, pa.Table]:
     return {table.name: found[table.name] for table in tables}
 
 
-def _read_plain(path: Path, table: Table, done: int, total: int) -> pa.Table | None:
+def _read_plain(path: Path, table: StoredTable, done: int, total: int) -> pa.Table | None:
     from tracer.formats.sqlite_pages import read_integers  # imports Numba, which takes a third of a second
 
     assert table.root is not None

@@ -23,7 +23,7 @@ _CREATE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class StoredTable:
     """A table of the file.
 
     Attributes:
@@ -74,7 +74,7 @@ class Part:
     most_rows: int
 
 
-def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[Table]:
+def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[StoredTable]:
     """The tables to read.
 
     Args:
@@ -100,10 +100,10 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
         if values > size:  # even NULL takes a byte
             raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
-            yield _with_rowids(connection, Table(name, roots[name], columns, integers, wanted, rows[name]))
+            yield _with_rowids(connection, StoredTable(name, roots[name], columns, integers, wanted, rows[name]))
 
 
-def _with_rowids(connection: Any, table: Table) -> Table:
+def _with_rowids(connection: Any, table: StoredTable) -> StoredTable:
     """The table with its range of rowids, if it has rowids and more rows than a chunk."""
     from adbc_driver_manager import dbapi
 

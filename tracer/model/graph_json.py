@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from tracer.errors import FormatError
-from tracer.files.typed_json import read_object, typed_object
+from tracer.files.bounded import Count, object_of
 
 GRAPH_FILE: Final = "graph.json"
 SCHEMA: Final = "intertoken.graph/1"
-_MOST_STREAMS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class Leaf:
 
     name: str
     kind: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
-    nbytes: int
+    nbytes: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +48,24 @@ class Node:
 
     name: str
     op: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     dtype: str
-    nbytes: int
-    stream: int | None
-    src: tuple[int, ...] = ()
-    leaves: tuple[int, ...] = ()
-    weight_bytes: int = 0
-    region: int | None = None
+    nbytes: Count
+    stream: Count | None
+    src: tuple[Count, ...] = ()
+    leaves: tuple[Count, ...] = ()
+    weight_bytes: Count = 0
+    region: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RegionOf:
     """Branches between a fork and a join (indices of nodes); a region at `level` 0 is in no other region."""
 
-    fork: int
-    join: int
-    branches: int
-    level: int
+    fork: Count
+    join: Count
+    branches: Count
+    level: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,11 @@ class StreamWait:
         source_stream, target_stream: the stream that records the event, and the stream that waits.
     """
 
-    event: int
-    source: int | None
-    source_stream: int
-    target: int | None
-    target_stream: int
+    event: Count
+    source: Count | None
+    source_stream: Count
+    target: Count | None
+    target_stream: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +91,9 @@ class Memory:
     """The result of an allocator for the plan: size of its arena, peak size of live tensors, number of hazards."""
 
     allocator: str
-    peak_bytes: int
-    peak_live_bytes: int
-    hazards: int
+    peak_bytes: Count
+    peak_live_bytes: Count
+    hazards: Count
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,14 @@ class RunGraph:
         devices: the device of every stream, if there are several devices.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: Annotated[tuple[Node, ...], Meta(min_length=1)]
     leaves: tuple[Leaf, ...]
     regions: tuple[RegionOf, ...]
-    launches: tuple[int, ...]
+    launches: tuple[Count, ...]
     waits: tuple[StreamWait, ...]
-    streams: int
-    weights: int
-    weight_bytes: int
+    streams: Annotated[int, Meta(ge=1, le=128)]
+    weights: Count
+    weight_bytes: Count
     memory: tuple[Memory, ...]
     allocator: str
     devices: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ def read_graph(path: Path) -> RunGraph:
         FormatError: the file cannot be read, has a different schema, or has indices out of range.
     """
     try:
-        graph: RunGraph = typed_object(read_object(path, SCHEMA), RunGraph, "graph")
+        graph = object_of(path, SCHEMA, RunGraph)
         _check(graph)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
@@ -171,12 +172,8 @@ def read_graph(path: Path) -> RunGraph:
 def _check(graph: RunGraph) -> None:
     """Check that indices are in range, sources come first, and names are unique."""
     nodes, leaves, regions = len(graph.nodes), len(graph.leaves), len(graph.regions)
-    if not nodes:
-        raise FormatError("the graph has no nodes")
     if graph.devices and len(graph.devices) != graph.streams:
         raise FormatError(f"{graph.streams} streams, but devices for {len(graph.devices)}")
-    if not 0 < graph.streams <= _MOST_STREAMS:
-        raise FormatError(f"{graph.streams} streams; the supported number is 1 to {_MOST_STREAMS}")
     if len(graph.index) < nodes:
         raise FormatError("two nodes have the same name")
     for i, node in enumerate(graph.nodes):
@@ -195,5 +192,5 @@ def _check(graph: RunGraph) -> None:
 
 def _within(what: str, indices: Sequence[int | None], end: int) -> None:
     for index in indices:
-        if index is not None and not 0 <= index < end:
+        if index is not None and index >= end:
             raise FormatError(f"{what} is {index}, not in 0-{end - 1}")

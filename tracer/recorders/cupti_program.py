@@ -26,7 +26,7 @@ _PROCESS: Final = os.getpid()
 
 
 @dataclass
-class Outcome:
+class CuptiOutcome:
     """The outcome of a recording.
 
     Attributes:
@@ -44,7 +44,7 @@ class Outcome:
     signal: str = ""
 
 
-def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Outcome, int]:
+def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[CuptiOutcome, int]:
     """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`.
 
     Returns:
@@ -56,7 +56,7 @@ def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: b
         code = foreground.run(command, [report.fileno()])
         report.seek(0)
         text = report.read()
-    return (Outcome(**json.loads(text)) if text else Outcome()), code
+    return (CuptiOutcome(**json.loads(text)) if text else CuptiOutcome()), code
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     parent, report, graph_trace, replace, target, *program = arguments
     os.set_inheritable(int(report), False)
     foreground.end_with(int(parent))
-    outcome = Outcome()
+    outcome = CuptiOutcome()
     try:
         _record(program, graph_trace, Path(target), replace == "replace", outcome)
     finally:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
             os.write(int(report), json.dumps(asdict(outcome)).encode())
 
 
-def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Outcome) -> None:
+def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: CuptiOutcome) -> None:
     from tracer.formats import write
     from tracer.recorders.cupti import CuptiRecorder
 
@@ -104,7 +104,7 @@ def _record(program: Sequence[str], graph_trace: str, target: Path, replace: boo
                 outcome.failed = str(problem)
 
 
-def _unwind_at_signals(outcome: Outcome) -> None:
+def _unwind_at_signals(outcome: CuptiOutcome) -> None:
     """Let SIGTERM and SIGHUP unwind the program instead of ending it immediately, so that the recording is written."""
 
     def unwind(number: int, frame: FrameType | None) -> None:

@@ -26,7 +26,7 @@ from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
 from tracer.recorders.light_window import newest
-from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
+from tracer.recorders.light_work import StampedWork, covered, letters, stamped_work, stream_keys
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13
@@ -124,7 +124,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     return trace
 
 
-def _tables(ring: Ring, work: Work, earlier: int, chained: int) -> dict[str, pd.DataFrame]:
+def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[str, pd.DataFrame]:
     """The tables of a ring.
 
     Args:
@@ -229,7 +229,7 @@ def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
 
 
-def _earliest(records: NDArray[Any], keys: NDArray[np.int64], work: Work) -> NDArray[np.int64]:
+def _earliest(records: NDArray[Any], keys: NDArray[np.int64], work: StampedWork) -> NDArray[np.int64]:
     """The earliest start of each record's work on the device: after the call and after earlier stamped work on its
     stream."""
     earliest = records["begin"].copy()
@@ -246,7 +246,7 @@ def _who(ring: Ring) -> str:
     return f"process {ring.process} ({ring.program})"
 
 
-def _notes(ring: Ring, work: Work) -> list[str]:
+def _notes(ring: Ring, work: StampedWork) -> list[str]:
     who = _who(ring)
     counters = ring.counters
     notes = []

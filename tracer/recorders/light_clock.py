@@ -24,7 +24,7 @@ _MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ClockBounds:
     """Bounds of host time - device time, ns, at device times."""
 
     at: Ints
@@ -54,7 +54,7 @@ class Alignment:
         return np.asarray(device + np.int64(round(self.ns[0])) + np.rint(moved).astype(np.int64))
 
 
-def align(lower: Bounds, upper: Bounds) -> Alignment | None:
+def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     """Estimate the alignment; None without any lower bound."""
     if not len(lower.at):
         return None
@@ -76,7 +76,7 @@ def align(lower: Bounds, upper: Bounds) -> Alignment | None:
     return Alignment(middle[kept], ns[kept], error, drift * 1e6, int(wrong.sum()))
 
 
-def _windows(lower: Bounds, upper: Bounds, origin: int) -> Ints:
+def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
     """Edges of windows that each contain enough bounds of both kinds."""
     times = [np.sort(bounds.at) for bounds in (lower, upper)]
     edges, last = [origin], max(int(at[-1]) for at in times) + 1
@@ -90,7 +90,7 @@ def _windows(lower: Bounds, upper: Bounds, origin: int) -> Ints:
     return np.array([*edges, last])
 
 
-def _tightest(bounds: Bounds, edges: Ints, drift: float, pick: np.ufunc) -> Floats:
+def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) -> Floats:
     """The tightest bound of each window, without the drift."""
     flat = bounds.ns - drift * (bounds.at - edges[0])
     window = np.clip(np.searchsorted(edges, bounds.at, side="right") - 1, 0, len(edges) - 2)
@@ -98,7 +98,7 @@ def _tightest(bounds: Bounds, edges: Ints, drift: float, pick: np.ufunc) -> Floa
     return np.asarray(pick.reduceat(flat[order], np.searchsorted(window[order], np.arange(len(edges) - 1))), np.float64)
 
 
-def _drift(lower: Bounds, upper: Bounds) -> float:
+def _drift(lower: ClockBounds, upper: ClockBounds) -> float:
     """The mean slope of the lower and upper envelopes, from the tightest bounds of the first and the last quarter."""
     slopes = []
     for bounds, tightest in ((lower, np.max), (upper, np.min)):

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -102,23 +102,35 @@ def running_rings() -> list[Path]:
 @contextmanager
 def kept_small(rings: Path) -> Iterator[None]:
     """During the block, free the unused memory in rings of processes that have ended."""
-    over, done = threading.Event(), set[Path]()
+    done = set[Path]()
 
     def look() -> None:
-        while not over.wait(_EVERY_S):
-            for path in set(rings.glob("*.ring")) - done:
-                with suppress(OSError):  # it belongs to another user
-                    if _has_ended(path):
-                        trim(path)
-                        done.add(path)
+        for path in set(rings.glob("*.ring")) - done:
+            with suppress(OSError):  # it belongs to another user
+                if _has_ended(path):
+                    trim(path)
+                    done.add(path)
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
+    with repeating(look, _EVERY_S):
+        yield
+
+
+@contextmanager
+def repeating(work: Callable[[], None], every_s: float) -> Iterator[None]:
+    """During the block, do this work in a thread every so many seconds."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every_s):
+            work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        looking.join()
+        thread.join()
 
 
 def trim(path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.schema import MISSING, NVTX_KINDS
-from tracer.recorders.light_ring import Ring, Texts
+from tracer.recorders.light_ring import Ring, RingTexts
 
 _UINT64, _INT64, _DOUBLE, _UINT32, _INT32, _FLOAT = range(1, 7)  # nvtxPayloadType_t
 _TYPES: Final = {
@@ -83,7 +83,7 @@ def _numbered(
     return rows.astype(np.int64), found.fillna(MISSING).to_numpy(np.int64)
 
 
-def _decoded(texts: Texts, events: NDArray[Any]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
+def _decoded(texts: RingTexts, events: NDArray[Any]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
     """The texts, and which of them were overwritten; each distinct text is decoded once."""
     found = np.full(len(events), _NO_TEXT, object)
     at, length, size = events["object"], events["result"], len(texts.content)

@@ -71,7 +71,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Texts:
+class RingTexts:
     """The texts of ranges: the last bytes of all that were written, up to number `end`, and the names of domains."""
 
     end: int
@@ -116,7 +116,7 @@ class Ring:
     capacity: int
     records: NDArray[Any]
     ranges: NDArray[Any]
-    texts: Texts | None
+    texts: RingTexts | None
     stamps: list[NDArray[Any]]
     chains: list[NDArray[Any]]
     places: int
@@ -227,11 +227,11 @@ def _take_sites(records: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def _texts(file: BinaryIO, at: int, size: int) -> Texts:
+def _texts(file: BinaryIO, at: int, size: int) -> RingTexts:
     content = _read(file, np.dtype(np.uint8), size, at + _TEXTS_AT)
     head = _read(file, np.dtype(np.uint8), 8 + _DOMAINS * _DOMAIN_NAME, at).tobytes()
     names = [_text(head[8 + i * _DOMAIN_NAME : 8 + (i + 1) * _DOMAIN_NAME]) for i in range(_DOMAINS)]
-    return Texts(struct.unpack_from("<Q", head)[0], content, names)
+    return RingTexts(struct.unpack_from("<Q", head)[0], content, names)
 
 
 def _names(text: bytes) -> tuple[list[str], list[str]]:

@@ -7,7 +7,6 @@ copied when the window closes.
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer.recorders.light_folder import trim
+from tracer.recorders.light_folder import repeating, trim
 from tracer.recorders.light_ring import facts_of, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
@@ -61,25 +60,19 @@ def switched(rings: Path, window: Window) -> Iterator[None]:
     if window.is_all:
         yield
         return
-    over, begun = threading.Event(), time.monotonic()
+    begun = time.monotonic()
     seen: dict[Path, int] = {}
 
     def switch() -> None:
-        while not over.wait(_EVERY_S):
-            on = window.holds(time.monotonic() - begun)
-            for path in rings.glob("*.ring"):
-                with suppress(OSError, ValueError):  # it is being created, or its process is another user's
-                    if not window.is_programs:
-                        switch_recording(path, on=on)
-                    _copy_when_closed(path, seen)
+        on = window.holds(time.monotonic() - begun)
+        for path in rings.glob("*.ring"):
+            with suppress(OSError, ValueError):  # it is being created, or its process is another user's
+                if not window.is_programs:
+                    switch_recording(path, on=on)
+                _copy_when_closed(path, seen)
 
-    switching = threading.Thread(target=switch, daemon=True)
-    switching.start()
-    try:
+    with repeating(switch, _EVERY_S):
         yield
-    finally:
-        over.set()
-        switching.join()
 
 
 def newest(path: Path) -> Path:

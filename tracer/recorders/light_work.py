@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
 from tracer.model.schema import MISSING
-from tracer.recorders.light_clock import Alignment, Bounds, align
+from tracer.recorders.light_clock import Alignment, ClockBounds, align
 from tracer.recorders.light_kernels import Cost, Kernels, run_kernels
 from tracer.recorders.light_ring import INSIDE_GRAPH, Ring, graph_of, number_of
 
@@ -30,7 +30,7 @@ _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
 
 @dataclass(frozen=True)
-class Work:
+class StampedWork:
     """The stamped work, and the other runs of launches.
 
     Attributes:
@@ -88,7 +88,7 @@ def covered(ring: Ring) -> Ring:
     return replace(ring, records=records, ranges=ring.ranges[ring.ranges["begin"] >= records["begin"].min()])
 
 
-def stamped_work(ring: Ring) -> Work:
+def stamped_work(ring: Ring) -> StampedWork:
     """Match the stamps with the launches, and place the runs without stamps between them."""
     launches, waits = _launches(ring), _waits(ring)
     frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
@@ -114,7 +114,7 @@ def stamped_work(ring: Ring) -> Work:
     table = _begun(pd.concat([stamped, left], ignore_index=True)).replace({"graph": {0: MISSING}})
     kernels = run_kernels(ring, letters(ring), _runs(ring, table), alignments, costs)
     untimed = len(launches) - len(table)
-    return Work(_placed(table, kernels), kernels, alignments, costs, unmatched, untimed)
+    return StampedWork(_placed(table, kernels), kernels, alignments, costs, unmatched, untimed)
 
 
 def _without_stamps(
@@ -225,15 +225,17 @@ def _cost(chain: NDArray[Any]) -> Cost | None:
     return Cost(max(round((both - step) / 2), 0), round(step))
 
 
-def _bounds(joined: pd.DataFrame, waits: pd.DataFrame) -> tuple[Bounds, Bounds]:
+def _bounds(joined: pd.DataFrame, waits: pd.DataFrame) -> tuple[ClockBounds, ClockBounds]:
     """The lower and upper bounds of the clocks' difference, from launches and waits."""
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
     after = np.where(of_graph, head, tail)  # a run's head is launched before its first call, its tail after its last
-    lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)  # also of those without a head
+    lower = ClockBounds(
+        after, np.where(of_graph, joined["begin"], joined["end"]) - after
+    )  # also of those without a head
     ended = _ended(joined, waits)
     known = ended < _NEVER
-    return lower, Bounds(tail[known], ended[known] - tail[known])
+    return lower, ClockBounds(tail[known], ended[known] - tail[known])
 
 
 def _ended(work: pd.DataFrame, waits: pd.DataFrame) -> NDArray[np.int64]:

@@ -16,15 +16,15 @@ from tracer import formats
 from tracer.errors import RecordError, TraceError, UsageError
 from tracer.files.output import clear_away, hidden_folder
 from tracer.formats import nsys_parquet, writer_of
-from tracer.model.run_parts import is_part_of_run
-from tracer.model.run_passes import hand_on, run_of
 from tracer.recorders.cut import first_steps
 from tracer.recorders.foreground import how_it_ended
+from tracer.stored.run_parts import is_part_of_run
+from tracer.stored.run_passes import hand_on, run_of
 from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.model.trace import Trace
-    from tracer.recorders.cupti_program import Outcome
+    from tracer.recorders.cupti_program import CuptiOutcome
     from tracer.recorders.light_window import Window
 
 
@@ -141,7 +141,7 @@ def record_with_stacks(command: Sequence[str], level: str, target: Path, force: 
     return _through_nsys(command, level, target, force, reason)
 
 
-def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
+def _print_outcome(outcome: CuptiOutcome, code: int, target: Path) -> None:
     """Print the outcome of a recording.
 
     Raises:
@@ -169,6 +169,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     Raises:
         RecordError: nsys is missing, or wrote no report.
     """
+    from tracer.formats import nsys_rep
     from tracer.recorders import nsys
 
     if not nsys.available():
@@ -182,7 +183,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
         if not report.exists():
             click.echo(f"intertoken: {target}: nothing was recorded: nsys {how_it_ended(code)}", err=True)
             return code
-        trace = nsys.read_report(report)  # not whole: nsys reports contain the environment
+        trace = nsys_rep.read(report)  # not whole: nsys reports contain the environment
         formats.write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
     return code

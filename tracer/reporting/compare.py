@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer.analysis.causes import CAUSES, present
-from tracer.analysis.compare import Basis, Comparison, Run
+from tracer.analysis.compare import Basis, Comparison, Side
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import COUNTS
 from tracer.reporting import console as report
@@ -41,7 +41,7 @@ _NOTHING: Final[dict[str, float | None]] = {"estimate": None, "low": None, "high
 _COLOURS: Final = {"faster": "green", "slower": "red"}
 
 
-def run_facts(run: Run) -> dict[str, Any]:
+def run_facts(run: Side) -> dict[str, Any]:
     """A run's own figures, with its rates on the best basis available; null if unknown."""
     first, rates = run.recordings[0], run.rates(run.basis)
     return {
@@ -131,7 +131,7 @@ def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
         )
 
 
-def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
+def show_comparison(base: Side, comparisons: Sequence[Comparison]) -> None:
     """Print the cautions, then the sentences, the runs side by side, and the kernels that changed."""
     for caution in dict.fromkeys(text for comparison in comparisons for text in comparison.cautions):
         report.show(report.styled(f"warning: {caution}", "yellow"))
@@ -145,7 +145,7 @@ def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
     report.show(report.styled(_about(base, comparisons), "dim"))
 
 
-def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
+def _about(base: Side, comparisons: Sequence[Comparison]) -> str:
     """The origin of the rates and of the intervals."""
     runs: dict[Basis, list[str]] = {}
     for run in (base, *(comparison.other for comparison in comparisons)):
@@ -158,7 +158,7 @@ def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
     return f"rates {'; '.join(rates)}; {f'95 % intervals: {methods}; ' if methods else ''}times in µs"
 
 
-def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
+def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
     facts = [run_facts(run) for run in (base, *(comparison.other for comparison in comparisons))]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")

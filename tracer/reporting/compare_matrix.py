@@ -33,7 +33,7 @@ from tracer.reporting.compare_words import (
 
 _MEAN: Final = "gap_us mean"
 _CAUSES: Final = {cause_row(cause): f"of which {cause}, µs" for cause in CAUSES.values()}
-_LABELS: Final = {
+LABELS: Final = {
     **{row: unit.capitalize() for unit, row in RATES.items()},
     GAP: "Gap p50, µs",
     _MEAN: "Gap mean, µs",
@@ -62,7 +62,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class Row:
     """A figure: its row in `compare_table`, its label, its value in the base, and a cell for each other run."""
 
     figure: str
@@ -71,29 +71,24 @@ class Line:
     cells: list[Cell]
 
 
-def matrix(comparisons: Sequence[Comparison]) -> list[Line]:
+def matrix(comparisons: Sequence[Comparison]) -> list[Row]:
     """The matrix of comparisons with one base."""
     bases = {(one.rate, one.basis) for one in comparisons}
     tables = [dict(_rows(one, several=len(bases) > 1)) for one in comparisons]
     names = dict.fromkeys(name for table in tables for name in table)
-    ordered = sorted(names, key=lambda name: list(_LABELS).index(name[0]))
+    ordered = sorted(names, key=lambda name: list(LABELS).index(name[0]))
     sizes = {
         name: [_size(one, table.get(name)) for one, table in zip(comparisons, tables, strict=True)] for name in ordered
     }
     lit = _largest(sizes)
     return [
-        Line(
-            name[0], f"{_LABELS[name[0]]}{name[1]}",
+        Row(
+            name[0], f"{LABELS[name[0]]}{name[1]}",
             next(number_of(name[0], table[name]["base"]) for table in tables if name in table),
             [replace(_cell(table.get(name)), is_largest=(name, at) in lit) for at, table in enumerate(tables)],
         )
         for name in ordered
     ]  # fmt: skip
-
-
-def label_of(figure: str) -> str:
-    """The label of a row of `compare_table`."""
-    return _LABELS[figure]
 
 
 _Name = tuple[str, str]
@@ -104,7 +99,7 @@ def _rows(comparison: Comparison, several: bool) -> Iterator[tuple[_Name, dict[A
     """The rows of a comparison by line; rates on different bases have separate lines."""
     for row in compare_table([comparison]).to_dict("records"):
         figure = row["figure"]
-        if figure in _LABELS:
+        if figure in LABELS:
             yield (figure, f", {RATE_BASIS[comparison.basis]}" if several and figure in RATES.values() else ""), row
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracer.analysis.comparable import Refusal
-from tracer.analysis.compare import Comparison, Run
+from tracer.analysis.compare import Comparison, Side
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import WHOLE_GRAPH, Unit
@@ -201,7 +201,7 @@ def _measured(comparison: Comparison) -> Iterator[Phrase]:
     yield from _distortion(comparison.other)
 
 
-def _kind(run: Run) -> str:
+def _kind(run: Side) -> str:
     first = run.recordings[0]
     if not first.traced:
         return "untraced"
@@ -210,7 +210,7 @@ def _kind(run: Run) -> str:
     return _ESTIMATED if first.graph_trace == "node" else "untraced, from the rate"
 
 
-def _distortion(*runs: Run) -> list[Phrase]:
+def _distortion(*runs: Side) -> list[Phrase]:
     traced = [run.recordings[0].distortion for run in runs if run.recordings[0].traced]
     known = " and ".join(dict.fromkeys("unknown" if d is None else f"{d:.2f}" for d in traced))
     return [Phrase(", "), Phrase(f"tracing overhead × {known}", DISTORTION)] if traced else []

@@ -20,7 +20,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.reporting.compare_matrix import Cell, Line, matrix
+from tracer.reporting.compare_matrix import Cell, Row, matrix
 from tracer.reporting.compare_words import phrases
 from tracer.reporting.headline import Figure, gap, idle, rate, sentence
 
@@ -236,13 +236,13 @@ def table_alone(run: Run) -> html.Table | None:
     return html.Table(html.Tbody(rows), className="figures matrix") if of.steps is not None else None
 
 
-def _row(line: Line, numbers: Sequence[int]) -> html.Tr:
+def _row(line: Row, numbers: Sequence[int]) -> html.Tr:
     each = zip(numbers, line.cells, strict=True)
     cells = [part for number, cell in each for part in _cells(line, number, cell)]
     return html.Tr([html.Th(line.label, scope="row"), html.Td(line.base), *cells])
 
 
-def _cells(line: Line, number: int, cell: Cell) -> tuple[html.Td, html.Td]:
+def _cells(line: Row, number: int, cell: Cell) -> tuple[html.Td, html.Td]:
     lit = "change largest" if cell.is_largest else "change"
     own = html.Td(cell.text, id=_cell_id(number, line.figure), tabIndex="-1")
     return own, html.Td(html.Span(cell.change), className=lit)

@@ -93,11 +93,6 @@ class DecodeStep:
         return self.logits.shape[-1]
 
 
-def random_weights(graph: Graph, seed: int) -> HostArrays:
-    """Return the values of every weight, see `random_weight`."""
-    return {w.name: random_weight(w, seed) for w in graph.weights}
-
-
 def random_weight(weight: Tensor, seed: int) -> Floats:
     """Return seeded values, the same for equal name, shape and seed in every graph; float32 for every dtype.
 

@@ -12,8 +12,7 @@ import torch
 import transformers
 
 from executor.graph.models import builder_of
-from executor.graph.models.step import random_weights
-from tests.executor.shapes import TEST_SHAPES
+from tests.executor.shapes import TEST_SHAPES, random_weights
 
 SEED = 11
 TOKENS = 12

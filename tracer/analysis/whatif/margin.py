@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from math import ceil, log, sqrt
 from typing import Final
 
+from tracer.files.bounded import Count, Figure
+
 _LEVEL: Final = 0.95
 
 
@@ -28,9 +30,9 @@ class Margin:
         cases, programs: number of cases and of programs.
     """
 
-    share: float
-    cases: int
-    programs: int
+    share: Figure
+    cases: Count
+    programs: Count
 
     def half_width(self, speedup: float, floor: float) -> float:
         """Half the margin for the logarithm of a predicted speed-up."""

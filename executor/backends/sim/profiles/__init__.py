@@ -19,8 +19,8 @@ import numpy as np
 
 from executor.names import lookup
 from tracer.errors import FormatError, UsageError
+from tracer.files.bounded import object_of
 from tracer.files.output import write_output
-from tracer.files.typed_json import read_object, typed_object
 
 SCHEMA: Final = "intertoken.profile/1"
 SHIPPED: Final = ("h200-linux", "wddm", "hip")
@@ -158,8 +158,9 @@ class Profile:
             raise FormatError("host.bytes_per_ns needs entries for numbers of threads, at least 1")
         for name, value in self.figures.items():
             positive = name.endswith(("bytes_per_ns", "streams", "size")) or name.startswith("host.bytes_per_ns")
-            if value < 0 or (value == 0 and positive):
-                raise FormatError(f"{name} must be {'at least' if value < 0 else 'more than'} 0, not {value}")
+            if not 0 <= value < 2**63 or (value == 0 and positive):
+                least = f"{'more than' if positive else 'at least'} 0"
+                raise FormatError(f"{name} must be a 64-bit number of {least}, not {value}")
 
     @cached_property
     def figures(self) -> Mapping[str, int | float]:
@@ -207,10 +208,9 @@ def read_profile(path: Path) -> Profile:
         FormatError: the file is not a profile; the message names file and field.
     """
     try:
-        profile: Profile = typed_object(read_object(path, SCHEMA), Profile, "profile")
+        return object_of(path, SCHEMA, Profile)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
-    return profile
 
 
 def write_profile(profile: Profile, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.recorded import Recording, Unit, Untraced, counts_per_token
+from tracer.analysis.recorded import Measured, Unit, Untraced, counts_per_token
 from tracer.errors import UsageError
 
 Basis = Literal["untraced", "light", "traced"]
@@ -17,24 +17,24 @@ Basis = Literal["untraced", "light", "traced"]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Side:
     """One side of a comparison: a recording, or several of the same configuration.
 
     `place` is the command-line argument that named it, if any.
     """
 
     name: str
-    recordings: tuple[Recording, ...]
+    recordings: tuple[Measured, ...]
     place: str = ""
 
     @classmethod
-    def of(cls, *recordings: Recording, place: str = "") -> Run:
-        """A run named after its first recording."""
+    def of(cls, *recordings: Measured, place: str = "") -> Side:
+        """A side named after its first recording."""
         return cls(recordings[0].name, recordings, place)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """`Recording.steps` of all recordings, concatenated."""
+        """`Measured.steps` of all recordings, concatenated."""
         return pd.concat([r.steps for r in self.recordings])
 
     @property
@@ -115,7 +115,7 @@ def _both(unit: Unit, rate: float, other: Unit, converted: float | None) -> dict
     return {unit: rate} if converted is None else {unit: rate, other: converted}
 
 
-def best_basis(*runs: Run) -> Basis:
+def best_basis(*runs: Side) -> Basis:
     """Untraced rates if every run has them, all in tokens or all in steps; else the recorded steps. Those of light
     passes are preferred to a rate without repeats or spread."""
     rates = [run.untraced for run in runs]

@@ -11,12 +11,12 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
-from tracer.files import kept
 from tracer.files.output import write_output
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.run_json import SCHEMA
-from tracer.model.run_parts import NODE
 from tracer.model.trace import LIGHT, Trace
+from tracer.stored import cache
+from tracer.stored.run_parts import NODE
 
 if TYPE_CHECKING:
     from tracer.analysis.node_kernels import PlacedKernels
@@ -57,7 +57,7 @@ def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels
     from tracer.analysis.node_kernels import place_kernels
 
     try:
-        return place_kernels(trace, steps, kept.read(path / NODE))
+        return place_kernels(trace, steps, cache.read(path / NODE))
     except TraceError:
         """Opening the node pass itself reports what is wrong with it."""
         return None

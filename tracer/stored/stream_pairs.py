@@ -27,9 +27,7 @@ from tracer.formats import read
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
-
-NODE_PASS: Final = "node"
-"""The folder of a run with the recording of every kernel."""
+from tracer.stored.run_parts import NODE
 
 _ONE, _SEVERAL = "sequential", "branches"
 _MAY_DIFFER: Final = ("concurrency", "allocator", "repeats")
@@ -67,7 +65,7 @@ def find_pairs(directories: Sequence[Path]) -> list[RunPair]:
         for (_, work), by in found.items()
         for one in by[_ONE]
         for several in by[_SEVERAL]
-        if (one / NODE_PASS).is_dir()
+        if (one / NODE).is_dir()
     ]
 
 
@@ -92,7 +90,7 @@ def pair_of(one: Path, streams: int, relative: float) -> Pair:
     Raises:
         UsageError, TraceError: the recording lacks the kernels of the graph, or cannot be read.
     """
-    node = read(one / NODE_PASS, whole=False)
+    node = read(one / NODE, whole=False)
     kernels = StepKernels.of(read_graph(one / GRAPH_FILE), RecordedStep.of(node, find_steps(node)))
     return Pair(kernels, tuple(assign(kernels.needs, streams)), relative)
 
@@ -135,6 +133,6 @@ def learn_from(directories: Sequence[Path], configuration: Mapping[str, Any], gp
         where = ", ".join(map(str, directories))
         raise UsageError(
             f"{where}: no pair of other runs on {gpu or 'such a device'} to learn from; record one with --concurrency "
-            f"{_ONE} (with {GRAPH_FILE} and {NODE_PASS}/), and in the same folder one with {_SEVERAL}"
+            f"{_ONE} (with {GRAPH_FILE} and {NODE}/), and in the same folder one with {_SEVERAL}"
         )
     return learned(pairs, gpu)

@@ -21,10 +21,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from tracer import formats
 from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
 from tracer.files import snapshot
-from tracer.model.run_parts import NODE
+from tracer.model.trace import Trace
+from tracer.stored.run_parts import NODE
 
 VARIABLE: Final = "INTERTOKEN_CACHE"
 """Environment variable: the cache's directory, or `OFF`."""
@@ -33,6 +35,12 @@ OFF: Final = "off"
 MOST_BYTES: Final = 8 << 30
 TRACE: Final = "trace"
 """Prefix of the name of a part that is the trace itself; its arrays are as in a trace just read."""
+
+FUNCTIONS: Final = f"{TRACE} with Python functions"
+"""The part that holds a trace with the functions that its format leaves out by default."""
+
+LEAST: Final = 4 << 20
+"""Recordings of at least this many bytes are cached; smaller ones are parsed about as fast as they are loaded."""
 
 _NEW: Final = "new-"  # followed by the id of the writing process: an incomplete entry
 _DAY: Final = 86_400.0  # s; no entry takes that long to write
@@ -163,3 +171,52 @@ def _code() -> list[Any]:
     files = (path for name in _CODE for kind in ("py", "toml") for path in (root / name).rglob(f"*.{kind}"))
     changed = max(path.stat().st_mtime_ns for path in files)
     return [version("intertoken"), changed]
+
+
+def read(path: Path, *, python_functions: bool = False) -> Trace:
+    """Read a recording without the data that no analysis uses (see `formats.read`): from the user's cache, or else from
+    the file, which is then cached.
+
+    Args:
+        path: the recording.
+        python_functions: whether to keep the functions that its format leaves out by default.
+
+    Raises:
+        FormatError: see `formats.read`.
+        UsageError: the environment variable for the cache has an invalid value.
+    """
+    directory = directory_of_user()
+    asked = formats.functions_of(path) if python_functions else {}
+    if directory is None or _size(path) < LEAST:
+        return formats.read(path, whole=False, **asked)
+    cache, part = Cache(directory), FUNCTIONS if asked else TRACE
+    kept = kept_trace(path, cache, part)
+    if kept is not None:
+        return kept
+    try:
+        entry = cache.entry(path, part)
+    except OSError:  # reading it says why
+        entry = None
+    trace = formats.read(path, whole=False, **asked)
+    if entry is not None:
+        cache.save(path, trace, part, entry)
+    return trace
+
+
+def kept_trace(path: Path, cache: Cache, part: str = TRACE) -> Trace | None:
+    """The cached trace of a recording."""
+    return cache.load(path, (Trace,), _whole, part)
+
+
+def _whole(kept: object) -> Trace:
+    if not isinstance(kept, Trace):
+        raise TypeError(f"{type(kept).__name__} is not a trace")
+    return kept
+
+
+def _size(path: Path) -> int:
+    try:
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files)
+    except OSError:  # reading it says why
+        return 0

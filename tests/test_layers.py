@@ -1,0 +1,68 @@
+"""The folders of the tracer and the executor: each imports only those before it, and no family of devices another."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import executor
+import tracer
+
+FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
+LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
+ORDER = {
+    executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),
+    tracer: (
+        *FIRST, "files", "model", "engines", "analysis", "formats", "batch", "batch_dask", "stored", "recorders",
+        "scrub", "reporting", "notebook", "api", *LAST,
+    ),
+}  # fmt: skip
+SHOWN = {"tracer.model.trace", "tracer.analysis.compare"}
+"""What notebooks display: `_repr_html_` imports `tracer.notebook` when it is called."""
+
+
+def modules(package):
+    """The modules of a package, by name."""
+    root = Path(package.__file__).parent
+    named = {".".join(path.relative_to(root.parent).with_suffix("").parts): path for path in root.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in named.items()}
+
+
+def imports(path, known):
+    """Which of the known modules a file imports anywhere; relative imports are not used."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    from_ones = [
+        (node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    parts = {f"{module}.{name}" if f"{module}.{name}" in known else module for module, name in from_ones}
+    return (whole | parts) & known.keys()
+
+
+def folder(module):
+    """The folder, or the module, of a package."""
+    return module.split(".")[1]
+
+
+@pytest.mark.parametrize("package", ORDER, ids=lambda package: package.__name__)
+def test_each_folder_imports_only_those_before_it(package):
+    order, known = ORDER[package], modules(package)
+    found = {name: imports(path, known) for name, path in known.items() if name != package.__name__}
+    assert {folder(name) for name in found} == set(order)
+    above = {
+        (importer, imported)
+        for importer, names in found.items()
+        for imported in names - {package.__name__}
+        if order.index(folder(imported)) > order.index(folder(importer))
+    }
+    assert above == ({(name, "tracer.notebook") for name in SHOWN} if package is tracer else set())
+    assert sum(map(len, found.values())) > 200
+
+
+def test_no_family_of_devices_imports_another():
+    shared = {"interface", "weight_formats"}
+    known = modules(executor)
+    for family in ("cpu", "cuda", "sim"):
+        for path in (Path(executor.__file__).parent / "backends" / family).rglob("*.py"):
+            named = [module.split(".") for module in imports(path, known)]
+            assert {parts[2] for parts in named if parts[1:2] == ["backends"] and parts[2:]} <= {family, *shared}
