@@ -314,7 +314,6 @@ def waiting(cuda: Path, target: Path) -> tuple[subprocess.Popen[bytes], Path]:
     )  # fmt: skip
     assert recorder.stdout is not None
     assert recorder.stdout.readline() == b"ready\n"
-    time.sleep(2)
     (child,) = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
     variables = dict(each.partition("=")[::2] for each in Path(f"/proc/{child}/environ").read_text().split("\0"))
     return recorder, Path(variables["INTERTOKEN_LIGHT"])

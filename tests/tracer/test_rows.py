@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.model.rows import groups_of, numbered, runs_of
+from tracer.model.rows import grouped, groups_of, numbered, runs_of, taken
 
 ROWS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1), st.integers(0, 1)), max_size=12)
 
@@ -33,3 +33,21 @@ def test_groups_and_runs_are_those_of_equal_rows(rows: list[tuple[int, int, int]
     order, first = runs_of(frame, list("abc"))
     assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
     assert [rows[at] for at in order[first]] == sorted(set(rows))
+
+
+@given(ROWS)
+def test_each_group_has_its_key_and_all_of_its_rows(rows: list[tuple[int, int, int]]) -> None:
+    frame = pd.DataFrame(dict(zip("abc", np.array(rows or np.zeros((0, 3)), np.int64).T, strict=True)))
+    expected: dict[tuple[int, int, int], list[int]] = {}
+    for at, row in enumerate(rows):
+        expected.setdefault(row, []).append(at)
+    assert [(key, at.tolist()) for key, at in grouped(frame, list("abc"))] == list(expected.items())
+
+
+def test_rows_that_are_taken_keep_their_types() -> None:
+    frame = pd.DataFrame({"name": pd.Categorical(["a", "b", "a"]), "start": np.array([3, 4, 5]), "end": 0}, [7, 8, 9])
+    rows = np.array([True, False, True])
+    found = taken(frame, rows, ["start", "name"])
+    pd.testing.assert_frame_equal(
+        found, frame.loc[rows, ["start", "name"]].reset_index(drop=True), check_column_type=False
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from tracer.analysis.call_names import LAUNCH as LAUNCH
 from tracer.analysis.call_names import POLL as POLL
 from tracer.analysis.call_names import SYNC as SYNC
 from tracer.analysis.call_names import WAIT as WAIT
+from tracer.model.rows import grouped
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -211,12 +212,8 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
     """(process, thread, positions of its rows) for every thread in a frame."""
-    if len(frame) and all((frame[name].to_numpy() == frame[name].iloc[0]).all() for name in ("process", "thread")):
-        yield int(frame["process"].iloc[0]), int(frame["thread"].iloc[0]), np.arange(len(frame))
-        return
-    for key, rows in frame.groupby(["process", "thread"], sort=False).indices.items():
-        process, thread = cast("tuple[int, int]", key)
-        yield process, thread, np.asarray(rows, dtype=np.int64)
+    for (process, thread), rows in grouped(frame, ["process", "thread"]):
+        yield process, thread, rows
 
 
 def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> NDArray[np.int64]:

@@ -35,6 +35,7 @@ from tracer.analysis.waited_for import Thread, on_threads
 from tracer.analysis.waits import last_awaited, targets
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
+from tracer.model.rows import taken
 from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -134,17 +135,21 @@ class Near:
         """The part of the trace near these windows; arguments as for `windows.parts_of`."""
         merged = union(windows["start"], windows["end"])
 
+        def meets(frame: pd.DataFrame) -> NDArray[np.bool_]:
+            return touching(frame["start"], frame["end"], merged)
+
         def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-            return pd.DataFrame(frame.loc[touching(frame["start"], frame["end"], merged), columns])
+            return taken(frame, meets(frame), columns)
 
         on_device, on_thread = ["start", "end", "device", "process"], ["start", "end", "process", "thread"]
-        api = near(trace["api"], [*on_thread, "correlation", "name"])
+        called = meets(trace["api"])
+        api = taken(trace["api"], called, [*on_thread, "correlation", "name"])
         ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
         several = len(steps.table[["process", "thread"]].drop_duplicates()) > 1
         of_steps = near(compute if several else _if_several("device", compute)[0], [*on_device, "at"])
         owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
         return cls(
-            api.assign(letter=letters_of(api["name"]), behind_copy=_behind_copy(trace)[api.index]),
+            api.assign(letter=letters_of(api["name"]), behind_copy=_behind_copy(trace)[called]),
             pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
             pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tracer.analysis.calls import LAUNCHES, between_devices, last_before, match_rows
 from tracer.analysis.waits import Targets
+from tracer.model.rows import grouped
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -80,8 +81,12 @@ def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.Da
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
     """The fetches; those of a thread that launches nothing are attributed to the busiest launcher of its process."""
-    count = launched.groupby(_THREAD).size().sort_values(ascending=False, kind="stable").reset_index()
-    most = count.drop_duplicates("process").set_index("process")["thread"]
-    own = pd.MultiIndex.from_frame(fetches[_THREAD]).isin(pd.MultiIndex.from_frame(count[_THREAD]))
-    other = most.reindex(fetches["process"]).fillna(MISSING).to_numpy(np.int64)
-    return fetches.assign(thread=np.where(own, fetches["thread"], other))
+    count = {key: len(rows) for key, rows in grouped(launched, _THREAD)}
+    busiest: dict[int, int] = {}
+    for process, thread in sorted(count, key=lambda key: (-count[key], key)):
+        busiest.setdefault(process, thread)
+    threads = fetches["thread"].to_numpy(copy=True)
+    for (process, thread), rows in grouped(fetches, _THREAD):
+        if (process, thread) not in count:
+            threads[rows] = busiest.get(process, MISSING)
+    return fetches.assign(thread=threads)

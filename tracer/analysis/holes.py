@@ -7,7 +7,7 @@ device, are subtracted from the holes; the remaining pieces are idle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.model.intervals import covered, uncovered
-from tracer.model.rows import groups_of, runs_of
+from tracer.model.rows import grouped, groups_of, runs_of
 from tracer.model.trace import Trace
 
 PLACES: Final = {
@@ -123,9 +123,9 @@ def _reach(compute: pd.DataFrame) -> NDArray[np.int64]:
 def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
     """The holes inside a period, with its step, over, first and last."""
     kept, at = [], []
-    places = holes.groupby(["device", "host"], sort=False).indices
-    for key, rows in periods.groupby(["device", "host"], sort=False).indices.items():
-        positions = np.asarray(places.get(key, np.zeros(0, np.int64)))
+    places = dict(grouped(holes, ["device", "host"]))
+    for key, rows in grouped(periods, ["device", "host"]):
+        positions = places.get(key, np.zeros(0, np.int64))
         start = holes["start"].to_numpy()[positions]
         period = np.searchsorted(periods["begin"].to_numpy()[rows], start, side="right") - 1
         inside = (period >= 0) & (start < periods["until"].to_numpy()[rows[period]])
@@ -183,8 +183,7 @@ def _not_idle(
     within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
     several = len(compute["host"].unique()) > 1
     idle = [holes[["start", "end"]].assign(hole=np.arange(len(holes)))]
-    for key, rows in holes.groupby(["device", "process", "host"], sort=False).indices.items():
-        device, process, host = cast("tuple[int, int, int]", key)
+    for (device, process, host), rows in grouped(holes, ["device", "process", "host"]):
         start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
         of_process = communication[(communication["device"] == device) & (communication["process"] == process)]
         removed = [of_process, rest[rest["device"] == device]]

@@ -138,6 +138,8 @@ def _matching(ranges: pd.DataFrame, work_of: dict[int, dict[str, Any]]) -> pd.Da
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
     """Labels give their phase to the marks that they overlap; a label that overlaps none is a step."""
+    if not marks["label"].any():
+        return marks
     steps, labels = marks[~marks["label"]], marks[marks["label"]]
     named = _overlapping(steps, labels) & (steps["phase"] == "").to_numpy()
     phase = labels["phase"].iloc[0] if len(labels) else ""
@@ -166,6 +168,8 @@ def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
 
 def _joined(marks: pd.DataFrame) -> pd.DataFrame:
     """Stage 4: one row per step, including its leading and following parts."""
+    if not marks["part"].any():
+        return marks
     keys = [marks[name] for name in _THREAD]
     verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
     leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import POLL, letters_of, match_rows, outer_calls
+from tracer.model.rows import taken
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
 
@@ -33,9 +34,10 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
         (`POLL`) and queries (their number), sorted by (process, thread, start).
     """
     api = trace["api"]
-    threads = api.loc[letters_of(api["name"]) == POLL, _THREAD].drop_duplicates()
-    if not len(threads):
-        return api.loc[[], _COLUMNS].assign(letter=POLL, queries=0)
+    queried = letters_of(api["name"]) == POLL
+    if not queried.any():
+        return taken(api, queried, _COLUMNS).assign(letter=POLL, queries=0)
+    threads = api.loc[queried, _THREAD].drop_duplicates()
     calls = outer_calls(api[[*_COLUMNS, "return_value"]].merge(threads, on=_THREAD))
     poll = letters_of(calls["name"]) == POLL
     event, stream = _asked(trace, calls)

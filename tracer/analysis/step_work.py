@@ -78,13 +78,12 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
     """
     compute = step_compute(trace, steps) if compute is None else compute
     order, first = runs_of(compute, ["device", "at"])
-    spans = pd.DataFrame({name: compute[name].to_numpy()[order[first]] for name in _FIRST})
+    spans = {name: compute[name].to_numpy()[order[first]] for name in _FIRST}
     spans["end"] = np.maximum.reduceat(compute["end"].to_numpy()[order], first) if len(first) else first
-    table = steps.table.assign(
-        ordinal=steps.table.groupby("group").cumcount(),
-        step_process=steps.table["process"],
-        step_thread=steps.table["thread"],
-    )
-    added = ["step", "group", "ordinal", "step_process", "step_thread"]
-    spans[added] = table[added].to_numpy()[spans["at"]]
-    return spans[[*SPAN_COLUMNS, *added[2:]]]
+    of_step = {name: steps.table[name] for name in ("step", "group")} | {
+        "ordinal": steps.table.groupby("group").cumcount(),
+        "step_process": steps.table["process"],
+        "step_thread": steps.table["thread"],
+    }
+    spans |= {name: values.to_numpy()[spans["at"]] for name, values in of_step.items()}
+    return pd.DataFrame({name: spans[name] for name in [*SPAN_COLUMNS, "ordinal", "step_process", "step_thread"]})

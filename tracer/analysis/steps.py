@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import numbered
+from tracer.model.rows import groups_of, numbered
 from tracer.model.schema import MISSING
 
 Span = tuple[int, int]
@@ -191,10 +191,9 @@ class Steps:
 
         If all steps are on one thread, calls of its process's other threads belong to them too.
         """
-        hosts = self.table[["process", "thread"]].drop_duplicates()
-        if len(hosts) == 1:
+        if groups_of(self.table, ["process", "thread"])[1] == 1:
             at = np.searchsorted(self.table["start"].to_numpy(), times, side="right") - 1
-            at[processes != hosts["process"].iloc[0]] = -1
+            at[processes != self.table["process"].iloc[0]] = -1
         else:
             at = last_before(pd.DataFrame({"process": processes, "thread": threads}), times, self.table)
         return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1

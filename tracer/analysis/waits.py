@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, match_rows
+from tracer.model.rows import grouped
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
 
@@ -54,26 +55,28 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     types = trace["syncs"]["type"].cat
     type_of = {str(word): code for code, word in enumerate(types.categories)}
     type_codes = np.append(types.codes.to_numpy(), type_of[UNKNOWN])[rows]
-    place = pd.DataFrame({c: np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in [*_PLACE, "event"]})
+    place = {c: np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in [*_PLACE, "event"]}
     copies = match_rows(trace["memcpys"], waits)
     is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy()
     has_row = is_copy & (copies >= 0)
     for column in _PLACE if has_row.any() else ():
-        place.loc[has_row, column] = trace["memcpys"][column].to_numpy()[copies[has_row]]
+        place[column][has_row] = trace["memcpys"][column].to_numpy()[copies[has_row]]
     silent = (type_codes == type_of[UNKNOWN]) & ~is_copy
     every = (type_codes == type_of["context"]) | (silent & _named(waits["name"], silent, _ON_EVERY_STREAM))
-    place.loc[every, "stream"] = MISSING
+    place["stream"][every] = MISSING
     alone = silent & _named(waits["name"], silent, _ON_A_STREAM)
     if alone.any():
-        place.loc[alone, "stream"] = _only_stream(trace, waits["process"].to_numpy()[alone])
-    of_event = type_codes == type_of["event"]
-    until = start.copy()
-    recorded = _last_record(trace, waits, place, of_event)
-    place.loc[recorded.index, _PLACE] = recorded[_PLACE]
-    until[recorded.index] = recorded["recorded"]
-    by_event = np.zeros(len(waits), bool)
-    by_event[recorded.index] = True
-    return Targets(place[_PLACE].assign(until=until), every | (place["stream"] != MISSING).to_numpy(), by_event)
+        place["stream"][alone] = _only_stream(trace, waits["process"].to_numpy()[alone])
+    until, by_event = start.copy(), np.zeros(len(waits), bool)
+    of_event = np.flatnonzero((type_codes == type_of["event"]) & (place["event"] != MISSING))
+    if len(of_event) and len(trace["cuda_events"]):
+        recorded = _last_record(trace, waits, place["event"], of_event)
+        for column in _PLACE:
+            place[column][recorded.index] = recorded[column]
+        until[recorded.index] = recorded["recorded"]
+        by_event[recorded.index] = True
+    known = every | (place["stream"] != MISSING)
+    return Targets(pd.DataFrame({name: place[name] for name in _PLACE} | {"until": until}), known, by_event)
 
 
 def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
@@ -101,17 +104,16 @@ def _stream_of(trace: Trace, process: int) -> int:
     return places.pop()[-1] if len(places) == 1 else MISSING
 
 
-def _last_record(trace: Trace, waits: pd.DataFrame, place: pd.DataFrame, of_event: NDArray[np.bool_]) -> pd.DataFrame:
-    """For waits for an event, by position: on which stream it was last recorded before the wait began, and when."""
-    events, asked = trace["cuda_events"], np.flatnonzero(of_event & (place["event"] != MISSING).to_numpy())
-    if not len(events) or not len(asked):
-        return pd.DataFrame(columns=[*_PLACE, "recorded"], index=asked[:0], dtype=np.int64)
+def _last_record(trace: Trace, waits: pd.DataFrame, event: NDArray[np.int64], asked: NDArray[np.int64]) -> pd.DataFrame:
+    """On which stream the event of each wait asked for (positions) was last recorded before it began, and when; by
+    position."""
+    events = trace["cuda_events"]
     call = match_rows(trace["api"], events)
     events = events[["process", "event", *_PLACE]].assign(
         recorded=np.append(trace["api"]["start"].to_numpy(), MISSING)[call]
     )[call >= 0]
     asking = pd.DataFrame({
-        "process": waits["process"].to_numpy()[asked], "event": place["event"].to_numpy()[asked],
+        "process": waits["process"].to_numpy()[asked], "event": event[asked],
         "start": waits["start"].to_numpy()[asked], "at": asked,
     })  # fmt: skip
     found = pd.merge_asof(
@@ -136,9 +138,9 @@ def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFr
     start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
     until = asked.table["until"].to_numpy()
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
-    for key, index in keys.groupby(["process", *_PLACE, "by_event"]).groups.items():
-        process, *place, by_event = cast("tuple[int, ...]", key)
-        here, at = {name: _at(trace[name], process, place) for name in DEVICE_TABLES}, np.asarray(index)
+    asking = np.flatnonzero(asked.known)
+    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]):
+        here, at = {name: _at(trace[name], process, place) for name in DEVICE_TABLES}, asking[index]
         for names in (DEVICE_TABLES,) if by_event else zip(DEVICE_TABLES):
             rows = np.concatenate([first[DEVICE_TABLES.index(name)] + here[name] for name in names])
             ends = np.concatenate([trace[name]["end"].to_numpy()[here[name]] for name in names])

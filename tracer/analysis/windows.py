@@ -18,6 +18,7 @@ from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread
 from tracer.model.intervals import covered, touching, union
+from tracer.model.rows import grouped
 from tracer.model.schema import MOST_NS
 from tracer.model.trace import Trace
 
@@ -70,8 +71,7 @@ def parts_of(
     near = Near.of(trace, steps, compute, windows)
     queued = _queued(trace, windows)
     keys = ["device", "process", "thread", "step_process", "step_thread"]
-    for positions in windows.groupby(keys, sort=False).indices.values():
-        rows = np.asarray(positions)
+    for _, rows in grouped(windows, keys):
         of_thread, waits = windows.iloc[rows], ~queued[rows]
         cover = _Cover(parts, len(windows), rows, of_thread)
         for part, spans in on_device(trace, near, of_thread):

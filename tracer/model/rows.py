@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,21 @@ def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ..
         >>> numbered([3, 1, 3], [0, 0, 0])
         (array([0, 1, 0]), [(3, 0), (1, 0)])
     """
-    frame = pd.DataFrame({number: np.asarray(column) for number, column in enumerate(columns)})
-    codes = np.asarray(frame.groupby(list(frame), sort=False, dropna=False).ngroup(), dtype=np.int64)
-    return codes, list(frame.drop_duplicates().itertuples(index=False, name=None))
+    values = [np.asarray(column) for column in columns]
+    codes, _ = _numbers(values)
+    first = np.unique(codes, return_index=True)[1]
+    return codes, list(zip(*(each[first].tolist() for each in values), strict=True))
+
+
+def taken(frame: pd.DataFrame, rows: NDArray[np.bool_], columns: list[str]) -> pd.DataFrame:
+    """Some rows and columns of a frame, numbered anew: `frame.loc[rows, columns]`, which takes five times as long if
+    they are few.
+
+    Example:
+        >>> taken(pd.DataFrame({"start": [5, 9], "end": [6, 11]}), np.array([False, True]), ["end"])["end"].tolist()
+        [11]
+    """
+    return pd.DataFrame({name: frame[name].array[rows] for name in columns}, copy=False)
 
 
 def groups_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64], int]:
@@ -32,15 +45,33 @@ def groups_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64
         >>> groups_of(pd.DataFrame({"device": [0, 0, 1], "stream": [7, 9, 7]}), ["device", "stream"])
         (array([0, 1, 2]), 3)
     """
-    number, count = np.zeros(len(frame), np.int64), min(len(frame), 1)
-    for column in columns:
-        values = frame[column].to_numpy()
+    return _numbers([frame[column].to_numpy() for column in columns])
+
+
+def _numbers(columns: list[NDArray[Any]]) -> tuple[NDArray[np.int64], int]:
+    number, count = np.zeros(len(columns[0]), np.int64), min(len(columns[0]), 1)
+    for values in columns:
         if (values == values[:1]).all():
             continue
-        mine, different = pd.factorize(values)
+        mine, different = pd.factorize(values, use_na_sentinel=False)
         number, distinct = pd.factorize(number * len(different) + mine)
         count = len(distinct)
     return np.asarray(number, dtype=np.int64), count
+
+
+def grouped(frame: pd.DataFrame, columns: list[str]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """(its integers in these columns, the positions of its rows) of each group of equal rows, in order of appearance.
+
+    Example:
+        >>> [(key, at.tolist()) for key, at in grouped(pd.DataFrame({"device": [1, 0, 1]}), ["device"])]
+        [((1,), [0, 2]), ((0,), [1])]
+    """
+    number, count = groups_of(frame, columns)
+    order = np.argsort(number, kind="stable") if count > 1 else np.arange(len(number))
+    sizes = np.bincount(number, minlength=count)
+    values = [frame[column].to_numpy() for column in columns]
+    for rows in np.split(order, np.cumsum(sizes)[:-1]) if count else ():
+        yield tuple(int(each[rows[0]]) for each in values), rows
 
 
 def runs_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

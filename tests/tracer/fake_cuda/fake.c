@@ -31,6 +31,7 @@ static size_t size, valid, dropped;
 static uint32_t correlation;
 static char used;
 static pthread_mutex_t lock;
+static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
 __attribute__((constructor)) static void begin(void) {
     pthread_mutexattr_t recursive;
     pthread_mutexattr_init(&recursive);
@@ -48,6 +49,7 @@ static void give_back(void) {
     if (buffer) complete(0, 0, buffer, size, valid);
     buffer = 0;
     size = valid = 0;
+    pthread_cond_broadcast(&emptied);
 }
 
 static uint8_t *record(uint32_t kind) {
@@ -197,6 +199,13 @@ int cuptiActivityFlushAll(uint32_t flag) {
     give_back();
     pthread_mutex_unlock(&lock);
     return 0;
+}
+
+/* For programs: wait until a flush has taken all records. */
+void fakeEmptied(void) {
+    pthread_mutex_lock(&lock);
+    while (buffer) pthread_cond_wait(&emptied, &lock);
+    pthread_mutex_unlock(&lock);
 }
 
 int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record) {
