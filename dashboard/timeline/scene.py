@@ -122,7 +122,7 @@ def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, l
         for placed, (_, unit, _) in ((p, places_of(run.rows)[p.line.index]) for p in panel.rows)
         if not view.area.rows or unit in view.area.rows
     ]
-    return (view.area.low, view.area.high), places
+    return view.area.ends, places
 
 
 def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:

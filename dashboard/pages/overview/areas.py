@@ -133,7 +133,8 @@ def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
 def _where(area: Area) -> str:
     rows = f" in {', '.join(plain(name, 30) for name in area.rows[:6])}" if area.rows else " in the visible rows"
     more = f" and {len(area.rows) - 6} more" if len(area.rows) > 6 else ""
-    return f"of {duration(area.high - area.low)}, {area.low} ns to {area.high} ns after time 0,{rows}{more}"
+    low, high = area.ends
+    return f"of {duration(high - low)}, {low} ns to {high} ns after time 0,{rows}{more}"
 
 
 def _table(runs: Sequence[Run], found: Sequence[pd.DataFrame], names: Sequence[str], by: str) -> html.Table:
