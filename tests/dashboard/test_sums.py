@@ -10,11 +10,11 @@ from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.areas import area_sums, text_of
 from dashboard.pages.overview.events import Event, after
 from dashboard.reading.store import RunStore
-from dashboard.timeline import sums as summing
-from dashboard.timeline.choice import panels_of
+from dashboard.scene import sums as summing
+from dashboard.scene.choice import panels_of
+from dashboard.scene.sums import Part, parts_of, sums, sums_of
 from dashboard.timeline.operators import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
-from dashboard.timeline.sums import Part, parts_of, sums, sums_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dashboard.reading.run import Run
+from dashboard.scene.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
+from dashboard.scene.goto import at_token, gone
+from dashboard.scene.scene import limits_of, token_of
 from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
-from dashboard.timeline.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
-from dashboard.timeline.goto import at_token, gone
-from dashboard.timeline.scene import limits_of, token_of
 from dashboard.view import (
     GROUPINGS,
     MOST_BOOKMARKS,

@@ -20,8 +20,8 @@ from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.choice import found_in
 from dashboard.text import brief_site, plain
-from dashboard.timeline.choice import found_in
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
 from dashboard.units import duration

@@ -11,10 +11,10 @@ from dash import ClientsideFunction, Dash, Input, Output, State, html
 from dashboard.pages.frame import named
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.report.forms import FORMS
 from dashboard.report.tables import TABLES
-from dashboard.serving.downloads import FORMS
+from dashboard.scene.scene import token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import token_of
 from dashboard.view import View
 
 _FIGURES: Final = {"timeline": "Timeline, as shown", "causes": "Causes of the gap"}

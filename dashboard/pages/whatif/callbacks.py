@@ -27,8 +27,8 @@ from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.scene import timeline, token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import timeline, token_of
 
 _BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
 

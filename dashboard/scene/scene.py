@@ -26,12 +26,12 @@ from dashboard.figures.timeline import (
 )
 from dashboard.palette import THEMES
 from dashboard.reading.run import Run
+from dashboard.scene.ahead import around
+from dashboard.scene.choice import arrows_of, chosen_in, outline, panels_of
+from dashboard.scene.differences import differences, with_differences
 from dashboard.timeline import align, holes
-from dashboard.timeline.ahead import around
 from dashboard.timeline.arrange import places_of
-from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
-from dashboard.timeline.differences import differences, with_differences
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
 from dashboard.units import duration
