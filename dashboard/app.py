@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -16,15 +15,14 @@ from dashboard import pages
 from dashboard.pages import failure, record
 from dashboard.pages.frame import Page, add_pages
 from dashboard.pages.opening import read_linked
-from dashboard.reading.readers import Readers
 from dashboard.reading.store import RunStore
-from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
 from dashboard.serving.login import require_token
 from dashboard.serving.missing import add_missing
+from dashboard.serving.serve import Serving
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
 from tracer.stored.cache import Cache
@@ -36,33 +34,6 @@ PAGES: Final[tuple[Page, ...]] = tuple(
     sorted((module.PAGE for module in _FOUND if module is not record), key=lambda page: (page.place, page.name))
 )
 """Every `PAGE` of a folder of `dashboard/pages/`, in navigation order; the record page comes last."""
-
-
-@dataclass(frozen=True)
-class Serving:
-    """How the dashboard is served.
-
-    Attributes:
-        prefix: path before all addresses in the browser, "" or such as "/tool". The WSGI server strips it (waitress:
-            `url_prefix`).
-        hosts: names accepted in the Host header; None for any.
-        token: token that readers must give; None for none.
-        uploads: an empty directory for uploaded recordings; None to disable uploads.
-        upload_limit: maximum number of bytes of an uploaded recording.
-        recorder: starts recordings for readers; None to disable them. Its creator closes it.
-        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server trusts (waitress:
-            `trusted_proxy`); None for none.
-        readers: processes that read recordings; None to read in this process. Their creator closes them.
-    """
-
-    prefix: str = ""
-    hosts: frozenset[str] | None = None
-    token: str | None = None
-    uploads: Path | None = None
-    upload_limit: int = 2 * 10**9
-    recorder: Recorder | None = None
-    proxy: str | None = None
-    readers: Readers | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:

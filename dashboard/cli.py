@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from dashboard.reading.allocation import give_memory_back
 from dashboard.serving.addresses import prefix_of
 from dashboard.serving.scratch import scratch
-from dashboard.serving.serve import serve
+from dashboard.serving.serve import Serving, serve
 from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
 from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
@@ -164,7 +164,7 @@ def dashboard(
     give_memory_back()
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
-        from dashboard.app import Serving, create_app
+        from dashboard.app import create_app
         from dashboard.recording.recorder import Recorder
         from tracer.pandas_options import set_options
         from tracer.stored.cache import Cache, directory_of_user
@@ -282,7 +282,7 @@ def timeline(
     """
     from dashboard.figures.image import IMAGES, image, with_legend
     from dashboard.reading.store import runs_to_compare
-    from dashboard.timeline import scene
+    from dashboard.scene import scene
     from tracer.pandas_options import set_options
 
     set_options()

@@ -8,8 +8,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from dashboard.reading.run import Recording, Run
+from dashboard.scene import scene
 from dashboard.text import plain
-from dashboard.timeline import scene
 from dashboard.view import View
 from tracer.analysis.summary import analyse
 from tracer.errors import EmptyTraceError

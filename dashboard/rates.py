@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from pydantic import Field
 
+from dashboard.links import Form, Query
 from dashboard.text import plain
 from tracer.analysis.bounds import RATES
 
@@ -22,9 +24,6 @@ class Rate(NamedTuple):
 
     run: str
     steps_per_s: Annotated[float, Field(ge=_LOW, le=_HIGH, allow_inf_nan=False)]
-
-
-Rates: TypeAlias = Annotated[tuple[Rate, ...], Field(max_length=MOST_RATES)]
 
 
 class NoRate(ValueError):
@@ -73,19 +72,21 @@ def text_of(steps_per_s: float | None) -> str:
     return "" if steps_per_s is None else repr(steps_per_s).removesuffix(".0")
 
 
-def pairs_of(rates: Iterable[Rate]) -> list[tuple[str, str]]:
-    """The fields of a link: number, colon, key."""
-    return [("rate", f"{text_of(rate.steps_per_s)}:{rate.run}") for rate in rates]
+def _text(rate: Rate) -> str:
+    return f"{text_of(rate.steps_per_s)}:{rate.run}"
 
 
-def parsed(fields: Iterable[str]) -> tuple[Rate, ...]:
-    """The inverse of `pairs_of`; invalid fields are left out, and the last one for a run wins."""
-    found: tuple[Rate, ...] = ()
-    for field in fields:
+def _read(name: str, query: Query) -> Rates:
+    """The rates in a query; invalid ones are left out, and the last one for a run wins."""
+    found: Rates = ()
+    for field in query[name]:
         number, _, run = field.partition(":")
-        try:
+        with suppress(NoRate):
             rate = rate_of(number)
             found = with_rate(found, run, rate) if run and rate is not None else found
-        except NoRate:
-            continue
     return found
+
+
+_FORM: Final = Form(lambda name, rates: [(name, _text(rate)) for rate in rates], _read, "rate")
+Rates: TypeAlias = Annotated[tuple[Rate, ...], Field(max_length=MOST_RATES), _FORM]
+"""Rates of several runs; in a link each is a number, a colon, and the key of its run."""

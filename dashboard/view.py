@@ -1,15 +1,16 @@
-"""The state of the page, as a value and, as a query string, its link."""
+"""The state of the page, which its link and other pages keep."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import parse_qs, quote, unquote, urlencode
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+from urllib.parse import quote, unquote
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, Field
 
-from dashboard.rates import Rates, pairs_of, parsed, with_rate
+from dashboard.links import Linked, one, part, several
+from dashboard.rates import Rates, with_rate
 from dashboard.text import plain
 
 ALIGNMENTS: Final = {
@@ -33,16 +34,16 @@ SHORTEST: Final = 100
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
-_LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
 """The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to it."""
 
-Shown = TypeVar("Shown")
 Number = TypeVar("Number", int, float)
 Position: TypeAlias = Annotated[int, Field(ge=0, le=FURTHEST)]
 Time: TypeAlias = Annotated[int, Field(ge=-FURTHEST, le=FURTHEST)]
 Words: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
 Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=_MOST_ARRANGED)]
+_Keys: TypeAlias = Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)]
+_Range: TypeAlias = Annotated[tuple[Time, Time], AfterValidator(lambda ends: span(*ends))]
 
 
 def one_of(names: Collection[str]) -> AfterValidator:
@@ -56,6 +57,24 @@ def one_of(names: Collection[str]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _ends(text: str) -> tuple[int, int]:
+    first, last = text.split("..")
+    return within(int(first)), within(int(last))
+
+
+def _text_of_ends(ends: tuple[int, int]) -> str:
+    return f"{ends[0]}..{ends[1]}"
+
+
+WORD: Final = one()
+TEXT: Final = one(lambda text: text or None)
+"""A text, None for an empty one."""
+POSITION: Final = one(lambda text: min(max(int(text), 0), FURTHEST))
+_SEARCH: Final = one(lambda text: words_of(text))
+_ENDS: Final = one(_ends, _text_of_ends)
+_NAMES: Final = several(_MOST_NAMES)
+
+
 class Spot(NamedTuple):
     """An event: the key of its run, the position of its row in the run, and its position in the row."""
 
@@ -63,26 +82,18 @@ class Spot(NamedTuple):
     row: Position
     event: Position
 
+    @property
+    def text(self) -> str:
+        """Its text in a link."""
+        return f"{self.row}.{self.event}.{self.run}"
 
-@dataclass(frozen=True)
-class Arrangement:
-    """Which rows are shown, and how; names as in `timeline.arrange`.
-
-    Attributes:
-        only: rows without this text in their or their group's name are left out.
-        hidden: rows left out.
-        folded: rows drawn as thin lines.
-        order: rows moved from their default order, in their new order.
-        shown: rows shown although they have no events during the steps.
-        pinned: rows kept at the top of their run.
-    """
-
-    only: Words = ""
-    hidden: Names = ()
-    folded: Names = ()
-    order: Names = ()
-    shown: Names = ()
-    pinned: Names = ()
+    @classmethod
+    def of(cls, text: str) -> Spot:
+        """The inverse of `text`; ValueError if the text is none."""
+        row, event, run = text.split(".", 2)
+        if not run:
+            raise ValueError("names no run")
+        return cls(run, int(row), int(event))
 
 
 class Bookmark(NamedTuple):
@@ -95,25 +106,64 @@ class Bookmark(NamedTuple):
     high: Time
     note: Words = ""
 
+    @property
+    def text(self) -> str:
+        """Its text in a link: LOW..HIGH.RUN.NOTE, with the run's key quoted once more, as it may contain dots."""
+        run = quote(self.run, safe="").replace(".", "%2E")
+        return f"{_text_of_ends((self.low, self.high))}.{run}.{self.note}"
+
+    @classmethod
+    def of(cls, text: str) -> Bookmark:
+        """The inverse of `text`; ValueError if the text is none."""
+        low, _, rest = text.partition("..")
+        high, run, note = (*rest.split(".", 2), "")[:3]
+        if not run:
+            raise ValueError("names no run")
+        first, last = sorted(_ends(f"{low}..{high}"))
+        return cls(unquote(run), first, last, words_of(note))
+
+
+_BOOKMARKS: Final = several(MOST_BOOKMARKS, Bookmark.of, lambda mark: mark.text).called("bookmark")
+
 
 @dataclass(frozen=True)
-class Area:
+class Arrangement(Linked):
+    """Which rows are shown, and how; names as in `timeline.arrange`.
+
+    Attributes:
+        only: rows without this text in their or their group's name are left out.
+        hidden: rows left out.
+        folded: rows drawn as thin lines.
+        order: rows moved from their default order, in their new order.
+        shown: rows shown although they have no events during the steps.
+        pinned: rows kept at the top of their run.
+    """
+
+    only: Annotated[Words, _SEARCH.called("rows")] = ""
+    hidden: Annotated[Names, _NAMES.called("hide")] = ()
+    folded: Annotated[Names, _NAMES.called("fold")] = ()
+    order: Annotated[Names, _NAMES] = ()
+    shown: Annotated[Names, _NAMES.called("show")] = ()
+    pinned: Annotated[Names, _NAMES.called("pin")] = ()
+
+
+@dataclass(frozen=True)
+class Area(Linked):
     """A part of the timeline, to be summed.
 
     Attributes:
-        low, high: its range, ns from time 0.
+        ends: its range, ns from time 0.
         rows: the names of its rows, as in `timeline.arrange`; () for all visible ones.
         by: the grouping, a key of `GROUPINGS`.
     """
 
-    low: Time
-    high: Time
-    rows: Names = ()
-    by: Annotated[str, one_of(GROUPINGS)] = "kind"
+    ends: Annotated[tuple[Time, Time], AfterValidator(lambda ends: (min(ends), max(ends))), _ENDS.called("area")]
+    rows: Annotated[Names, _NAMES.called("of")] = ()
+    by: Annotated[str, one_of(GROUPINGS), WORD] = "kind"
 
 
 @dataclass(frozen=True)
-class View:
+class View(Linked):
     """The state of the page.
 
     Attributes:
@@ -121,7 +171,6 @@ class View:
         token: the token at which the runs are aligned; None for the most typical one.
         align: the moment of that token that is time 0, a key of `ALIGNMENTS`.
         range: range of the time axis, ns from that moment; None for one token around its gap.
-        theme: one of `THEME_NAMES`.
         find: the search; events that do not match are dimmed; "" for none.
         event: the chosen event.
         ruler: the measured range, ns from time 0; both ends are equal until the second is chosen.
@@ -129,73 +178,21 @@ class View:
         bookmarks: bookmarked parts of recordings.
         rows: the arrangement of the rows.
         rates: the given untraced rates, of visible runs or others.
+        theme: one of `THEME_NAMES`.
     """
 
-    runs: Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)] | None = None
-    token: Position | None = None
-    align: Annotated[str, one_of(ALIGNMENTS)] = "end"
-    range: Annotated[tuple[Time, Time], AfterValidator(lambda ends: span(*ends))] | None = None
-    theme: Annotated[str, one_of(THEME_NAMES)] = "auto"
-    find: Words = ""
-    event: Spot | None = None
-    ruler: tuple[Time, Time] | None = None
-    area: Area | None = None
-    bookmarks: Annotated[tuple[Bookmark, ...], Field(max_length=MOST_BOOKMARKS)] = ()
-    rows: Arrangement = Arrangement()
+    runs: Annotated[_Keys | None, several(MOST_RUNS).called("run")] = None
+    token: Annotated[Position | None, POSITION] = None
+    align: Annotated[str, one_of(ALIGNMENTS), WORD] = "end"
+    range: Annotated[_Range | None, _ENDS] = None
+    find: Annotated[Words, _SEARCH] = ""
+    event: Annotated[Spot | None, one(Spot.of, lambda spot: spot.text)] = None
+    ruler: Annotated[tuple[Time, Time] | None, _ENDS] = None
+    area: Annotated[Area | None, part(Area)] = None
+    bookmarks: Annotated[tuple[Bookmark, ...], Field(max_length=MOST_BOOKMARKS), _BOOKMARKS] = ()
+    rows: Annotated[Arrangement, part(Arrangement)] = Arrangement()
     rates: Rates = ()
-
-    def query(self) -> str:
-        """The view as the query of a link; defaults are left out."""
-        pairs: list[tuple[str, str]] = []
-        if self.runs is not None:
-            pairs += [("run", key) for key in self.runs] or [("run", "")]
-        if self.token is not None:
-            pairs.append(("token", str(self.token)))
-        if self.align != "end":
-            pairs.append(("align", self.align))
-        if self.range is not None:
-            pairs.append(("range", _dotted(self.range)))
-        if self.find:
-            pairs.append(("find", self.find))
-        if self.event is not None:
-            pairs.append(("event", f"{self.event.row}.{self.event.event}.{self.event.run}"))
-        if self.ruler is not None:
-            pairs.append(("ruler", _dotted(self.ruler)))
-        if self.area is not None:
-            pairs.append(("area", _dotted((self.area.low, self.area.high))))
-            pairs += [("of", name) for name in self.area.rows]
-            pairs += [("by", self.area.by)] if self.area.by != "kind" else []
-        pairs += [("bookmark", f"{_dotted((b.low, b.high))}.{_pointless(b.run)}.{b.note}") for b in self.bookmarks]
-        if self.rows.only:
-            pairs.append(("rows", self.rows.only))
-        lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order,
-                 "show": self.rows.shown, "pin": self.rows.pinned}  # fmt: skip
-        pairs += [(name, each) for name, names in lists.items() for each in names]
-        pairs += pairs_of(self.rates)
-        if self.theme != "auto":
-            pairs.append(("theme", self.theme))
-        return "?" + urlencode(pairs) if pairs else ""
-
-    @classmethod
-    def parse(cls, search: str | None) -> View:
-        """The view of a link; missing or invalid values take their defaults."""
-        query = query_of(search)
-        runs = tuple(dict.fromkeys(key for key in query["run"] if key))[:MOST_RUNS] if "run" in query else None
-        align, theme = last_of(query, "align"), last_of(query, "theme")
-        return cls(
-            runs=runs,
-            token=integer_of(last_of(query, "token"), low=0),
-            align=align if align in ALIGNMENTS else "end",
-            range=None if (limits := _ends(last_of(query, "range"))) is None else span(*limits),
-            theme=theme if theme in THEME_NAMES else "auto",
-            find=words_of(last_of(query, "find")),
-            event=_spot(last_of(query, "event")),
-            ruler=_ends(last_of(query, "ruler")),
-            rows=Arrangement(words_of(last_of(query, "rows")), *(_names(query.get(field, [])) for field in _LISTS)),
-            area=_area(query),
-            bookmarks=tuple(found for text in query.get("bookmark", []) if (found := _bookmark(text)))[:MOST_BOOKMARKS],
-            rates=parsed(query.get("rate", [])),
-        )
+    theme: Annotated[str, one_of(THEME_NAMES), WORD] = "auto"
 
     def rated(self, run: str, steps_per_s: float | None) -> View:
         """The view with the engine's own rate of a run, None for none; raises like `rates.with_rate`."""
@@ -210,46 +207,6 @@ class View:
         runs = self.runs or ()
         others = [k for k in runs if k != key] if key in runs else runs[1:]
         return replace(self, runs=(key, *others), range=None, event=None, ruler=None, area=None)
-
-    def data(self) -> dict[str, Any]:
-        """The view as JSON, for a dcc.Store."""
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any] | None) -> View:
-        """The view from data that `stored` returned."""
-        return stored(_READER, data)
-
-
-def stored(reader: TypeAdapter[Shown], data: dict[str, Any] | None) -> Shown:
-    """A page's view from the fields that a browser stored; the page's own and the shared fields are at the same level.
-
-    The data is untrusted: types, bounds and names are checked against the class.
-
-    Args:
-        reader: of the page's class, a dataclass; its field `shared` holds the part that all pages share.
-        data: its fields; None for an empty page.
-
-    Raises:
-        ValueError: the data is not such a view.
-    """
-    if data is not None and not isinstance(data, dict):
-        raise ValueError("a view is an object")
-    return reader.validate_python((data or {}) | {"shared": data or {}})
-
-
-_READER: Final = TypeAdapter(View)
-
-
-def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> str:
-    """A link's query with fields of a page's own; empty ones are left out.
-
-    Example:
-        >>> with_fields("?run=a", {"sync": 3, "scale": ""})
-        '?run=a&sync=3'
-    """
-    own = urlencode([(name, value) for name, value in fields.items() if value not in (None, "")])
-    return "?" + "&".join(filter(None, (query.removeprefix("?"), own))) if query or own else ""
 
 
 def switched(theme: str, scheme: str) -> str:
@@ -276,75 +233,6 @@ def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[in
     return span(middle - half * factor, middle + half * factor)
 
 
-def query_of(search: str | None) -> dict[str, list[str]]:
-    """The fields of a link's query; none if it is invalid."""
-    try:
-        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=6 * _MOST_NAMES)
-    except ValueError:
-        return {}
-
-
-def last_of(query: dict[str, list[str]], name: str) -> str:
-    """The last value of a field, empty if there is none."""
-    values: Iterable[str] = query.get(name, [])
-    return next(reversed(list(values)), "")
-
-
-def integer_of(text: str, low: int) -> int | None:
-    """A whole number, at least `low` and small enough to be added to times; None if invalid."""
-    try:
-        return min(max(int(text), low), FURTHEST)
-    except ValueError:
-        return None
-
-
 def words_of(text: str | None) -> str:
     """A search text, limited in length and safe in a link."""
     return plain((text or "").strip()[:_LONGEST])[:_LONGEST].strip()
-
-
-def _names(given: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for name in given if name))[:_MOST_NAMES]
-
-
-def _dotted(ends: tuple[int, int]) -> str:
-    return f"{ends[0]}..{ends[1]}"
-
-
-def _ends(text: str) -> tuple[int, int] | None:
-    first, dots, last = text.partition("..")
-    try:
-        ends = within(int(first)), within(int(last))
-    except ValueError:
-        return None
-    return ends if dots else None
-
-
-def _area(query: dict[str, list[str]]) -> Area | None:
-    ends, by = _ends(last_of(query, "area")), last_of(query, "by")
-    if ends is None:
-        return None
-    return Area(min(ends), max(ends), _names(query.get("of", [])), by if by in GROUPINGS else "kind")
-
-
-def _pointless(key: str) -> str:
-    return quote(key, safe="").replace(".", "%2E")
-
-
-def _bookmark(text: str) -> Bookmark | None:
-    """As written by `View.query`: LOW..HIGH.RUN.NOTE, with the run's key quoted once more, as it may contain dots."""
-    low, _, rest = text.partition("..")
-    high, _, rest = rest.partition(".")
-    run, _, note = rest.partition(".")
-    ends = _ends(f"{low}..{high}")
-    return None if not run or ends is None else Bookmark(unquote(run), min(ends), max(ends), words_of(note))
-
-
-def _spot(text: str) -> Spot | None:
-    row, _, rest = text.partition(".")
-    event, _, run = rest.partition(".")
-    try:
-        found = Spot(run, int(row), int(event))
-    except ValueError:
-        return None
-    return found if run and 0 <= found.row < FURTHEST and 0 <= found.event < FURTHEST else None

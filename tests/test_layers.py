@@ -1,16 +1,21 @@
-"""The folders of the tracer and the executor: each imports only those before it, and no family of devices another."""
+"""The folders of the tracer, the executor and the dashboard: each imports only those before it, and no family of devices another."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
+import dashboard
 import executor
 import tracer
 
 FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
 LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
+    dashboard: (
+        "text", "units", "palette", "links", "rates", "view", "timeline", "reading", "figures", "scene", "report",
+        "recording", "pages", "serving", "app", "notebook", "cli", "commands",
+    ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),
     tracer: (
         *FIRST, "files", "model", "engines", "analysis", "formats", "batch", "batch_dask", "stored", "recorders",

@@ -42,7 +42,7 @@ class Drawing:
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
         holes: what is shaded as idle, as returned by `timeline.holes.shades_of`.
         tokens: those that the ruler numbers: x (s), step; None for no ruler.
-        chosen, arrows: of the chosen event, as returned by `timeline.choice`; None if there is none.
+        chosen, arrows: of the chosen event, as returned by `scene.choice`; None if there is none.
     """
 
     title: str

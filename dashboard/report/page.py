@@ -22,8 +22,8 @@ from dashboard.reading.comparisons import LONGEST_NAME, Against, against_base, c
 from dashboard.reading.run import Run
 from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
+from dashboard.scene.scene import range_of, timeline, token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View
 from tracer.analysis.holes import PLACES
 from tracer.reporting.compare_words import sentence

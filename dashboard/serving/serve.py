@@ -1,4 +1,4 @@
-"""Serving the dashboard until it is stopped."""
+"""How the dashboard is served, and serving it until it is stopped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,35 @@ import click
 from dashboard.serving.token import open_link
 
 if TYPE_CHECKING:
-    from dashboard.app import Serving
+    from dashboard.reading.readers import Readers
+    from dashboard.recording.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the dashboard is served.
+
+    Attributes:
+        prefix: path before all addresses in the browser, "" or such as "/tool". The WSGI server strips it (waitress:
+            `url_prefix`).
+        hosts: names accepted in the Host header; None for any.
+        token: token that readers must give; None for none.
+        uploads: an empty directory for uploaded recordings; None to disable uploads.
+        upload_limit: maximum number of bytes of an uploaded recording.
+        recorder: starts recordings for readers; None to disable them. Its creator closes it.
+        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server trusts (waitress:
+            `trusted_proxy`); None for none.
+        readers: processes that read recordings; None to read in this process. Their creator closes them.
+    """
+
+    prefix: str = ""
+    hosts: frozenset[str] | None = None
+    token: str | None = None
+    uploads: Path | None = None
+    upload_limit: int = 2 * 10**9
+    recorder: Recorder | None = None
+    proxy: str | None = None
+    readers: Readers | None = None
 
 
 def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None) -> None:

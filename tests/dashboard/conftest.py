@@ -11,9 +11,10 @@ from selenium.common.exceptions import NoSuchElementException, StaleElementRefer
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.patience import listen
+from dashboard.serving.serve import Serving
 from tests.dashboard.traces import decode
 from tracer import formats
 

@@ -13,12 +13,12 @@ from selenium.webdriver.common.keys import Keys
 from dashboard.figures.flame import pieces_of
 from dashboard.pages.advice import callbacks
 from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
-from dashboard.pages.advice.tables import fields_of, more_edits, waited_lines
+from dashboard.pages.advice.tables import changes_of, more_edits, waited_lines
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
-from dashboard.view import with_fields
+from dashboard.view import View
 from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.nsys_exports import GLOBAL_TID, export
@@ -78,7 +78,7 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
 def test_the_link_of_an_edit_makes_it(edit):
     store = RunStore([TRACED])
     (run,) = store.runs()
-    view = WhatIfView.parse(with_fields("?run=a", fields_of(edit)))
+    view = WhatIfView.parse(WhatIfView(View(runs=("a",)), **changes_of(edit)).query())
     assert edits_for(store, run, view) == [edit]
 
 
@@ -86,7 +86,7 @@ def test_runs_with_a_graph_are_tried_on_several_streams():
     store = RunStore([SAMPLES / "llama-1.1b-sccc-sequential-cuda"])
     run = next(run for run in store.runs() if run.graph_file is not None)
     ((edit, option, conditions),) = more_edits(store, run)
-    assert (fields_of(edit), option, len(conditions)) == ({"streams": 4}, "--concurrent", 1)
+    assert (changes_of(edit), option, len(conditions)) == ({"streams": 4}, "--concurrent", 1)
     assert [edit.label for edit in edits_for(store, run, WhatIfView.parse("?run=a&streams=4"))] == [edit.label]
 
 

@@ -33,7 +33,7 @@ MARKS = st.builds(
 )
 
 
-@given(st.lists(MARKS, max_size=3))
+@given(st.lists(MARKS, max_size=3, unique=True))
 def test_a_link_holds_bookmarks_of_any_name(marks):
     assert View.parse(View(bookmarks=tuple(marks)).query()).bookmarks == tuple(marks)
 

@@ -13,9 +13,9 @@ from pandas.testing import assert_frame_equal
 
 from dashboard.reading.read import read_runs
 from dashboard.reading.store import RunStore
+from dashboard.scene.scene import timeline_of
 from dashboard.timeline import pyramid
 from dashboard.timeline.align import Tokens
-from dashboard.timeline.scene import timeline_of
 from dashboard.view import View
 from tests.dashboard.traces import PERIOD, decode
 from tests.recordings import SAMPLES

@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.pages import failure
 from dashboard.pages.presses import MOST, done
 from dashboard.serving import callbacks
+from dashboard.serving.serve import Serving
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.fuzz.callbacks import callbacks_of, post

@@ -8,11 +8,12 @@ import zipfile
 import pandas as pd
 import pytest
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.pages.overview.downloads import rows
 from dashboard.reading.store import RunStore
+from dashboard.report.forms import csv_of, json_of, parquet_of
 from dashboard.report.tables import TABLES
-from dashboard.serving.downloads import csv_of, json_of, parquet_of
+from dashboard.serving.serve import Serving
 from dashboard.view import View
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import GAP, decode

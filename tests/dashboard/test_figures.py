@@ -12,8 +12,8 @@ from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, cause
 from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
 from dashboard.reading.store import RunStore
+from dashboard.scene.scene import draw, limits_of, timeline_of, token_of
 from dashboard.text import markup, plain
-from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
 from executor.run import execute

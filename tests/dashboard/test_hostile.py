@@ -9,7 +9,8 @@ import time
 import pytest
 from selenium.webdriver.common.by import By
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
+from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, served, until
 from tests.dashboard.traces import decode
 from tests.thorough import EVERYTHING

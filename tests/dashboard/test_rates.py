@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.record.view import RecordView
 from dashboard.pages.whatif.view import WhatIfView
-from dashboard.rates import MOST_RATES, NoRate, Rate, parsed, rate_of, text_of, with_rate
+from dashboard.rates import MOST_RATES, NoRate, Rate, rate_of, text_of, with_rate
 from dashboard.reading.predictions import gain_without
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -233,6 +234,10 @@ def test_the_field_of_the_what_if_page_is_that_of_the_table(client):
     assert "is not a rate" in answer["rate-refused"]["children"]
     assert answer["rate"]["value"] == ""
     assert answer["url"]["search"] == f"?run={VLLM}"
+
+
+def parsed(texts):
+    return View.parse("?" + urlencode([("rate", text) for text in texts])).rates
 
 
 def test_rates_are_bounded():

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import dashboard.cli
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.pages.record.callbacks import found, job_of, plan_of, start
 from dashboard.pages.record.form import form
 from dashboard.pages.record.progress import in_words
@@ -22,6 +22,7 @@ from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, J
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.supervise import Supervisor, put
+from dashboard.serving.serve import Serving
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.tracer.places import small_disk  # noqa: F401

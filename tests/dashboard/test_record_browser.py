@@ -8,8 +8,8 @@ import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
-from dashboard.app import Serving
 from dashboard.recording.recorder import Recorder
+from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until as wait_until

@@ -10,11 +10,11 @@ import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
-from dashboard.app import Serving
 from dashboard.pages.record.running import figures_of, process_of, processes_of, seconds_of
 from dashboard.recording import running as running_module
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.running import Running
+from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.serving.guard import LOOPBACK, is_host
+from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import client_of, served
 
 

@@ -10,11 +10,11 @@ from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.areas import area_sums, text_of
 from dashboard.pages.overview.events import Event, after
 from dashboard.reading.store import RunStore
-from dashboard.timeline import sums as summing
-from dashboard.timeline.choice import panels_of
+from dashboard.scene import sums as summing
+from dashboard.scene.choice import panels_of
+from dashboard.scene.sums import Part, parts_of, sums, sums_of
 from dashboard.timeline.operators import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
-from dashboard.timeline.sums import Part, parts_of, sums, sums_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
@@ -94,7 +94,7 @@ def test_sums_are_those_of_a_plain_count_however_many_pieces_there_are(streams, 
 
 @given(st.integers(-2 * PERIOD, TOKENS * PERIOD), st.integers(0, 4 * PERIOD))
 def test_kinds_add_up_to_streams_and_threads(runs, low, length):
-    tables = {by: sums_of(runs[0], Area(low, low + length, (), by), Arrangement(), 0) for by in GROUPINGS}
+    tables = {by: sums_of(runs[0], Area((low, low + length), (), by), Arrangement(), 0) for by in GROUPINGS}
     total, count = ({by: int(table[of].sum()) for by, table in tables.items()} for of in ("total", "count"))
     assert total["kind"] == total["stream"] + total["thread"]
     assert count["kind"] == count["stream"] + count["thread"]
@@ -104,7 +104,7 @@ def test_kinds_add_up_to_streams_and_threads(runs, low, length):
 
 
 def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
-    view = View(runs=("a", "b"), token=2, area=Area(-PERIOD, 0, (), "kernel"))
+    view = View(runs=("a", "b"), token=2, area=Area((-PERIOD, 0), (), "kernel"))
     found = [sums_of(run, view.area, view.rows, run.tokens.anchor(2, "end")) for run in runs]
     assert [table.loc["void k<float>(T*)", "count"] for table in found] == [KERNELS, KERNELS]
     assert [table.loc["void k<float>(T*)", "union"] for table in found] == [PERIOD - GAP, PERIOD - 2 * GAP]
@@ -117,7 +117,7 @@ def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
     assert "Search for void k<float>(T*)" in said
     assert "900 µs" in said
     assert area_sums(View(runs=("a",)), runs) == []
-    assert "No events of this kind" in str(area_sums(View(area=Area(10**12, 10**13)), runs))
+    assert "No events of this kind" in str(area_sums(View(area=Area((10**12, 10**13))), runs))
 
 
 def test_names_in_the_text_are_no_formulas(runs):
@@ -132,7 +132,7 @@ def test_a_box_takes_the_rows_that_it_touches_and_the_link_holds_it(runs):
     stream = next(placed for placed in panels_of(runs, view)[0].rows if placed.row.label == "stream 14")
     wish = {"what": "area", "x": [0.001, 0.0], "y": [stream.top + 1, stream.bottom - 1]}
     chosen = after_request(view, wish, runs)
-    assert chosen.area == Area(0, PERIOD, ("stream 14",), "kind")
+    assert chosen.area == Area((0, PERIOD), ("stream 14",), "kind")
     by = after_request(chosen, {"what": "sum by", "by": "kernel"}, runs)
     assert after_request(by, {"what": "sum by", "by": "no such thing"}, runs) == by
     assert View.parse(by.query()) == by

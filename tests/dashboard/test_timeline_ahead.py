@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dashboard.figures.timeline import packed
 from dashboard.palette import COLOURS
 from dashboard.reading.store import RunStore
-from dashboard.timeline.ahead import RINGS, rings_of
-from dashboard.timeline.choice import panels_of
-from dashboard.timeline.scene import around_of, timeline_of
+from dashboard.scene.ahead import RINGS, rings_of
+from dashboard.scene.choice import panels_of
+from dashboard.scene.scene import around_of, timeline_of
 from dashboard.view import Arrangement, View
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats

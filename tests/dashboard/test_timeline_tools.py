@@ -19,14 +19,14 @@ from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene.choice import chosen_in, next_match, panels_of, place_of
+from dashboard.scene.scene import timeline_of, token_of
 from dashboard.timeline.arrange import AS_RECORDED, all_groups, arranged, groups_of, moved
-from dashboard.timeline.choice import chosen_in, next_match, panels_of, place_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.marks import NO_WAITS
 from dashboard.timeline.minimap import BINS, busy_of
 from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NOTHING, captures, phases_of
 from dashboard.timeline.rows import Row, rows_of
-from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.timeline.search import Finder
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode

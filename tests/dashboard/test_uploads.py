@@ -11,9 +11,10 @@ import zlib
 
 import pytest
 
-from dashboard.app import Serving, create_app
+from dashboard.app import create_app
 from dashboard.reading.store import RunStore
 from dashboard.serving.names import safe_name
+from dashboard.serving.serve import Serving
 from dashboard.serving.uploads import SLICE, Inbox
 from tests.dashboard.traces import decode
 from tracer import formats

@@ -16,10 +16,10 @@ from dashboard.pages.overview.events import after as moved
 from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, run_of
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, number_of, without_of
+from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.store import RunStore
-from dashboard.timeline.scene import timeline
+from dashboard.scene.scene import timeline
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
@@ -192,10 +192,12 @@ def test_senseless_links_change_nothing():
     assert WhatIfView.parse("?sync=x&graph=y&without=-1&host=nan&times=1e9&streams=1&latency=b") == WhatIfView(View())
     assert not WhatIfView(View()).is_different
     assert WhatIfView(View(), kernels=("k",)).is_different
-    assert number_of("streams", "4.7") == 4
-    assert number_of("host", "inf") is None
-    assert without_of(["3", ALL]) == (ALL,)
-    assert without_of([ALL, "12", "3", "0"]) == ("3", "12")
+    view = WhatIfView(View(), times=2.0)
+    assert view.having("streams", "4.7").streams == 4
+    assert view.having("times", "inf").times is None
+    assert view.having("without", ["3", ALL]).without == (ALL,)
+    assert view.having("without", [ALL, "12", "3", "0"]).without == ("3", "12")
+    assert view.having("without", [1]) == view
 
 
 def test_events_change_the_view(store):

@@ -24,8 +24,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from dashboard.app import PAGES, Serving, create_app
+from dashboard.app import PAGES, create_app
 from dashboard.recording.recorder import Recorder
+from dashboard.serving.serve import Serving
 from tests.fuzz.hostile import CHOICES, Requests, asked
 
 LONGEST, PATIENCE = 5.0, 30.0

@@ -9,15 +9,12 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.pages.frame import link
 from dashboard.pages.whatif.edits import concurrent
-from dashboard.pages.whatif.view import ADDRESS as WHAT_IF
-from dashboard.pages.whatif.view import ALL
+from dashboard.pages.whatif.view import ALL, what_if_of
 from dashboard.reading.predictions import Candidate, Sites
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
-from dashboard.view import View, with_fields
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
 from tracer.analysis.sampled import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
@@ -50,14 +47,13 @@ _HEADS: Final = (
 def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme: str) -> html.Table:
     """One row per edit: a link to its what-if, gain, margin, steps/s, call sites, conditions, effort and the
     engine's settings."""
-    query = View(runs=(run.key,), theme=theme, rates=run.rates).query()
     rows = []
     for advice, one in zip(kept, facts["advice"], strict=True):
-        fields: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         for edit in advice.edits:
-            fields |= fields_of(edit)
+            changes |= changes_of(edit)
         label, *figures = cells(one).values()
-        address = link(WHAT_IF, ADDRESS) + with_fields(query, fields)
+        address = what_if_of(run, theme, ADDRESS, **changes)
         names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
         places = plain("; ".join(one["sites"]), 400) or "–"
         texts = (*figures, places, "; and ".join(one["conditions"]), one["effort"], names or "–")
@@ -69,15 +65,15 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
     return html.Table([heads, html.Tbody(rows)], className="figures")
 
 
-def fields_of(edit: Edit) -> dict[str, Any]:
-    """The fields of the what-if page that describe an edit."""
+def changes_of(edit: Edit) -> dict[str, Any]:
+    """The fields of the what-if page's view that describe an edit."""
     match edit:
         case Strategy(name):
             return {"sync": name}
         case WithoutSyncs(None):
-            return {"without": ALL}
+            return {"without": (ALL,)}
         case WithoutSyncs((position,)):
-            return {"without": position}
+            return {"without": (str(position),)}
         case OneGraph(early):
             return {"graph": "early" if early else "plain"}
         case Concurrent():

@@ -66,7 +66,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
         if before is None or "url" in sources:
             view = GapView.parse(search)
-            view = replace(view, shared=opened_at_once(view.shared, store))
+            view = replace(view, shared=replace(opened_at_once(view.shared, store), range=None, align="end"))
         else:
             view = GapView.from_data(before)
             for source in sources:

@@ -13,8 +13,8 @@ from dashboard.figures.gaps import GapPanel
 from dashboard.pages.frame import link
 from dashboard.pages.gap.view import ADDRESS
 from dashboard.reading.run import Run
+from dashboard.scene.scene import range_of
 from dashboard.text import plain
-from dashboard.timeline.scene import range_of
 from dashboard.units import microseconds
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS

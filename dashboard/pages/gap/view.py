@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from pydantic import TypeAdapter
-
-from dashboard.view import MOST_RUNS, View, last_of, one_of, query_of, stored, switched, with_fields
+from dashboard.links import Linked, part
+from dashboard.view import MOST_RUNS, WORD, View, one_of, switched
 
 ADDRESS: Final = "gap/"
 SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
@@ -15,7 +14,7 @@ SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
 
 
 @dataclass(frozen=True)
-class GapView:
+class GapView(Linked):
     """The state of the page.
 
     Attributes:
@@ -23,30 +22,8 @@ class GapView:
         scale: a key of `SCALES`.
     """
 
-    shared: View
-    scale: Annotated[str, one_of(SCALES)] = "typical"
-
-    def query(self) -> str:
-        """The view as the query of a link; defaults are left out."""
-        return with_fields(self.shared.query(), {"scale": self.scale if self.scale != "typical" else None})
-
-    @classmethod
-    def parse(cls, search: str | None) -> GapView:
-        """The view of a link; missing or invalid values take their defaults."""
-        scale = last_of(query_of(search), "scale")
-        return cls(replace(View.parse(search), range=None, align="end"), scale if scale in SCALES else "typical")
-
-    def data(self) -> dict[str, Any]:
-        """The view as JSON, for a dcc.Store."""
-        return self.shared.data() | {"scale": self.scale}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any] | None) -> GapView:
-        """The view from data that `stored` returned."""
-        return stored(_READER, data)
-
-
-_READER: Final = TypeAdapter(GapView)
+    shared: Annotated[View, part(View)]
+    scale: Annotated[str, one_of(SCALES), WORD] = "typical"
 
 
 def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:

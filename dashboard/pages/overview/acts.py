@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dashboard.reading.run import Run
+from dashboard.scene.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
+from dashboard.scene.goto import at_token, gone
+from dashboard.scene.scene import limits_of, token_of
 from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
-from dashboard.timeline.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
-from dashboard.timeline.goto import at_token, gone
-from dashboard.timeline.scene import limits_of, token_of
 from dashboard.view import (
     GROUPINGS,
     MOST_BOOKMARKS,
@@ -94,7 +94,7 @@ def next_found(view: View, runs: Sequence[Run], step: int) -> View:
 
 def summed(view: View, runs: Sequence[Run]) -> View:
     """The view with the visible range summed, or without a sum if there was one."""
-    return replace(view, area=Area(*limits_of(runs, view)) if view.area is None else None)
+    return replace(view, area=Area(limits_of(runs, view)) if view.area is None else None)
 
 
 def measured(view: View, runs: Sequence[Run]) -> View:
@@ -128,7 +128,7 @@ def _area(view: View, runs: Sequence[Run], times: tuple[int, int], heights: tupl
     for run, panel in zip(runs, panels_of(runs, view), strict=True):
         places = places_of(run.rows)
         names |= {places[p.line.index][1]: None for p in panel.rows if p.top <= bottom and p.bottom >= top}
-    return Area(*times, tuple(names), view.area.by if view.area is not None else "kind")
+    return Area(times, tuple(names), view.area.by if view.area is not None else "kind")
 
 
 def _bookmarked(view: View, runs: Sequence[Run], note: str) -> View:

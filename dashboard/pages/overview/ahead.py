@@ -9,7 +9,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.timeline import packed
 from dashboard.reading.store import RunStore
-from dashboard.timeline.scene import around_of
+from dashboard.scene.scene import around_of
 from dashboard.view import View
 
 

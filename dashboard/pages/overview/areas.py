@@ -13,9 +13,9 @@ from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.scene import token_of
+from dashboard.scene.sums import COLUMNS, sums_of
 from dashboard.text import plain
-from dashboard.timeline.scene import token_of
-from dashboard.timeline.sums import COLUMNS, sums_of
 from dashboard.units import duration
 from dashboard.view import GROUPINGS, Area, View
 from tracer.text import without_formulas
@@ -102,7 +102,7 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
 
 
 def table_of(run: Run, view: View, token: int) -> pd.DataFrame:
-    """The sums of a run, see `timeline.sums.sums`; the area is relative to its own token's time 0."""
+    """The sums of a run, see `scene.sums.sums`; the area is relative to its own token's time 0."""
     assert view.area is not None
     assert run.tokens is not None
     return sums_of(run, view.area, view.rows, run.tokens.anchor(token, view.align))
@@ -117,7 +117,7 @@ def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
-    """The first rows of each run, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a
+    """The first rows of each run, tab-separated: run, name and the columns of `scene.sums.sums`; names that a
     spreadsheet would interpret as formulas are escaped."""
     tables = [
         table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
@@ -133,7 +133,8 @@ def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
 def _where(area: Area) -> str:
     rows = f" in {', '.join(plain(name, 30) for name in area.rows[:6])}" if area.rows else " in the visible rows"
     more = f" and {len(area.rows) - 6} more" if len(area.rows) > 6 else ""
-    return f"of {duration(area.high - area.low)}, {area.low} ns to {area.high} ns after time 0,{rows}{more}"
+    low, high = area.ends
+    return f"of {duration(high - low)}, {low} ns to {high} ns after time 0,{rows}{more}"
 
 
 def _table(runs: Sequence[Run], found: Sequence[pd.DataFrame], names: Sequence[str], by: str) -> html.Table:

@@ -36,8 +36,8 @@ from dashboard.pages.overview.table import rows as rows_of
 from dashboard.pages.parts import asking
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
+from dashboard.scene.scene import timeline_of, token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.view import View
 
 _BUTTONS = (

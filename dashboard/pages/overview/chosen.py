@@ -12,12 +12,12 @@ from dash import dcc, html
 from dashboard.pages.frame import named
 from dashboard.pages.graph.view import GraphView
 from dashboard.reading.run import Run
+from dashboard.scene.choice import found_in
+from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.arrange import places_of
-from dashboard.timeline.choice import found_in
 from dashboard.timeline.facts import lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, flows_of
-from dashboard.timeline.scene import token_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
 from tracer.errors import FormatError

@@ -16,15 +16,16 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import link
 from dashboard.pages.parts import asking, poll
+from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.choice import found_in
 from dashboard.text import brief_site, plain
-from dashboard.timeline.choice import found_in
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
 from dashboard.units import duration
-from dashboard.view import View, with_fields
+from dashboard.view import View
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
@@ -117,7 +118,7 @@ def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple
         same = calls[(calls["step"] == place["step"]) & (calls["letter"] == SYNC)].sort_values("start", kind="stable")
         sync = int((same["start"] <= place["start"]).sum())
         said = [html.A(f"Row {sync} of the syncs", href=link("syncs/", "") + of_run, id="to-sync"), " · "]
-        try_it = link("whatif/", "") + with_fields(of_run, {"without": sync})
+        try_it = what_if_of(run, view.theme, "", without=(str(sync),))
         said += [html.A("Predict the run without it", href=try_it, id="to-what-if")]
     if len(run.trace) > _MOST_EVENTS:
         return ([html.P([*said, " (slack and gain)"])] if said else []), False

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from dash import ClientsideFunction, Dash, Input, Output, State, html
 
 from dashboard.pages.frame import named
-from dashboard.rates import pairs_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.report.forms import FORMS
 from dashboard.report.tables import TABLES
-from dashboard.serving.downloads import FORMS
+from dashboard.scene.scene import token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import token_of
 from dashboard.view import View
 
 _FIGURES: Final = {"timeline": "Timeline, as shown", "causes": "Causes of the gap"}
@@ -62,8 +61,9 @@ def _save(app: Any) -> None:
 
 def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     """A row of links per table, the report and the recordings; only the table of all runs if none is selected."""
-    every = urlencode(pairs_of(view.rates))
-    chosen = urlencode([*(("run", run.key) for run in runs), *pairs_of(rate for run in runs for rate in run.rates)])
+    every = View(rates=view.rates).query()
+    of_chosen = View(tuple(run.key for run in runs), rates=tuple(rate for run in runs for rate in run.rates))
+    chosen = of_chosen.query()
     has_graph = any(run.graph_file is not None for run in runs)
     shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
     found = [
@@ -75,11 +75,11 @@ def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     ]
     if runs:
         words = f"Report of this comparison, token {token_of(runs, view)}: one self-contained file"
-        query = f"{chosen}&token={token_of(runs, view)}"
+        query = replace(of_chosen, token=token_of(runs, view)).query()
         found.append(_row(words, [_link("report.html", query, "html", "Report")]))
     for run in runs:
         words = f"Recording {plain(run.name, 90)}: nsys parquetdir"
-        found.append(_row(words, [_link("recording.zip", urlencode({"run": run.key}), "zip", words)]))
+        found.append(_row(words, [_link("recording.zip", View((run.key,)).query(), "zip", words)]))
     return found
 
 
@@ -88,7 +88,7 @@ def _row(words: str, links: Sequence[Any]) -> html.Tr:
 
 
 def _link(file: str, query: str, form: str, words: str) -> html.A:
-    address = f"download/{file}?{query}".rstrip("?")
+    address = f"download/{file}{query}"
     return html.A(_shown(form), href=address, download="", **named(f"{words}, as {_shown(form)}"))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from dashboard.pages.overview import acts
 from dashboard.pages.presses import Clicks, done
 from dashboard.reading.run import Run
-from dashboard.timeline.scene import limits_of, range_of, token_of
+from dashboard.scene.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}

@@ -11,7 +11,6 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, rung_text
 from dashboard.pages.parts import HIDDEN, SHOWN, chart
-from dashboard.rates import pairs_of
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
@@ -71,7 +70,7 @@ def _render(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
-        chosen, rates = list(view.runs or ()), [text for _, text in pairs_of(view.rates)]
+        chosen, rates = list(view.runs or ()), [list(rate) for rate in view.rates]
         shown = (before or {}).get("shown")
         if before == {"for": [theme, chosen, revision, rates], "shown": asked, "auto": (before or {}).get("auto")}:
             raise PreventUpdate

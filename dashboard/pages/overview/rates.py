@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages.frame import named
 from dashboard.pages.overview.table import columns
 from dashboard.pages.overview.table import rows as rows_of
-from dashboard.rates import NoRate, pairs_of, rate_of
+from dashboard.rates import NoRate, rate_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
@@ -79,7 +79,7 @@ def _show(app: Dash, store: RunStore) -> None:
     )
     def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: list[str] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        rated = [str(revision), *(text for _, text in pairs_of(view.rates))]
+        rated = [str(revision), *(text for _, text in View(rates=view.rates).pairs())]
         if rated == before:
             raise PreventUpdate
         runs = store.so_far(view.rates)

@@ -20,12 +20,12 @@ from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.choice import place_of
+from dashboard.scene.goto import gone
+from dashboard.scene.scene import token_of, whole_of
 from dashboard.text import plain
 from dashboard.timeline.arrange import Group, all_groups, arranged
-from dashboard.timeline.choice import place_of
-from dashboard.timeline.goto import gone
 from dashboard.timeline.query import HINT
-from dashboard.timeline.scene import token_of, whole_of
 from dashboard.timeline.search import counted
 from dashboard.view import Arrangement, View, words_of
 

@@ -6,20 +6,29 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeAlias
-from urllib.parse import urlencode
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
-from dashboard.view import View, last_of, query_of, stored
+from dashboard.links import Form, Linked, Query, part
+from dashboard.view import View
 
 ADDRESS: Final = "record/"
-_SHARED: Final = {"run", "token", "align", "range", "theme", "rate"}
+_NAME: Final = re.compile("[a-z_]{1,40}")
 _MOST_VALUES, _LONGEST = 40, 400
 _Text: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
 
 
+def _others(_: str, query: Query) -> dict[str, str]:
+    """The last value of each name that is not one of what all pages share."""
+    names = [name for name in query if name not in View.names() and _NAME.fullmatch(name)]
+    return {name: query[name][-1][:_LONGEST] for name in names[:_MOST_VALUES]}
+
+
+_VALUES: Final = Form(lambda _, values: list(values.items()), _others)
+
+
 @dataclass(frozen=True)
-class RecordView:
+class RecordView(Linked):
     """The state of the page.
 
     Attributes:
@@ -27,32 +36,8 @@ class RecordView:
         values: name of an option -> its value as in a link; not checked yet.
     """
 
-    shared: View
-    values: Annotated[Mapping[str, _Text], Field(max_length=_MOST_VALUES)] = field(default_factory=dict)
-
-    def query(self) -> str:
-        """The view as the query of a link."""
-        base, own = self.shared.query().removeprefix("?"), urlencode(list(self.values.items()))
-        return "?" + "&".join(filter(None, (base, own))) if base or own else ""
-
-    @classmethod
-    def parse(cls, search: str | None) -> RecordView:
-        """The view of a link."""
-        query = query_of(search)
-        names = [name for name in query if name not in _SHARED and re.fullmatch("[a-z_]{1,40}", name)]
-        return cls(View.parse(search), {name: last_of(query, name)[:_LONGEST] for name in names[:_MOST_VALUES]})
-
-    def data(self) -> dict[str, Any]:
-        """The view as JSON, for a dcc.Store."""
-        return self.shared.data() | {"values": dict(self.values)}
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any] | None) -> RecordView:
-        """The view from data that `stored` returned."""
-        return stored(_READER, data)
-
-
-_READER: Final = TypeAdapter(RecordView)
+    shared: Annotated[View, part(View)]
+    values: Annotated[Mapping[str, _Text], Field(max_length=_MOST_VALUES), _VALUES] = field(default_factory=dict)
 
 
 def text_of(value: Any) -> str:

@@ -11,17 +11,17 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import link
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
+from dashboard.pages.whatif.view import ALL, what_if_of
 from dashboard.reading.predictions import gain_without
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration
-from dashboard.view import View, with_fields
+from dashboard.view import View
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.signed import percent
 
@@ -123,9 +123,7 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         return [summary, "Predicting the gain without each …"]
     if isinstance(together, str):
         return [summary, plain(together, 300)]
-    target = link("whatif/", ADDRESS) + with_fields(
-        View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
-    )
+    target = what_if_of(run, theme, ADDRESS, without=(ALL,))
     return [
         summary,
         html.A("Without all syncs that the data flow does not need", href=target),

@@ -9,11 +9,12 @@ from typing import Any, Final, TypeVar
 import pandas as pd
 
 from dashboard.pages.frame import link
+from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.predictions import gain_without, site_of, slack_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
-from dashboard.view import Spot, View, span, with_fields
+from dashboard.view import Spot, View, span
 from tracer.analysis.calls import SYNC
 from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
@@ -51,7 +52,6 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
             continue
         position = place.row["position"]
         gain = known(gain_without(store, run, (position,)))
-        what_if = View(runs=(run.key,), theme=theme, rates=run.rates).query()
         rows.append(
             place.row
             | _slack(by_position.get(position))
@@ -61,7 +61,7 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
                 "verdict": _verdict(slack, by_position.get(position), gain),
                 "pending": slack is None or gain is None or at is None,
                 "show": f"[token {place.step}]({timeline_link(run, place, theme)})",
-                "try": f"[what if]({link('whatif/', ADDRESS)}{with_fields(what_if, {'without': position})})",
+                "try": f"[what if]({what_if_of(run, theme, ADDRESS, without=(str(position),))})",
             }
         )
     return rows

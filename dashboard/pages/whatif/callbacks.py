@@ -22,13 +22,13 @@ from dashboard.pages.presses import done
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
+from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene.scene import timeline, token_of
 from dashboard.text import plain
-from dashboard.timeline.scene import timeline, token_of
 
 _BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
 
@@ -131,7 +131,7 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
         scheme: "light" or "dark", the page's current theme.
     """
     if source in FIELDS:
-        return with_value(view, source, value)
+        return view.having(source, value)
     if source == "run":
         return of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":

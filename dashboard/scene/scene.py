@@ -26,12 +26,12 @@ from dashboard.figures.timeline import (
 )
 from dashboard.palette import THEMES
 from dashboard.reading.run import Run
+from dashboard.scene.ahead import around
+from dashboard.scene.choice import arrows_of, chosen_in, outline, panels_of
+from dashboard.scene.differences import differences, with_differences
 from dashboard.timeline import align, holes
-from dashboard.timeline.ahead import around
 from dashboard.timeline.arrange import places_of
-from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
-from dashboard.timeline.differences import differences, with_differences
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
 from dashboard.units import duration
@@ -122,7 +122,7 @@ def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, l
         for placed, (_, unit, _) in ((p, places_of(run.rows)[p.line.index]) for p in panel.rows)
         if not view.area.rows or unit in view.area.rows
     ]
-    return (view.area.low, view.area.high), places
+    return view.area.ends, places
 
 
 def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:

@@ -45,7 +45,8 @@ class Part:
 def sums_of(run: Run, area: Area, arrangement: Arrangement, anchor: int) -> pd.DataFrame:
     """The sums of a run's rows that are shown and in the area, see `sums`; time 0 is at `anchor` on its clock."""
     step = 0 if run.tokens is None else run.tokens.period
-    return sums(parts_of(run, area, arrangement), area.low + anchor, area.high + anchor, step)
+    low, high = area.ends
+    return sums(parts_of(run, area, arrangement), low + anchor, high + anchor, step)
 
 
 def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
