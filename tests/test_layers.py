@@ -1,4 +1,4 @@
-"""The folders of the tracer, the executor and the dashboard: each imports only those before it, and no family of devices another."""
+"""The folders of the three packages: each imports only those before it, and no family of devices another."""
 
 import ast
 from pathlib import Path
