@@ -7,7 +7,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from dashboard.reading.run import Recording, Run
+from dashboard.reading.run import LazyTrace, Run
 from dashboard.scene import scene
 from dashboard.text import plain
 from dashboard.view import View
@@ -33,7 +33,7 @@ def timeline(
     """
     name = plain(str(trace.metadata.get("source") or "recording"))
     analysed = analyse(trace, name)
-    run = Run("0", name, analysed.summary, Recording(Path(), trace), analysed.steps)
+    run = Run("0", name, analysed.summary, LazyTrace(Path(), trace), analysed.steps)
     run.__dict__.update(gaps=analysed.gaps, syncs=analysed.syncs)
     if run.tokens is None:
         raise EmptyTraceError(analysed.summary.problem or f"{name} has no token steps")

@@ -15,7 +15,7 @@ from dashboard.text import plain
 from tracer.model.graph_json import Node, RunGraph
 
 Element = dict[str, Any]
-Place = tuple[float, float]
+Point = tuple[float, float]
 """Column and row, or px from the left and from the top."""
 
 _COLUMN, _ROW, _MARGIN = 250, 72, 60  # px
@@ -33,7 +33,7 @@ class Drawing:
     elements: list[Element]
     width: int
     height: int
-    places: Mapping[int, Place]
+    places: Mapping[int, Point]
 
 
 def draw(graph: RunGraph, part: range) -> Drawing:
@@ -70,14 +70,14 @@ def _waits(graph: RunGraph, part: range) -> Iterator[tuple[int, int, str]]:
             yield source, target, f"event {wait.event}"
 
 
-def _places(graph: RunGraph, part: range) -> dict[int, Place]:
+def _places(graph: RunGraph, part: range) -> dict[int, Point]:
     waits: dict[int, list[int]] = {}
     for wait in graph.waits:
         if wait.source is not None and wait.target is not None:
             waits.setdefault(wait.target, []).append(wait.source)
-    places: dict[int, Place] = {}
+    places: dict[int, Point] = {}
     last_row: dict[int, float] = {}
-    used: set[Place] = set()
+    used: set[Point] = set()
     for i in part:
         node = graph.nodes[i]
         before = [places[j] for j in (*node.src, *waits.get(i, ())) if j in places]
@@ -95,7 +95,7 @@ def _places(graph: RunGraph, part: range) -> dict[int, Place]:
     return places
 
 
-def _node(graph: RunGraph, i: int, spot: Place, inside: bool) -> Element:
+def _node(graph: RunGraph, i: int, spot: Point, inside: bool) -> Element:
     position = {"x": spot[0], "y": spot[1]}
     if i < 0:
         label = "start of the step" if i == _START else "end of the step"
@@ -115,7 +115,7 @@ def _label(graph: RunGraph, node: Node) -> str:
     return f"{plain(node.name, 26)}\n{plain(node.op, 16)} · {plain(graph.stream_name(node.stream), 20)}"
 
 
-def _edge(spots: Mapping[int, Place], views: set[int], a: int, b: int, event: str) -> Element:
+def _edge(spots: Mapping[int, Point], views: set[int], a: int, b: int, event: str) -> Element:
     data: dict[str, Any] = {"id": f"{'e' if event else 'd'}{a}-{b}-{event}", "source": f"n{a}", "target": f"n{b}"}
     (x, high), (other, low) = spots[a], spots[b]
     ends = [f"{end}-view" for end, i in (("from", a), ("to", b)) if i in views]
@@ -129,7 +129,7 @@ def _edge(spots: Mapping[int, Place], views: set[int], a: int, b: int, event: st
     return {"data": data, "classes": "read"}
 
 
-def _lane(source: Place, target: Place, ends: Sequence[str], away: int) -> dict[str, str]:
+def _lane(source: Point, target: Point, ends: Sequence[str], away: int) -> dict[str, str]:
     """The corners of an edge that crosses columns between two rows, `away` px from the nearer one.
 
     A stream is idle before its fork and after its join, so the edge goes down where the stream on the right is idle.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dashboard.reading.run import Recording, Run
+from dashboard.reading.run import LazyTrace, Run
 from dashboard.reading.store import RunStore
 from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
@@ -234,5 +234,5 @@ def _run(run: Run, name: str, trace: Trace) -> Run:
         steps = find_steps(trace, within=run.within)
     except TraceError:
         steps = None
-    summary, recording = summarise(trace, name, run.within), Recording(run.path or Path(), trace)
+    summary, recording = summarise(trace, name, run.within), LazyTrace(run.path or Path(), trace)
     return Run(run.key, name, summary, recording, steps, path=run.path, within=run.within, predicted=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dashboard.reading.run import Recording, Run
+from dashboard.reading.run import LazyTrace, Run
 from dashboard.timeline.align import Tokens
 from dashboard.timeline.functions import shown_functions, without_functions
 from dashboard.timeline.holes import HoleRow
@@ -164,7 +164,7 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
         trace, functions = _trace(path, caches)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
-    recording = Recording(path, trace)
+    recording = LazyTrace(path, trace)
     try:
         steps = choose_steps(trace, None, ALL_STEPS)
     except TraceError:
@@ -185,7 +185,7 @@ def _trace(path: Path, caches: Sequence[Cache]) -> tuple[Trace, pd.DataFrame]:
 
 
 def _run(
-    key: str, name: str, recording: Recording, within: str | None, steps: Steps | None, functions: pd.DataFrame
+    key: str, name: str, recording: LazyTrace, within: str | None, steps: Steps | None, functions: pd.DataFrame
 ) -> Run:
     found = analyse(recording.trace, name, within, steps=steps)
     shown = None if found.steps is None else shown_functions(functions, found.steps.table)
@@ -217,7 +217,7 @@ def _kept(run: Run) -> dict[str, Any]:
 
 
 def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None = None) -> list[Run] | None:
-    recording, graph = Recording(path, read=read), _graph_file(path)
+    recording, graph = LazyTrace(path, read=read), _graph_file(path)
 
     def restored(kept: dict[str, Any]) -> Run:
         run = Run(kept["key"], kept["name"], kept["summary"], recording, kept["steps"], graph, path, kept["within"])

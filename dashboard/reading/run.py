@@ -45,7 +45,7 @@ _NO_GAP: Final = "it has no two consecutive steps, so the rate changes nothing"
 _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
-class Recording:
+class LazyTrace:
     """A trace, read on first use unless it is given.
 
     Args:
@@ -105,7 +105,7 @@ class Run:
     key: str
     name: str
     summary: Summary
-    recording: Recording | None = field(default=None, repr=False)
+    recording: LazyTrace | None = field(default=None, repr=False)
     steps: Steps | None = field(default=None, repr=False)
     graph_file: Path | None = None
     path: Path | None = None

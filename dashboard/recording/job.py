@@ -64,7 +64,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Place:
+class Files:
     """The files of a recording, in a hidden folder of the directory that gets the runs.
 
     Attributes:

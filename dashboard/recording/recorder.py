@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dashboard.reading.background import Background
-from dashboard.recording.job import FAILED, RUNNING, Job, Place
+from dashboard.recording.job import FAILED, RUNNING, Files, Job
 from dashboard.recording.options import Option, options_of
 from tracer.errors import UsageError
 from tracer.recorders.foreground import module_command
@@ -39,7 +39,7 @@ class Recorder:
     """
 
     def __init__(self, output: Path, command: Sequence[str] = RUN, grace: float = 5.0) -> None:
-        self.place = Place(output.absolute())
+        self.files = Files(output.absolute())
         self.shown = output
         self._command, self._grace = list(command), grace
         self._background = Background()
@@ -82,8 +82,8 @@ class Recorder:
         """
         self._reap()
         try:
-            self.place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self.place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self.files.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if not self._locked(lock):
                     raise UsageError("A recording is already running: wait until it ends, or cancel it.")
@@ -101,7 +101,7 @@ class Recorder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return True
             except BlockingIOError:
-                job = self.place.read()
+                job = self.files.read()
                 if job is None or job.status == RUNNING:
                     return False
                 time.sleep(_PAUSE)
@@ -110,15 +110,15 @@ class Recorder:
     def _begin(self, arguments: Sequence[str], lock: int) -> None:
         """Start the watching process, which holds the lock from now on."""
         self.close()  # the previous one, which has released the lock
-        place = self.place
-        if place.staging.is_symlink():  # runs go nowhere else
-            place.staging.unlink()
-        shutil.rmtree(place.staging, ignore_errors=True)  # of one that could not clear away
-        place.cancel.unlink(missing_ok=True)
-        command = [*self._command, *arguments, "--progress", "json", "-o", str(place.staging)]
+        files = self.files
+        if files.staging.is_symlink():  # runs go nowhere else
+            files.staging.unlink()
+        shutil.rmtree(files.staging, ignore_errors=True)  # of one that could not clear away
+        files.cancel.unlink(missing_ok=True)
+        command = [*self._command, *arguments, "--progress", "json", "-o", str(files.staging)]
         job = Job(secrets.token_hex(8), command, time.time())
-        place.write(job)
-        watched = [str(place.output), str(self._grace), job.number, str(job.started), *command]
+        files.write(job)
+        watched = [str(files.output), str(self._grace), job.number, str(job.started), *command]
         self._supervisor = subprocess.Popen(
             [*module_command("dashboard.recording.supervise"), *watched],
             stdin=subprocess.PIPE,
@@ -137,15 +137,15 @@ class Recorder:
         job = self.job()
         if job is None or job.status != RUNNING:
             raise UsageError("Nothing is being recorded.")
-        new = self.place.folder / f"cancel.{secrets.token_hex(4)}.new"
+        new = self.files.folder / f"cancel.{secrets.token_hex(4)}.new"
         new.write_text(job.number)
-        new.replace(self.place.cancel)
+        new.replace(self.files.cancel)
 
     def job(self) -> Job | None:
         """The running recording, or else the last one; None if there was none."""
         self._reap()
-        job = self.place.read()
-        if job is not None and job.status == RUNNING and self.place.silent() and not self._is_locked():
+        job = self.files.read()
+        if job is not None and job.status == RUNNING and self.files.silent() and not self._is_locked():
             return replace(job, status=FAILED, problem="its process has ended", ended=job.ended or time.time())
         return job
 
@@ -164,7 +164,7 @@ class Recorder:
 
     def _is_locked(self) -> bool:
         try:
-            with self.place.lock.open() as lock:
+            with self.files.lock.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -173,7 +173,7 @@ class Recorder:
         return False
 
     def _planned(self, arguments: Sequence[str]) -> list[str]:
-        nowhere = str(self.place.folder / "nowhere")
+        nowhere = str(self.files.folder / "nowhere")
         return [str(name) for name in self._ask([*arguments, "--dry-run", "--json", "-o", nowhere])["runs"]]
 
     def _ask(self, arguments: Sequence[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from dashboard.recording.job import CANCELLED, DONE, FAILED, STOPPED, Job, Place
+from dashboard.recording.job import CANCELLED, DONE, FAILED, STOPPED, Files, Job
 
 _MOST_LINES, _LONGEST_LINE = 200, 2_000
 _LOOK: Final = 0.1
@@ -35,13 +35,13 @@ class Supervisor:
     """Runs the command of a job and keeps the job up to date.
 
     Args:
-        place: where it is.
+        files: its files.
         job: a job that has not started.
         grace: seconds from SIGTERM to SIGKILL.
     """
 
-    def __init__(self, place: Place, job: Job, grace: float) -> None:
-        self._place, self._job, self._grace = place, job, grace
+    def __init__(self, files: Files, job: Job, grace: float) -> None:
+        self._files, self._job, self._grace = files, job, grace
         self._rest = b""
         self._lost = ""
         self._stopping: str | None = None
@@ -100,7 +100,7 @@ class Supervisor:
 
     def _is_cancelled(self) -> bool:
         try:
-            return self._place.cancel.read_text() == self._job.number
+            return self._files.cancel.read_text() == self._job.number
         except OSError:
             return False
 
@@ -136,9 +136,9 @@ class Supervisor:
         job.units, job.steps, job.runs = units, steps, runs
         if isinstance(whole, str):
             try:
-                job.whole = [*job.whole, put(self._place.staging / Path(whole).name, self._place.output)]
+                job.whole = [*job.whole, put(self._files.staging / Path(whole).name, self._files.output)]
             except OSError as problem:
-                self._lost = f"{whole}: cannot be moved to {self._place.output}: {problem.strerror}"
+                self._lost = f"{whole}: cannot be moved to {self._files.output}: {problem.strerror}"
                 self._log(self._lost)
         return True
 
@@ -146,7 +146,7 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._written + _SOONEST:
             with suppress(OSError):  # the disk may be full for a while; the recording goes on
-                self._place.write(self._job)
+                self._files.write(self._job)
             self._written = now
 
     def _conclude(self, code: int) -> None:
@@ -163,10 +163,10 @@ class Supervisor:
             self._end(FAILED, lines[-1].removeprefix("intertoken: ") if lines else f"ended with exit code {code}")
 
     def _end(self, status: str, problem: str = "") -> None:
-        shutil.rmtree(self._place.staging, ignore_errors=True)
+        shutil.rmtree(self._files.staging, ignore_errors=True)
         self._job.status, self._job.problem, self._job.ended = status, problem, time.time()
         with suppress(OSError):  # readers then see that this process is gone
-            self._place.write(self._job)
+            self._files.write(self._job)
 
 
 def put(run: Path, output: Path) -> str:
@@ -196,7 +196,7 @@ def main(arguments: list[str]) -> None:
     """Watch the job that these arguments describe."""
     output, grace, number, started, *command = arguments
     job = Job(number, command, float(started))
-    Supervisor(Place(Path(output)), job, float(grace)).run(sys.stdin.fileno())
+    Supervisor(Files(Path(output)), job, float(grace)).run(sys.stdin.fileno())
 
 
 if __name__ == "__main__":

@@ -20,12 +20,17 @@ from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
 from dashboard.reading.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
 from dashboard.reading.run import Run
-from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.scene.scene import range_of, timeline, token_of
 from dashboard.text import plain
 from dashboard.view import View
+from tracer.analysis.advice import advise
+from tracer.analysis.causality.paths import Causality
 from tracer.analysis.holes import PLACES
+from tracer.analysis.whatif.base import TRACED, Base
+from tracer.analysis.whatif.prediction import WITHOUT_RATE
+from tracer.errors import TraceError
+from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.reporting.compare_words import sentence
 
 _HERE: Final = Path(__file__).parent
@@ -136,3 +141,43 @@ def _causes(runs: Sequence[Run]) -> Plot | None:
     if not causes:
         return None
     return Plot({theme: causes_figure(causes, theme) for theme in THEMES}, causes_height(causes), _NARROW)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The advice for a run.
+
+    Attributes:
+        name: of the run.
+        changes: edit, gain, margin, steps/s and call sites of each edit that is listed.
+        eager: kernel, operator, idle time before it (µs a step) and predicted gain of launches outside the graph.
+        notes: what must be true for the changes, what shows no gain, and the bound.
+    """
+
+    name: str
+    changes: list[list[str]]
+    eager: list[list[str]]
+    notes: list[str]
+
+
+def advice_for(run: Run) -> Advice | None:
+    """Return the results of `intertoken advise` for a run; None if nothing can be predicted for it."""
+    if run.trace is None or run.steps is None:
+        return None
+    try:
+        base = Base.of(Causality.of(run.trace), run.steps, run.rate, run.within)
+        facts = facts_of(advise(run.trace, run.steps, base), plain(run.name, 90), [])
+    except TraceError:
+        return None
+    notes = [WITHOUT_RATE, *unused_of(facts)] if facts["base"] == TRACED else [*details(facts), *rest(facts)]
+    return Advice(plain(run.name, 90), [_change(one) for one in facts["advice"]],
+                  [_eager(one) for one in facts["eager_launches"]], [plain(note, 600) for note in notes])  # fmt: skip
+
+
+def _change(one: dict[str, Any]) -> list[str]:
+    return [*cells(one).values(), plain("; ".join(one["sites"]), 400) or "–"]
+
+
+def _eager(one: dict[str, Any]) -> list[str]:
+    row = eager_cells(one)
+    return [plain(row["kernel"], 120), plain(row["operator"], 120), row["where"], row["hole"], row["gain"]]

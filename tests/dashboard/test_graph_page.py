@@ -13,9 +13,8 @@ import pytest
 from dashboard.app import create_app
 from dashboard.figures.graph import draw, stylesheet
 from dashboard.figures.memory import memory_figure
-from dashboard.pages.graph.callbacks import problem_of, shown_part
+from dashboard.pages.graph.callbacks import first_part, part_of, parts_of, problem_of, shown_part
 from dashboard.pages.graph.panel import panel, timeline_link
-from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
 from dashboard.pages.overview.chosen import event_texts
 from dashboard.pages.overview.table import row

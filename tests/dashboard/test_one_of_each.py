@@ -23,7 +23,7 @@ from dashboard.app import create_app
 from dashboard.figures.causes import causes_of
 from dashboard.pages.gap.tables import figures_of, made_of
 from dashboard.pages.overview.table import row
-from dashboard.reading.run import Recording, Run
+from dashboard.reading.run import LazyTrace, Run
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.report.forms import csv_of
 from dashboard.report.page import report_page
@@ -77,7 +77,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[Told]:
     found = analyse(trace, path.name)
     assert found.steps is not None
     rate = measured_rate(trace, found.steps)
-    run = Run(path.name, path.name, found.summary, Recording(path, trace), found.steps, path=path)
+    run = Run(path.name, path.name, found.summary, LazyTrace(path, trace), found.steps, path=path)
     run.__dict__.update(gaps=found.gaps, syncs=found.syncs)
 
     def gap_report(_: Any, steps: Any, asked: Any = None) -> Any:
@@ -273,7 +273,7 @@ def test_the_file_of_the_report_holds_its_facts() -> None:
     path = SAMPLES / "vllm-b1-graph"
     trace = formats.read(path, whole=False)
     found = analyse(trace, path.name)
-    run = Run(path.name, path.name, found.summary, Recording(path, trace), found.steps, path=path)
+    run = Run(path.name, path.name, found.summary, LazyTrace(path, trace), found.steps, path=path)
     page = unescape(re.sub(r"<[^>]+>", "\n", report_page([run])))
     for facts in groups_of_facts([run]).values():
         assert all(f"\n{fact.cells[0].text}\n" in page for fact in facts)

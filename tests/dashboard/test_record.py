@@ -18,7 +18,7 @@ from dashboard.pages.record.form import form
 from dashboard.pages.record.progress import in_words
 from dashboard.pages.record.view import RecordView, text_of
 from dashboard.reading.store import RunStore
-from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job, Place
+from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Files, Job
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.supervise import Supervisor, put
@@ -179,7 +179,7 @@ def is_gone(pid):
 
 
 def left_in(recorder):
-    return sorted(path.name for path in recorder.place.output.iterdir()), recorder.place.staging.exists()
+    return sorted(path.name for path in recorder.files.output.iterdir()), recorder.files.staging.exists()
 
 
 def test_a_recording_moves_whole_runs_keeps_a_bounded_log_and_makes_room_for_the_next(recorder):
@@ -196,7 +196,7 @@ def test_a_recording_moves_whole_runs_keeps_a_bounded_log_and_makes_room_for_the
 
 
 def test_cancelling_keeps_whole_runs_and_kills_what_does_not_listen(recorder):
-    other = Recorder(recorder.place.output, recorder._command)  # of another server process
+    other = Recorder(recorder.files.output, recorder._command)  # of another server process
     for how in ("sleep", "deaf"):
         recorder.start([how])
         pid = child_of(recorder)
@@ -241,7 +241,7 @@ time.sleep(60)
 
 
 def test_a_recording_ends_with_a_server_that_is_killed(tmp_path, recorder):
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(recorder.place.output), PLAYS])
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(recorder.files.output), PLAYS])
     until(lambda: recorder.job() is not None, "a job")
     pid = child_of(recorder)
     server.kill()
@@ -283,11 +283,11 @@ def test_a_run_gets_a_free_name(tmp_path):
 
 def supervise(recorder):
     """Watch a quick command in this process."""
-    recorder.place.folder.mkdir(parents=True)
-    job = Job("1", [*recorder._command, "quick", str(recorder.place.staging)], time.time())
+    recorder.files.folder.mkdir(parents=True)
+    job = Job("1", [*recorder._command, "quick", str(recorder.files.staging)], time.time())
     server, end = os.pipe()
     try:
-        Supervisor(recorder.place, job, 0.3).run(server)
+        Supervisor(recorder.files, job, 0.3).run(server)
     finally:
         os.close(server)
         os.close(end)
@@ -302,8 +302,8 @@ def test_a_disk_that_is_full_for_a_while_ends_no_recording(recorder, monkeypatch
             raise OSError(28, "No space left on device")
         written(place, job)
 
-    written = Place.write
-    monkeypatch.setattr(Place, "write", write)
+    written = Files.write
+    monkeypatch.setattr(Files, "write", write)
     supervise(recorder)
     assert full
     assert (recorder.job().status, recorder.job().whole) == (DONE, ["one"])
@@ -316,7 +316,7 @@ def test_a_run_that_cannot_be_put_in_place_is_no_success(recorder, monkeypatch):
     monkeypatch.setattr("dashboard.recording.supervise.put", put)
     supervise(recorder)
     assert recorder.job().status == FAILED
-    assert recorder.job().problem == f"one: cannot be moved to {recorder.place.output}: Read-only file system"
+    assert recorder.job().problem == f"one: cannot be moved to {recorder.files.output}: Read-only file system"
     assert left_in(recorder) == ([".intertoken-record"], False)
 
 
@@ -325,13 +325,13 @@ def test_on_a_full_disk_nothing_is_started_or_left(small_disk):  # noqa: F811
     recorder = Recorder(small_disk / "runs", [sys.executable, "-c", PLAYS])
     with pytest.raises(UsageError, match=r"runs cannot be written to \(No space left on device\)"):
         recorder.start(["quick"])
-    assert {path.name for path in recorder.place.folder.iterdir()} <= {"lock"}
+    assert {path.name for path in recorder.files.folder.iterdir()} <= {"lock"}
 
 
 def test_runs_go_through_no_link_that_waits_for_them(recorder, tmp_path):
-    recorder.place.folder.mkdir(parents=True)
+    recorder.files.folder.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    recorder.place.staging.symlink_to(tmp_path / "elsewhere")
+    recorder.files.staging.symlink_to(tmp_path / "elsewhere")
     recorder.start(["quick"])
     assert ended(recorder).status == DONE
     assert os.listdir(tmp_path / "elsewhere") == []
@@ -393,7 +393,7 @@ ACT = {
 
 @contextmanager
 def serving(recorder):
-    yield create_app([recorder.place.output.parent], Serving(recorder=recorder)).server.test_client()
+    yield create_app([recorder.files.output.parent], Serving(recorder=recorder)).server.test_client()
 
 
 def test_only_the_page_itself_may_start_a_recording(recorder, monkeypatch):

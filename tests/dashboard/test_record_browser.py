@@ -104,7 +104,7 @@ def test_progress_a_second_start_and_cancel(page, place):
     page.says("refused", "is already running")
     page.press("cancel", Keys.ENTER)
     page.says("said-of-job", "Cancelled after")
-    assert not recorder.place.staging.exists()
+    assert not recorder.files.staging.exists()
     assert not page.browser.find_element(By.ID, "cancel").is_enabled()
 
 

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from dashboard.cli import report, timeline
 from dashboard.figures import image
 from dashboard.reading.store import runs_to_compare
-from dashboard.report.advice import advice_for
 from dashboard.report.facts import cards, groups_of_facts
-from dashboard.report.page import report_page
+from dashboard.report.page import advice_for, report_page
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tracer import formats

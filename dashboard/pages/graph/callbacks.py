@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
@@ -11,7 +13,6 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.graph import draw, stylesheet
 from dashboard.figures.memory import memory_figure, memory_height
 from dashboard.pages.graph.panel import panel
-from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
 from dashboard.pages.parts import keep_options
 from dashboard.pages.presses import done
@@ -30,6 +31,9 @@ _NO_GRAPH = (
 _BUTTONS = ("part-back", "part-on", "theme")
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
+_MOST_KERNELS: Final = 150
+"""Maximum number of kernels of a graph that is shown as one part."""
+_CHUNK: Final = 40
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -208,3 +212,34 @@ def _legend(graph: RunGraph) -> list[html.Li]:
 def _memory_text(memory: Memory, used: str) -> str:
     hazards = f", {memory.hazards} hazards" if memory.hazards else ""
     return f"{memory.allocator}{' (used)' if memory.allocator == used else ''}: {size(memory.peak_bytes)}{hazards}"
+
+
+def parts_of(graph: RunGraph) -> list[range]:
+    """Ranges of node indices: all of a small graph, else one part per outermost region, cut at the forks.
+
+    Nodes before the second region belong to the first. A part without regions is cut into chunks of kernels.
+    """
+    total = len(graph.nodes)
+    if len(graph.launches) < _MOST_KERNELS:
+        return [range(total)]
+    forks = sorted({region.fork for region in graph.regions if region.level == 0})
+    return [
+        part for low, high in pairwise([0, *forks[1:], total]) if low < high for part in _chunks(graph, low, high)
+    ]  # fmt: skip
+
+
+def _chunks(graph: RunGraph, low: int, high: int) -> list[range]:
+    kernels = [i for i in range(low, high) if graph.nodes[i].stream is not None]
+    if len(kernels) < _MOST_KERNELS:
+        return [range(low, high)]
+    return [range(first, last) for first, last in pairwise([low, *kernels[_CHUNK::_CHUNK], high])]
+
+
+def part_of(parts: Sequence[range], node: int) -> int:
+    """The number of the part that contains a node."""
+    return next(number for number, part in enumerate(parts) if node in part)
+
+
+def first_part(graph: RunGraph, parts: Sequence[range]) -> int:
+    """The first part with branches, or else the first one."""
+    return part_of(parts, min(region.fork for region in graph.regions)) if graph.regions else 0

@@ -12,6 +12,6 @@ from dashboard.recording.running import Running
 
 def page(recorder: Recorder | None) -> Page:
     """The page, which explains why it cannot record if there is no recorder."""
-    running = None if recorder is None else Running(recorder.place.output, recorder.shown)
+    running = None if recorder is None else Running(recorder.files.output, recorder.shown)
     made, attach = partial(sections, recorder, running), partial(register, recorder=recorder, running=running)
     return Page(ADDRESS, "Record", "start runs, and watch running processes", made, attach, RecordView.from_data)

@@ -219,7 +219,7 @@ def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) ->
 
 def found(store: RunStore, recorder: Recorder, job: Job) -> Links:
     """Name of a whole run directory -> key of the run, as far as the store has read it."""
-    place = recorder.place.output
+    place = recorder.files.output
 
     def look() -> Links:
         store.refresh()

@@ -42,25 +42,25 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
     if isinstance(slack, pd.DataFrame):
         by_position = slack.set_index("position").to_dict("index")
     rows = []
-    for place in inventory_of(store, run):
-        at = known(site_of(store, run, place.call))
+    for listed in inventory_of(store, run):
+        at = known(site_of(store, run, listed.call))
         site = {"site": _PENDING if at is None else brief_site(at[0], 200) if isinstance(at, tuple) else ""}
-        if place.row["what"] != WAITS[SYNC]:
+        if listed.row["what"] != WAITS[SYNC]:
             nothing = {"verdict": "", "pending": at is None, "try": ""} | site
-            show = f"[token {place.step}]({timeline_link(run, place, theme)})"
-            rows.append(place.row | _slack(None) | _gain("") | nothing | {"show": show})
+            show = f"[token {listed.step}]({timeline_link(run, listed, theme)})"
+            rows.append(listed.row | _slack(None) | _gain("") | nothing | {"show": show})
             continue
-        position = place.row["position"]
+        position = listed.row["position"]
         gain = known(gain_without(store, run, (position,)))
         rows.append(
-            place.row
+            listed.row
             | _slack(by_position.get(position))
             | _gain(gain)
             | site
             | {
                 "verdict": _verdict(slack, by_position.get(position), gain),
                 "pending": slack is None or gain is None or at is None,
-                "show": f"[token {place.step}]({timeline_link(run, place, theme)})",
+                "show": f"[token {listed.step}]({timeline_link(run, listed, theme)})",
                 "try": f"[what if]({what_if_of(run, theme, ADDRESS, without=(str(position),))})",
             }
         )
@@ -110,7 +110,7 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
 
 
 @dataclass(frozen=True)
-class Place:
+class Listed:
     """A row of the inventory without answers, and a step that has that sync: its number, and the call."""
 
     row: dict[str, Any]
@@ -118,19 +118,19 @@ class Place:
     call: pd.DataFrame
 
 
-def inventory_of(store: RunStore, run: Run) -> list[Place]:
+def inventory_of(store: RunStore, run: Run) -> list[Listed]:
     """The rows of `SyncReport.inventory`, each with thread and NVTX path of the middle step that has it."""
     return store.background.now((run.recorded, "inventory"), lambda: _inventory(run), len)
 
 
-def _inventory(run: Run) -> list[Place]:
+def _inventory(run: Run) -> list[Listed]:
     if run.syncs is None or run.trace is None:
         return []
     calls = run.syncs.calls[run.syncs.calls["letter"].isin(WAITS)]
     what = calls["letter"].map(WAITS)
     by_position = calls.groupby([what, calls.groupby([what, calls["step"]]).cumcount() + 1])
     threads = run.trace["threads"]
-    places = []
+    inventory = []
     for row in run.syncs.inventory().to_dict("records"):
         waits = by_position.get_group((row["what"], row["position"]))
         call = waits.iloc[len(waits) // 2]
@@ -145,15 +145,15 @@ def _inventory(run: Run) -> list[Place]:
             "thread": f"{name} {thread}".strip(),
             "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
         }
-        places.append(Place(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
-    return places
+        inventory.append(Listed(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
+    return inventory
 
 
-def timeline_link(run: Run, place: Place, theme: str) -> str:
+def timeline_link(run: Run, listed: Listed, theme: str) -> str:
     """The overview at a sync of a step, zoomed to it, which is selected."""
     assert run.tokens is not None
-    token = run.tokens.clamp(int(run.tokens.step.searchsorted(place.step)))
-    begin, end, process, thread = (int(place.call[name].iloc[0]) for name in ("start", "end", "process", "thread"))
+    token = run.tokens.clamp(int(run.tokens.step.searchsorted(listed.step)))
+    begin, end, process, thread = (int(listed.call[name].iloc[0]) for name in ("start", "end", "process", "thread"))
     low, high = (time - run.tokens.anchor(token, "end") for time in (begin, end))
     margin = max(2 * (high - low), 5_000)
     rows = [i for i, r in enumerate(run.rows) if (r.role, r.process, r.thread) == ("api", process, thread)]
