@@ -89,11 +89,11 @@ def told(request: pytest.FixtureRequest) -> Iterator[Told]:
         return found.syncs
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracer.commands.gaps.gap_report", gap_report)
         again = lambda *_, **__: Trace(trace.tables, trace.metadata, list(trace.notes))  # noqa: E731
         patch.setattr("tracer.formats.read", again)
         patch.setattr("tracer.analysis.tokens.choose_steps", lambda *_: found.steps)
         patch.setattr("tracer.analysis.summary.analyse", lambda *_: found)
-        patch.setattr("tracer.analysis.gaps.gap_report", gap_report)
         patch.setattr("tracer.analysis.syncs.sync_report", sync_report)
         said, words = {}, {}
         for command in ("info", "tokens", "syncs", "gaps"):
