@@ -167,7 +167,7 @@ def analyse(
     bounds = Bounds(part.start, part.stop, phase, pattern)
     trace, path = (source, None) if isinstance(source, Trace) else (cache.read(Path(source)), Path(source))
     return Analysis(
-        trace, name or (printable(path.name) if path else "the trace"), place=str(path or ""), within=within,
+        trace, name or (printable(path.name) if path else trace.name or "the trace"), place=str(path or ""), within=within,
         bounds=bounds, rates=rates,
     )  # fmt: skip
 
@@ -188,12 +188,17 @@ def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *
         >>> found = compare("base.sqlite", ["new-1.sqlite", "new-2.sqlite"])  # doctest: +SKIP
         >>> found.verdict, found.speedup
     """
-    return compare_runs(_run(base), _run(other), force=force)
+    return compare_runs(_run(base, "the base"), _run(other, "the other"), force=force)
 
 
-def _run(source: Source | Sequence[Source]) -> Side:
+def _run(source: Source | Sequence[Source], unnamed: str) -> Side:
     several = [source] if isinstance(source, (str, Path, Trace, Analysis)) else list(source)
     if not several:
         raise UsageError("no recording given: a run to compare needs at least one")
-    found = [one if isinstance(one, Analysis) else analyse(one) for one in several]
+    found = [one if isinstance(one, Analysis) else analyse(one, name=_name(one, unnamed)) for one in several]
     return Side.of(*(one.recording for one in found), place=",".join(one.place for one in found))
+
+
+def _name(source: str | Path | Trace, unnamed: str) -> str | None:
+    """The name of a trace that was not read from a file, so that the two runs of a comparison differ."""
+    return unnamed if isinstance(source, Trace) and not source.name else None

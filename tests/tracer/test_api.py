@@ -133,3 +133,15 @@ def test_all_names_of_the_package_are_there() -> None:
     assert {name for name in tracer.__all__ if callable(getattr(tracer, name))} == set(tracer.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         tracer.nothing  # noqa: B018
+
+
+def test_runs_that_are_compared_have_their_names() -> None:
+    """Of their files, or, for traces that were not read from any, what they are in the comparison."""
+    paths = [BASE, OTHER]
+    read = [tracer.read(path) for path in paths]
+    found = tracer.compare(*read)
+    assert [side.name for side in (found.base, found.other)] == [path.name for path in paths]
+    assert read[0]._repr_html_().startswith(f"<p>{paths[0].name}: ")
+    made = [tracer.Trace(dict(trace.tables), trace.metadata, list(trace.notes)) for trace in read]
+    html = tracer.compare(*made)._repr_html_()
+    assert "the other is faster than the base" in html

@@ -110,6 +110,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     except FormatError as error:
         raise FormatError(printable(str(error))) from error
+    trace.name = printable(source.resolve().name)
     trace.notes += [note for note in _of_unknown_calls(trace) if note not in trace.notes]  # a converted one has it
     return trace
 

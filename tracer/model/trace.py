@@ -37,6 +37,7 @@ class Trace:
             (the contents of run.json, if it came from a run directory), `clock` and others.
         notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
         carried: nsys tables that have no counterpart in the schema, unchanged, by their nsys names.
+        name: of the file or directory it was read from, for people; empty otherwise.
 
     Example:
         >>> trace = Trace.from_columns(kernels={"start": [0, 20], "end": [10, 30], "name": ["k", "k"]})
@@ -48,6 +49,7 @@ class Trace:
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     carried: dict[str, pa.Table] = field(default_factory=dict)
+    name: str = ""
 
     def __post_init__(self) -> None:
         for name in self.tables:
