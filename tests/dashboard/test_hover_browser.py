@@ -56,4 +56,4 @@ def hover(page, name):
 def test_a_hover_has_the_name_that_all_marks_of_a_kind_share(page, address):
     page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
     assert hover(page, "kernel")[0] == "void k<float>(T*)"
-    assert hover(page, "copy")[0] == "copy HtoD"
+    assert hover(page, "copy")[0] == "memcpy HtoD"
