@@ -61,7 +61,7 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
                         html.Button("Copy as text", id="copy-event", className="link",
                                     title="All details of the event", **copies),
                         " ",
-                        ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
+                        ask("Deselect", {"what": "forget"}, "Deselect the event: Escape", "link", id="deselect"),
                     ],
                     className="acts",
                 ),
