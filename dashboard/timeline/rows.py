@@ -280,7 +280,9 @@ def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series
         short = frame["name"] if unnamed.all() else frame["short_name"]
         return short, frame["name"] if not (frame["name"] == "").all() else short
     if table == "memcpys":
-        name = pd.Series(pd.Categorical.from_codes(*names_of(table, frame)).remove_unused_categories())
+        codes, words = names_of(table, frame)
+        kinds = pd.CategoricalDtype(pd.Index(words, dtype="str"))
+        name = pd.Series(pd.Categorical.from_codes(codes, dtype=kinds).remove_unused_categories())
     elif table == "memsets":
         name = pd.Series("memset", index=frame.index, dtype="str")
     else:
