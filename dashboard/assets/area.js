@@ -45,6 +45,8 @@
   }, true);
 
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && begun) end();
+    if (event.key !== "Escape" || !begun) return;
+    event.preventDefault(); // it deselects nothing
+    end();
   }, true);
 })();

@@ -5,7 +5,7 @@
     w: ["zoom-in"], s: ["zoom-out"], a: ["pan-left"], d: ["pan-right"], ArrowLeft: ["pan-left"], ArrowRight: ["pan-right"],
     Home: ["show-all"], g: ["show-gap"], t: ["show-token"], ".": ["token-on"], ",": ["token-back"],
     n: ["find-on", "token-on"], p: ["find-back", "token-back"], m: ["measure"], e: ["sum"], b: ["bookmarks-open"], r: ["rows-open"],
-    "[": ["go-back"], "]": ["go-on"], "?": ["help"],
+    "[": ["go-back"], "]": ["go-on"], "?": ["help"], Escape: ["deselect"],
   };
   const TYPES = "input, textarea, select, [contenteditable], dialog, [role=slider], [role=listbox], [role=radiogroup], [role=combobox], .ag-root-wrapper";
   const on = () => document.querySelector("#keys-on input")?.checked ?? true;

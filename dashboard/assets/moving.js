@@ -204,6 +204,7 @@
     },
     // The drawing is the range's own.
     hide: function (plot) {
+      if (plot.classList.contains("moving")) window.Plotly.Fx.unhover(plot); // it belonged to the earlier drawing
       plot.classList.remove("moving");
       canvas.remove();
     },

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 def hover(texts: list[str], template: str) -> dict[str, Any]:
     """`hovertext` and `hovertemplate` of a trace: the common beginning and end of all texts are in the template.
 
+    Texts that are all equal are in the template alone: plotly.js fills in only what is a list.
+
     Args:
         texts: one for each mark.
         template: where `%{hovertext}` stands for the text.
@@ -20,12 +22,12 @@ def hover(texts: list[str], template: str) -> dict[str, Any]:
         >>> hover(["idle 2 µs", "idle 3 µs"], "%{hovertext}<extra></extra>")
         {'hovertext': ['2', '3'], 'hovertemplate': 'idle %{hovertext} µs<extra></extra>'}
     """
-    if len(set(texts)) <= 1:
-        return {"hovertext": texts[0] if texts else "", "hovertemplate": template}
     before = _common(texts)
     after = _common([text[len(before) :][::-1] for text in texts])[::-1]
     if "%{" in before or "%{" in after:  # which a template would fill in
         return {"hovertext": texts, "hovertemplate": template}
+    if len(set(texts)) == 1:
+        return {"hovertemplate": template.replace("%{hovertext}", before)}
     rest = [text[len(before) : len(text) - len(after)] for text in texts]
     return {"hovertext": rest, "hovertemplate": template.replace("%{hovertext}", f"{before}%{{hovertext}}{after}")}
 
@@ -37,5 +39,5 @@ def width(values: NDArray[Any]) -> Any:
 
 def _common(texts: list[str]) -> str:
     """What all texts begin with: no more than the first and the last of them in order, and no less."""
-    first, last = min(texts), max(texts)
+    first, last = min(texts, default=""), max(texts, default="")
     return "".join(one for one, _ in takewhile(lambda both: both[0] == both[1], zip(first, last, strict=False)))

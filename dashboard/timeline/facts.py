@@ -15,6 +15,7 @@ from dashboard.palette import KINDS
 from dashboard.text import plain
 from dashboard.timeline.rows import Row
 from dashboard.units import difference, duration, size
+from tracer.analysis.waits import UNKNOWN
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 
@@ -71,9 +72,14 @@ def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
     found = mine.iloc[at[syncs]]
     columns = [found[c].tolist() for c in ("waited_until", "waited_for", "end")]
     for i, until, activity, end in zip(syncs.tolist(), *columns, strict=True):
-        notes[i] = (
-            "waited for nothing: the stream was idle"
-            if until == MISSING
-            else f"waited for {plain(activity, 60)}, which ended {duration(end - until)} before it returned"
-        )
+        notes[i] = _wait(until, activity, end)
     return notes
+
+
+def _wait(until: int, activity: str, end: int) -> str:
+    """What a sync that returned at `end` waited for; nothing if the trace does not say."""
+    if activity == UNKNOWN:
+        return ""
+    if until == MISSING:
+        return "waited for nothing: all that it waits for had ended before"
+    return f"waited for {plain(activity, 60)}, which ended {duration(end - until)} before it returned"

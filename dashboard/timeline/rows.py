@@ -27,7 +27,7 @@ from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints
 from tracer.model.rows import groups_of
 from tracer.model.schema import HOST_COMPUTE, MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, names_of
 
 Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")
@@ -280,7 +280,9 @@ def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series
         short = frame["name"] if unnamed.all() else frame["short_name"]
         return short, frame["name"] if not (frame["name"] == "").all() else short
     if table == "memcpys":
-        name = "copy " + frame["kind"].astype("str")
+        codes, words = names_of(table, frame)
+        kinds = pd.CategoricalDtype(pd.Index(words, dtype="str"))
+        name = pd.Series(pd.Categorical.from_codes(codes, dtype=kinds).remove_unused_categories())
     elif table == "memsets":
         name = pd.Series("memset", index=frame.index, dtype="str")
     else:

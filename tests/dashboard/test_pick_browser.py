@@ -80,7 +80,7 @@ def test_what_is_in_view_is_summed_by_key_copied_and_linked(page, address):
     assert "a\tvoid k<float>(T*)\t8\t900000\t900000\t112500\t0.9\t0.9\n" in copied
     until(page.browser, lambda: drawn(page, "area") == 8, "it drawn over every row")
     page.open(page.browser.current_url, load)
-    until(page.browser, lambda: cells(page, "copy HtoD")[0] == "1", "the same by link")
+    until(page.browser, lambda: cells(page, "memcpy HtoD")[0] == "1", "the same by link")
     assert page.browser.find_element(By.CSS_SELECTOR, "#sums [aria-pressed=true]").text == "kernel or copy"
     ask_for(page, "Search for void k<float>(T*)")
     says(page, "found", f"{2 * TOKENS * KERNELS} of {2 * TOKENS * KERNELS} kernels")
@@ -107,7 +107,7 @@ def test_a_drag_with_ctrl_sums_the_rows_under_it(page, address):
 
 def test_enter_and_shift_enter_go_from_hit_to_hit_which_is_zoomed_to(page, address):
     page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    page.press("/", "memcpy", Keys.ENTER)
+    page.press("/", "cudamemcpy", Keys.ENTER)
     says(page, "found", f"6 of {TOKENS} · ")
     until(page.browser, lambda: page.range()[1] - page.range()[0] == 100_000, "a range in which 2 µs are seen")
     until(page.browser, lambda: drawn(page, "chosen") == 1, "the hit in a frame")

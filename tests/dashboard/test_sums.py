@@ -112,7 +112,7 @@ def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
     text = text_of(runs, found).splitlines()
     assert text[0].split("\t") == ["run", "name", "count", "total_ns", "union_ns", "mean_ns", "of_area", "of_step"]
     assert text[1].split("\t") == ["a", "void k<float>(T*)", "8", "900000", "900000", "112500", "0.9", "0.9"]
-    assert "b\tcopy HtoD\t1\t2000\t2000\t2000\t0.002\t0.002" in text
+    assert "b\tmemcpy HtoD\t1\t2000\t2000\t2000\t0.002\t0.002" in text
     said = str(area_sums(view, runs))
     assert "Search for void k<float>(T*)" in said
     assert "900 µs" in said

@@ -243,7 +243,7 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     assert page.browser.find_element(By.ID, "find").get_attribute("value") == "memcpy"
     link = page.browser.find_element(By.CSS_SELECTOR, "#picked li button")
     link.send_keys(Keys.ENTER)
-    says(page, "picked", "copy HtoD")
+    says(page, "picked", "memcpy HtoD")
 
 
 def test_letters_stay_in_the_order_they_were_typed_in(page, address):

@@ -307,7 +307,9 @@ def test_an_idle_sync_waited_for_nothing():
                           "waited_for": [""], "waited_until": [-1]})  # fmt: skip
     panel = panels([arranged(rows_of(trace))])[0]
     marks = _marks(panel.row(role="api"), _window(0, 8_000), waits)
-    assert marks["more"].iloc[1][0].endswith("waited for nothing: the stream was idle")
+    assert marks["more"].iloc[1][0].endswith("waited for nothing: all that it waits for had ended before")
+    unknown = _marks(panel.row(role="api"), _window(0, 8_000), waits.assign(waited_for="unknown"))
+    assert "waited" not in unknown["more"].iloc[1][0]
     assert len(connectors(panel, waits, _window(0, 8_000))) == 0
 
 

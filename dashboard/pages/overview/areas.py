@@ -16,7 +16,7 @@ from dashboard.reading.store import RunStore
 from dashboard.scene.scene import token_of
 from dashboard.scene.sums import COLUMNS, sums_of
 from dashboard.text import plain
-from dashboard.units import duration
+from dashboard.units import difference, duration
 from dashboard.view import GROUPINGS, Area, View
 from tracer.text import without_formulas
 
@@ -134,7 +134,7 @@ def _where(area: Area) -> str:
     rows = f" in {', '.join(plain(name, 30) for name in area.rows[:6])}" if area.rows else " in the visible rows"
     more = f" and {len(area.rows) - 6} more" if len(area.rows) > 6 else ""
     low, high = area.ends
-    return f"of {duration(high - low)}, {low} ns to {high} ns after time 0,{rows}{more}"
+    return f"of {duration(high - low)}, from {difference(low, 4)} to {difference(high, 4)},{rows}{more}"
 
 
 def _table(runs: Sequence[Run], found: Sequence[pd.DataFrame], names: Sequence[str], by: str) -> html.Table:

@@ -17,17 +17,18 @@ from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.arrange import places_of
 from dashboard.timeline.facts import lines_of
-from dashboard.timeline.flows import EVENT, LAUNCH, flows_of
+from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
 from tracer.errors import FormatError
 
 _MOST: Final = 6
 _WORDS: Final = {
-    (LAUNCH, True): "launches", (LAUNCH, False): "launched by", (EVENT, True): "is waited for by",
-    (EVENT, False): "waits for", ("wait", True): "is waited for by", ("wait", False): "waited for",
+    (LAUNCH, True): "launches", (LAUNCH, False): "launched by", (EVENT, True): "its event is before",
+    (EVENT, False): "after the event of", (WAIT, True): "was waited for by", (WAIT, False): "waited for",
 }  # fmt: skip
-"""The label of a flow at the event at its start (True) or at its end."""
+"""The label of a flow at the event at its start (True) or at its end. That an event is before something does not mean
+that it was waited for: it may have been complete."""
 
 
 def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
@@ -60,7 +61,7 @@ def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
                         html.Button("Copy as text", id="copy-event", className="link",
                                     title="All details of the event", **copies),
                         " ",
-                        ask("Deselect", {"what": "forget"}, "Deselect the event", "link"),
+                        ask("Deselect", {"what": "forget"}, "Deselect the event: Escape", "link", id="deselect"),
                     ],
                     className="acts",
                 ),
@@ -92,10 +93,9 @@ def _linked(run: Run, spot: Spot) -> list[Any]:
         row, event = (flow["row1"], flow["event1"]) if is_first else (flow["row0"], flow["event0"])
         name = plain(str(run.rows[row].events["name"].iloc[event]), 60)
         wish = {"what": "spot", "spot": [run.key, int(row), int(event)]}
-        apart = duration(flow["time1"] - flow["time0"])
-        parts.append(
-            html.Li([f"{_WORDS[flow['kind'], is_first]} ", ask(name, wish, f"Go to {name}", "link"), f", {apart}"])
-        )
+        later = (flow["time1"] - flow["time0"]) * (1 if is_first else -1)
+        apart = f", {duration(abs(later))} {'earlier' if later < 0 else 'later'}"
+        parts.append(html.Li([f"{_WORDS[flow['kind'], is_first]} ", ask(name, wish, f"Go to {name}", "link"), apart]))
     beyond = len(flows) - len(parts) + more
     return [html.Ul([*parts, *([html.Li(f"and {beyond} more")] if beyond else [])])] if parts else []
 
