@@ -336,6 +336,22 @@ def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):
     says(page, "measured", "112500 ns")
 
 
+@pytest.mark.parametrize("pause", [0.06, 0.35], ids=["quick", "slow"])
+def test_a_double_click_on_an_event_does_not_choose_it_and_a_click_does(page, address, pause):
+    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}", load)
+    x, y = spot(page, "timeline", 2, 0.5)
+    actions = ActionChains(page.browser, duration=30)
+    actions.w3c_actions.pointer_action.move_to_location(x, y)
+    actions.click().pause(pause).click().perform()
+    until(page.browser, lambda: page.width() == pytest.approx(1.16 * PERIOD, abs=5), "one token")
+    time.sleep(0.5)  # what else would come
+    until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen", 5)
+    assert page.browser.find_element(By.ID, "picked").text == ""
+    click(page, *spot(page, "timeline", 2, 0.5))
+    page.linked("event=")
+    says(page, "picked", "duration 112500 ns")
+
+
 FRAME = """
 const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
 const {offsetLeft: left, offsetWidth: wide} = document.getElementById('in-view');
