@@ -1,12 +1,9 @@
 // The minimap: a frame around the visible range, which moves with gestures, and clicks and drags in it.
 (function () {
   const LEAST = 4; // px: a narrower frame would not be seen
-  const plotted = () => {
-    const plot = document.querySelector("#minimap .js-plotly-plot");
-    return plot?._fullLayout?.xaxis && plot.data?.length ? plot : null;
-  };
-  let shown = null;
-  const attended = new WeakSet();
+  const graph = () => document.querySelector("#minimap .js-plotly-plot");
+  const plotted = () => (graph()?._fullLayout?.xaxis && graph().data?.length ? graph() : null);
+  let shown = null, waiting = 0;
 
   const place = () => {
     const plot = plotted(), frame = document.getElementById("in-view");
@@ -15,18 +12,23 @@
     const [low, high] = shown.map(px), wide = Math.max(high - low, LEAST);
     const from = Math.min(Math.max((low + high - wide) / 2, 0), xaxis._length - wide);
     Object.assign(frame.style, { display: "block", left: `${xaxis._offset + from}px`, width: `${wide}px`, top: `${_size.t}px`, height: `${_size.h}px` });
-    if (attended.has(plot)) return;
-    attended.add(plot);
-    plot.on("plotly_afterplot", place);
+  };
+  // The minimap is drawn after the timeline, and anew with other runs or another width.
+  const attended = new WeakSet();
+  const attend = () => {
+    waiting = 0;
+    const plot = graph();
+    if (!plot?.on) waiting = window.requestAnimationFrame(attend);
+    else if (!attended.has(plot)) attended.add(plot) && plot.on("plotly_afterplot", place);
+    place();
   };
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.minimap = {
     frame: function (range) {
       shown = range;
-      place();
+      if (!waiting) attend();
     },
-    drawn: place,
 
     // A drag or a click in the minimap: the timeline moves there.
     pointed: function (selected, click) {

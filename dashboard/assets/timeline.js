@@ -1,6 +1,7 @@
 // Requests made by pointing at the timeline, and by buttons that carry their request.
 (function () {
   const MOST = 50;
+  const TWICE = 200; // ms in which a second click makes it a double click
   // Quick requests are sent with those not handled yet: of two overlapping calls Dash drops the first.
   let earlier = [];
   const ask = (what) => {
@@ -43,9 +44,20 @@
     const step = { "go-on": 1, "go-back": -1 }[target.closest("button")?.id];
     if (step) go(step);
   });
+  // A click waits until it is known not to be the first of a double click; of a slow one it is undone.
+  let waiting = 0, chose = false;
+  document.addEventListener("mousedown", ({ detail }) => {
+    if (detail > 1) window.clearTimeout(waiting);
+    else chose = false;
+  }, true);
+  const choose = (wish) => {
+    window.clearTimeout(waiting);
+    waiting = window.setTimeout(() => (chose = true) && ask(wish), TWICE);
+  };
   document.addEventListener("dblclick", ({ target, clientX, clientY }) => {
     const plot = target.closest?.("#timeline .nsewdrag") && window.dash_clientside.gestures.plotted();
     if (!plot) return;
+    if (chose) ask({ what: "forget" });
     const { left, top } = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
     ask({ what: "token", x: xaxis.p2l(clientX - left - xaxis._offset), y: yaxis.p2l(clientY - top - yaxis._offset) });
   });
@@ -62,7 +74,7 @@
       const x = xaxis.p2l(pointer.x - plot.getBoundingClientRect().left - xaxis._offset);
       const event = Array.isArray(point.customdata) ? point.customdata[0] : -1;
       window.dash_clientside.set_props("timeline", { clickData: null });
-      ask({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
+      choose({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
     },
 
     // The part of the view that sums depend on, sent only if it has changed.

@@ -78,6 +78,35 @@ def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(
         assert row["right"] <= 1440
 
 
+TOLD = """
+const told = [...document.querySelectorAll(".replies > span")];
+const { top } = document.querySelector("#timeline").getBoundingClientRect();
+const title = document.querySelector("#timeline .g-xtitle").getBoundingClientRect();
+return {
+  texts: told.map((e) => e.innerText), titles: told.map((e) => e.firstChild?.title), top: top + scrollY,
+  apart: told[0].getBoundingClientRect().right < title.left && title.right < told[1].getBoundingClientRect().left,
+};
+"""
+
+
+def test_answers_of_search_and_go_to_move_nothing(page, address):
+    with screen_of(page, 1440, 900):
+        load(page, f"{address}{link(LLAMA_TWO)}")
+        until(page, lambda: page.execute_script(PLACES), "all of them")
+        seen = "return document.getElementById('in-view').checkVisibility()"
+        until(page, lambda: page.execute_script(seen), "the minimap")
+        before = page.execute_script(TOLD)["top"]
+        page.find_element(By.ID, "find").send_keys("kind:kernel", Keys.ENTER)
+        until(page, lambda: " of " in page.execute_script(TOLD)["texts"][0], "the matches")
+        page.find_element(By.ID, "go").send_keys("nowhere at all", Keys.ENTER)
+        until(page, lambda: "is not a destination" in page.execute_script(TOLD)["texts"][1], "the answer")
+        found, row = page.execute_script(TOLD), page.execute_script(ROW)
+        assert max(row["middles"]) - min(row["middles"]) <= 4, "the toolbar in one row"
+        assert found["top"] == before
+        assert found["apart"], "on both sides of the axis's title"
+        assert found["titles"][1].endswith("for the next gap longer than that."), "the whole answer"
+
+
 def test_the_table_opens_and_folds_by_keyboard(page, address):
     visit(page, f"{address}{link(LLAMA_TWO)}")
     until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]")) == 2, "two chips")

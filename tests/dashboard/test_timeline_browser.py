@@ -336,19 +336,49 @@ def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):
     says(page, "measured", "112500 ns")
 
 
+@pytest.mark.parametrize("pause", [0.06, 0.35], ids=["quick", "slow"])
+def test_a_double_click_on_an_event_does_not_choose_it_and_a_click_does(page, address, pause):
+    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}", load)
+    x, y = spot(page, "timeline", 2, 0.5)
+    actions = ActionChains(page.browser, duration=30)
+    actions.w3c_actions.pointer_action.move_to_location(x, y)
+    actions.click().pause(pause).click().perform()
+    until(page.browser, lambda: page.width() == pytest.approx(1.16 * PERIOD, abs=5), "one token")
+    time.sleep(0.5)  # what else would come
+    until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen", 5)
+    assert page.browser.find_element(By.ID, "picked").text == ""
+    click(page, *spot(page, "timeline", 2, 0.5))
+    page.linked("event=")
+    says(page, "picked", "duration 112500 ns")
+
+
+FRAME = """
+const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
+const {offsetLeft: left, offsetWidth: wide} = document.getElementById('in-view');
+return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length);
+"""
+
+
+@pytest.mark.parametrize("runs", ["run=a", "run=a&run=b"])
+def test_the_minimap_has_its_frame_before_anything_is_moved(page, address, runs):
+    page.open(f"{address}?{runs}&token=5&range=0..{10 * PERIOD}", load)
+    seen = "return document.getElementById('in-view').checkVisibility()"
+    until(page.browser, lambda: page.browser.execute_script(seen), "the frame", 20)
+    until(page.browser, lambda: 0.1 < page.browser.execute_script(FRAME)[0] < 0.3, "its place", 5)
+    low, high = page.browser.execute_script(FRAME)
+    assert high - low == pytest.approx(1 / 3, abs=0.05), "10 of 30 tokens"
+
+
 def test_the_minimap_shows_and_moves_what_is_in_view(page, address):
     page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
-    frame = """const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
-               const {offsetLeft: left, offsetWidth: wide} = document.getElementById('in-view');
-               return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length)"""
     bars = "#minimap .barlayer path"
     until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, bars), "a minimap")
-    until(page.browser, lambda: 0.1 < page.browser.execute_script(frame)[0] < 0.3, "the frame")
+    until(page.browser, lambda: 0.1 < page.browser.execute_script(FRAME)[0] < 0.3, "the frame")
     click(page, *spot(page, "minimap", 0.8))
     until(page.browser, lambda: page.range() != (0, PERIOD), "another range")
     low, high = page.range()
     assert high - low == PERIOD
-    until(page.browser, lambda: page.browser.execute_script(frame)[0] > 0.7, "the frame there")
+    until(page.browser, lambda: page.browser.execute_script(FRAME)[0] > 0.7, "the frame there")
     (left, y), (right, _) = spot(page, "minimap", 0.3), spot(page, "minimap", 0.5)
     actions = ActionChains(page.browser, duration=50)
     actions.w3c_actions.pointer_action.move_to_location(left, y).pointer_down()
@@ -356,6 +386,6 @@ def test_the_minimap_shows_and_moves_what_is_in_view(page, address):
     actions.w3c_actions.pointer_action.move_to_location(right, y).pointer_up()
     actions.perform()
     until(page.browser, lambda: page.range()[1] - page.range()[0] > 4 * PERIOD, "the range that was dragged")
-    until(page.browser, lambda: page.browser.execute_script(frame) == pytest.approx([0.3, 0.5], abs=0.02), "its frame")
+    until(page.browser, lambda: page.browser.execute_script(FRAME) == pytest.approx([0.3, 0.5], abs=0.02), "its frame")
     selections = "return document.querySelector('#minimap .js-plotly-plot')._fullLayout.selections.length"
     until(page.browser, lambda: page.browser.execute_script(selections) == 0, "no leftover")

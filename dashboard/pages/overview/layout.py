@@ -84,6 +84,7 @@ def _timeline() -> html.Section:
                 className="bar tools",
             ),
             tools.minimap(),
+            tools.replies(),
             html.Div("Loading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),

@@ -73,11 +73,9 @@ def above() -> list[Any]:
                 _field("find", "Search", f"Search, such as {HINT}"),
                 _step("find-back", "‹", "Previous match"),
                 _step("find-on", "›", "Next match"),
-                html.Span(id="found", role="status", className="hint"),
                 _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
                 _step("go-back", "‹", "Previous gap", disabled=False),
                 _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
-                html.Span(id="gone", role="status", className="hint"),
             ],
             className="bar finds",
             role="search",
@@ -92,6 +90,13 @@ def above() -> list[Any]:
         ),
         bookmarks.above(),
     ]
+
+
+def replies() -> html.Div:
+    """The answers of search and of the field for destinations, beside the title of the time axis: nothing moves."""
+    return html.Div(
+        [html.Span(id=key, role="status", className="hint") for key in ("found", "gone")], className="replies"
+    )
 
 
 def minimap() -> html.Div:
@@ -171,7 +176,7 @@ def _say(app: Dash, store: RunStore) -> None:
         view = View.from_data(data)
         runs = store.ready(view.runs or (), view.rates)
         return (
-            found(view, runs),
+            _whole(found(view, runs)),
             not view.find,
             not view.find,
             row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
@@ -188,14 +193,14 @@ def _go(app: Dash, store: RunStore) -> None:
         State("pressed", "data"),
         prevent_initial_call=True,
     )
-    def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> str:
+    def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> html.Span:
         match wish:
             case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
                 view = View.from_data(data)
                 runs = store.ready(view.runs or (), view.rates)
                 for earlier in wishes(wish, (pressed or {}).get("asked"))[:-1]:
                     view = after_request(view, earlier or {}, runs)
-                return gone(view, runs, words_of(text), step).said
+                return _whole(gone(view, runs, words_of(text), step).said)
         raise PreventUpdate
 
 
@@ -237,6 +242,11 @@ def found(view: View, runs: Sequence[Run]) -> str:
     at, count = place_of(runs, view, token_of(runs, view))
     place = f"{at:,} of {count:,} · " if at else ""
     return place + counted((line.row.finder for run in runs for line in arranged(run.rows, view.rows)), view.find)
+
+
+def _whole(answer: str) -> html.Span:
+    """An answer that may be cut where its place ends."""
+    return html.Span(answer, title=answer)
 
 
 def measured(view: View) -> list[Any]:
