@@ -166,10 +166,8 @@ def analyse(
         raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
     bounds = Bounds(part.start, part.stop, phase, pattern)
     trace, path = (source, None) if isinstance(source, Trace) else (cache.read(Path(source)), Path(source))
-    return Analysis(
-        trace, name or (printable(path.name) if path else trace.name or "the trace"), place=str(path or ""), within=within,
-        bounds=bounds, rates=rates,
-    )  # fmt: skip
+    called = name or (printable(path.name) if path else trace.name) or "the trace"
+    return Analysis(trace, called, place=str(path or ""), within=within, bounds=bounds, rates=rates)
 
 
 def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *, force: bool = False) -> Comparison:
