@@ -99,3 +99,10 @@ def test_escape_deselects(page, address):
     until(page.browser, lambda: page.browser.find_elements(By.ID, "deselect"), "what is chosen")
     page.press(Keys.ESCAPE)
     until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen")
+
+
+def test_a_brief_hover_says_that_a_click_shows_more(page, address):
+    page.open(f"{address}?run=a&token=10&range=-{2 * PERIOD}..0")
+    assert hover(page, "kernel")[-1].startswith("stream 14 · correlation ")
+    page.open(f"{address}?run=a&token=25&range=-{22 * PERIOD}..0")
+    assert hover(page, "kernel")[-1] == "click for more"
