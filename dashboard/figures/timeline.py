@@ -24,6 +24,7 @@ BETWEEN = "  ·  "
 """Between the parts of a note."""
 _NARROW, _PER_LETTER, _PER_LETTER_OF_HEADING = 700, 6.5, 7.4  # px
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
+_HOVER_BRIEF = "<b>%{hovertext}</b><br>%{customdata[1]}<br><i>click for more</i><extra></extra>"
 _HOVER_BIN = (
     "<b>%{{customdata[1]}} events</b> in {}, busy %{{customdata[2]}}%<br>"
     "longest: %{{customdata[3]}} %{{hovertext}}<extra></extra>"
@@ -94,7 +95,7 @@ def packed(value: Any) -> Any:
 
 def timeline_plot(
     drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int,
-    finds: bool = False, ruler: tuple[int, int] | None = None,
+    finds: bool = False, ruler: tuple[int, int] | None = None, clicks: bool = False,
 ) -> Plot:  # fmt: skip
     """Draw the runs.
 
@@ -106,6 +107,7 @@ def timeline_plot(
         width: of the plot, px.
         finds: whether there is a search, so that marks without matches are dimmed.
         ruler: the measured range, ns from time 0.
+        clicks: whether a click on an event shows more about it.
     """
     look = THEMES[theme]
     height = max((d.panel.bottom for d in drawings), default=0)
@@ -114,7 +116,7 @@ def timeline_plot(
         marks = joined([d.marks for d in drawings])
         data += shades.gap_bars([d.gaps for d in drawings], look)
         data += shades.hole_bars([d.holes for d in drawings], look)
-        data += _bars(marks, look, finds)
+        data += _bars(marks, look, finds, clicks)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
         data += _ruler(drawings, look)
@@ -129,15 +131,18 @@ def height_of(drawings: Sequence[Drawing]) -> int:
     return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
 
 
-def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]:
-    """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
+def _bars(marks: pd.DataFrame, look: Theme, finds: bool, clicks: bool) -> list[dict[str, Any]]:
+    """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top; and of hovering, if a click
+    shows more than a brief hover."""
     way = np.where(marks["event"] == MISSING, 0, np.where(marks["wide"], 2, 1))
     bars = []
-    for _, part in marks.groupby([way, "what"], sort=True):
+    for _, part in marks.groupby([way, "what", marks["brief"] & clicks], sort=True):
         kind = KINDS[int(part["what"].iloc[0])]
         colour = COLOURS[kind]
         wide, merged = bool(part["wide"].iloc[0]), bool(part["event"].iloc[0] == MISSING)
-        more, template = (_of_bins if merged else _of_events)(part["more"].tolist())
+        of_events = _HOVER_BRIEF if clicks and part["brief"].iloc[0] else _HOVER_EVENT
+        more = part["more"].tolist()
+        more, template = _of_bins(more) if merged else (more, of_events)
         bars.append(
             {
                 "type": "bar",
@@ -159,10 +164,6 @@ def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]
             }
         )
     return bars
-
-
-def _of_events(more: list[list[Any]]) -> tuple[list[list[Any]], str]:
-    return more, _HOVER_EVENT
 
 
 def _of_bins(more: list[list[Any]]) -> tuple[list[list[Any]], str]:

@@ -63,17 +63,20 @@ def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
 
 def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[go.Figure, int]:
     """The timeline figure of these runs in this view, `width` px wide with its margins, and its height, px."""
-    plot, height = timeline_of(runs, view, theme, width)
+    plot, height = timeline_of(runs, view, theme, width, clicks=False)
     return timeline_figure(plot), height
 
 
-def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[Plot, int]:
-    """The timeline figure without Plotly's validation, which takes longer than everything else."""
+def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, clicks: bool = True) -> tuple[Plot, int]:
+    """The timeline figure without Plotly's validation, which takes longer than everything else.
+
+    `clicks`: whether it is on a page where a click on an event shows more about it.
+    """
     within = min(max(width - left_of(width) - MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
-    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
+    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler, clicks)
     plot["layout"]["shapes"] += overlay.area(*_area_of(runs, view), THEMES[theme])
     usual = align.default_range(_tokens(runs), view.align)  # the browser's range for a view without one
     plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": _part(runs, view, theme)}

@@ -22,7 +22,8 @@ from dashboard.units import duration
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 
-COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "brief", "text", "text_x",
+                  "event"]  # fmt: skip
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
 _MOST_WHOLE = 150  # visible events of a row; above, hovers have short names and only times
@@ -67,9 +68,10 @@ def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame,
 
     Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it is
     wide enough for an outline), title (of the event, or the longest of a bin), more (a list: the other facts in the
-    hover of an event, or for a bin its count, width, busy share in % and the longest event's length), text and text_x
-    (the text inside, and its position), event (its position in the row's events, MISSING for a bin), found (1 for an
-    event that matches the search, the number of matches that begin in a bin, 1 for all without a search).
+    hover of an event, or for a bin its count, width, busy share in % and the longest event's length), brief (whether
+    an event's hover has only its times), text and text_x (the text inside, and its position), event (its position in
+    the row's events, MISSING for a bin), found (1 for an event that matches the search, the number of matches that
+    begin in a bin, 1 for all without a search).
     """
     marks = joined([_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
@@ -105,6 +107,7 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> 
             "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
             "title": (row.titles if whole else row.brief_titles)[row.codes[1][index]],
             "more": [[more] for more in _hovers(row, index, window, waits, whole)],
+            "brief": not whole,
             "text": _texts(row, index, room),
             "text_x": window.seconds((seen_start + seen_end) // 2),
             "event": index,
@@ -132,6 +135,7 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
                 [count, busy, duration(longest), duration(wide)]
                 for count, wide, busy, longest in zip(*(f.tolist() for f in facts), strict=True)
             ],
+            "brief": False,
             "text": "",
             "text_x": 0.0,
             "event": MISSING,

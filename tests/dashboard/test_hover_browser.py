@@ -99,3 +99,24 @@ def test_escape_deselects(page, address):
     until(page.browser, lambda: page.browser.find_elements(By.ID, "deselect"), "what is chosen")
     page.press(Keys.ESCAPE)
     until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen")
+
+
+def test_a_brief_hover_says_that_a_click_shows_more(page, address):
+    page.open(f"{address}?run=a&token=10&range=-{2 * PERIOD}..0")
+    assert hover(page, "kernel")[-1].startswith("stream 14 · correlation ")
+    page.open(f"{address}?run=a&token=25&range=-{22 * PERIOD}..0")
+    assert hover(page, "kernel")[-1] == "click for more"
+
+
+BOX = """
+const { left, right } = document.querySelector('#timeline .hovertext').getBoundingClientRect();
+return [left, right];
+"""
+
+
+def test_the_hover_of_a_long_bar_is_at_the_pointer(page, address):
+    page.open(f"{address}?run=a&token=5&range=-890000..-800000")
+    assert hover(page, "kernel")[0] == "void k<float>(T*)"
+    x, _ = page.browser.execute_script(MIDDLE, "kernel")
+    left, right = page.browser.execute_script(BOX)
+    assert min(abs(x - left), abs(x - right)) < 24

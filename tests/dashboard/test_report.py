@@ -172,8 +172,9 @@ def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):
     figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
     assert set(figures) == {"gap", "token", "causes"}
     assert set(figures["gap"]["themes"]) == {"light", "dark"}
-    hovers = [h for t in figures["gap"]["themes"]["light"]["data"] if t["name"] == "kernel" for h in t["hovertext"]]
-    assert hovers
+    kernels = [t for t in figures["gap"]["themes"]["light"]["data"] if t["name"] == "kernel"]
+    hovers = [h for t in kernels for h in (t["hovertemplate"], *t.get("hovertext", []))]
+    assert any("&lt;img" in hover for hover in hovers)
     assert all("<img" not in hover for hover in hovers)
 
 

@@ -1,6 +1,7 @@
 """Search, rows, chosen event, ruler and minimap of the timeline, without a browser."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -318,6 +319,7 @@ def test_the_exact_times_are_said(runs):
     assert f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns" in said
     assert f"own clock: {start} ns" in said
     assert "cudaLaunchKernel" in said
+    assert re.search(r"', \d+(\.\d+)? µs earlier'", said)  # it was launched
     assert event_texts(View(event=Spot("b", row, 1)), runs[:1]) == []
 
 
