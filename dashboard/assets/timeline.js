@@ -62,6 +62,26 @@
     ask({ what: "token", x: xaxis.p2l(clientX - left - xaxis._offset), y: yaxis.p2l(clientY - top - yaxis._offset) });
   });
 
+  // What arrives above a timeline in use, such as the comparison, would move it: the page scrolls along. It is in use
+  // from a press, a key or a notch that moves it, until the reader turns to something else.
+  const IN_USE = "#timeline-holder, #minimap-holder, .moves";
+  let height = null; // where it begins on the page, px, while it is in use
+  const begins = () => document.getElementById("timeline").getBoundingClientRect().top + window.scrollY;
+  const sized = new ResizeObserver(() => {
+    const before = height;
+    height = begins();
+    if (height !== before) window.scrollBy({ top: height - before, behavior: "instant" });
+  });
+  const turn = ({ type, target }) => {
+    const main = document.getElementById("timeline")?.closest("main"), holds = Boolean(target.closest?.(IN_USE));
+    if (!main || holds === (height !== null) || (type === "wheel" && !holds)) return;
+    height = holds ? begins() : null;
+    main.style.overflowAnchor = holds ? "none" : ""; // which would scroll, too, but not from the top of the page
+    if (holds) sized.observe(main);
+    else sized.disconnect();
+  };
+  for (const type of ["pointerdown", "click", "focusin", "wheel"]) document.addEventListener(type, turn, { passive: true, capture: true });
+
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.timeline = {
     ask: ask,

@@ -262,6 +262,25 @@ next();
 """
 
 
+GROW = """
+const [tall, done] = arguments, above = document.getElementById('compare-section');
+const top = () => document.querySelector('#timeline .js-plotly-plot').getBoundingClientRect().top, before = top();
+above.style.minHeight = `${above.offsetHeight + tall}px`;
+requestAnimationFrame(() => setTimeout(() => done([top() - before, scrollY]), 50));
+"""
+
+
+def test_what_arrives_above_a_timeline_in_use_does_not_move_it(page, address):
+    show(page, address, load)
+    assert page.execute_async_script(GROW, 200) == [pytest.approx(200, abs=1), 0], "nobody uses it yet"
+    wheel(page, 0.5, 2, deltaY=-30)
+    assert page.execute_async_script(GROW, 300) == [pytest.approx(0, abs=1), pytest.approx(300, abs=1)]
+    assert page.execute_async_script(GROW, 100) == [pytest.approx(0, abs=1), pytest.approx(400, abs=1)]
+    page.find_element("id", "runs-open").click()
+    at = page.execute_script("return scrollY")
+    assert page.execute_async_script(GROW, 50)[1] == pytest.approx(at, abs=51), "it is left"
+
+
 def test_outside_of_the_timeline_the_page_scrolls(page):
     said = page.execute_script(
         "const wheel = new WheelEvent('wheel', {deltaY: 50, bubbles: true, cancelable: true});"

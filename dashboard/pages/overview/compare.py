@@ -43,14 +43,14 @@ def section(*below: Any) -> html.Section:
             html.Div(
                 [
                     html.H2("Summary", className="unseen"),
-                    html.Div(id="compare-words", role="status"),
-                    html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
+                    html.Div(skeleton(1), id="compare-words", role="status"),
+                    html.Ul(items_of(None), id="compare-cautions", className="notes", **named("Before you compare")),
                 ],
                 className="said",
             ),
             html.Div(
                 [
-                    html.Div(id="compare-figures", className="scrolls"),
+                    html.Div(ROOM, id="compare-figures", className="scrolls"),
                     html.Details(
                         [
                             html.Summary("About these figures", className="hint"),
@@ -65,13 +65,11 @@ def section(*below: Any) -> html.Section:
                 ],
                 id="compare-figures-holder",
                 className="shown",
-                style=HIDDEN,
             ),
             *below,
         ],
         id="compare-section",
-        className="answers",
-        style=HIDDEN,
+        className="answers few",
         **named("Comparison"),
     )  # fmt: skip
 
@@ -104,14 +102,16 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
         runs, awaited = store.ready(view.runs or (), view.rates), store.awaited(view.runs or ())
-        answer: list[Against] | str | None = None if awaited else []
-        if len(runs) > 1 and not awaited:
+        waits = bool(awaited) or (view.runs is None and not store.progress().done)
+        answer: list[Against] | str | None = None if waits else []
+        if len(runs) > 1 and not waits:
             answer = known(ask_against_base(store, runs))
-        compared = [[run.identity for run in runs], awaited, answer is None]
+        compared = [[run.identity for run in runs], awaited, waits, answer is None]
         if compared == before:
             raise PreventUpdate
         several = f"answers {'several' if len(runs) + len(awaited) > _BESIDE else 'few'}"
-        return SHOWN if runs else HIDDEN, several, *_outputs(runs, answer, len(awaited)), answer is not None, compared
+        shown = SHOWN if runs or waits else HIDDEN
+        return shown, several, *_outputs(runs, answer, len(awaited)), answer is not None, compared
 
 
 def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
