@@ -223,9 +223,9 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.press("/")
     assert page.focused() == "find"
     assert page.browser.find_element(By.ID, "find").size["width"] > 100
-    page.press("memcpy", Keys.ENTER)
+    page.press("cudamemcpy", Keys.ENTER)
     says(page, "found", "60 of 120 copies")
-    page.linked("find=memcpy", "event=")
+    page.linked("find=cudamemcpy", "event=")
     first = page.browser.current_url
     says(page, "picked", "cudaMemcpyAsync")
     until(page.browser, lambda: drawn(page, "arrow") == 2, "an arrow in each run")
@@ -240,7 +240,7 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.open(first, load)
     says(page, "found", "60 of 120 copies")
     says(page, "picked", "duration 2000 ns")
-    assert page.browser.find_element(By.ID, "find").get_attribute("value") == "memcpy"
+    assert page.browser.find_element(By.ID, "find").get_attribute("value") == "cudamemcpy"
     link = page.browser.find_element(By.CSS_SELECTOR, "#picked li button")
     link.send_keys(Keys.ENTER)
     says(page, "picked", "memcpy HtoD")
