@@ -44,6 +44,7 @@ KEYS: Final = {
     "b": "bookmarks",
     "m": "measure the visible range; clear",
     "r": "rows",
+    "Escape": "deselect the event",
     "?": "these keys",
 }
 """The timeline's keys, separated by spaces, and what they do; `assets/keys.js` handles them."""
