@@ -1,8 +1,10 @@
 // Wheel, touch, drag, keys and buttons move the timeline at once: what is drawn is shifted and stretched without a
-// request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps.
+// request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps, and
+// another one brings it into the link. A slow wheel seems to end at each notch.
 // Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
-  const REST = 100; // ms without a movement
+  const REST = 180; // ms without a movement, longer than between the notches of most wheels
+  const PACE = 600; // ms between two requests of one gesture, however slow its notches are
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
   const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
@@ -11,6 +13,7 @@
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
+  let refined = -PACE, telling = 0; // when it was last requested
   let heard = {}; // how often each button had been pressed that the server has heeded, and what was asked of it last
   const owed = {}, later = []; // the same of what it has not answered yet, and the moves since
 
@@ -22,7 +25,8 @@
   const owing = () => Object.keys(owed).length > 0;
   const rest = () => {
     window.clearTimeout(resting);
-    resting = window.setTimeout(refine, REST);
+    window.clearTimeout(telling);
+    resting = window.setTimeout(refine, Math.max(REST, refined + PACE - performance.now()));
   };
 
   // Show the target by what was drawn for another range.
@@ -44,14 +48,21 @@
     resting = 0;
     if (!target || later.length || !plotted()) return;
     asked = target;
+    refined = performance.now();
     const { view } = window.dash_clientside.intertoken.latest;
-    if (!view || !("range" in view)) return tell();
+    if (!view || !("range" in view)) return tell(asked);
     window.dash_clientside.set_props("view", { data: { ...view, range: asked.map((time) => Math.round(time * 1e9)) } });
   };
   // The server changes the link, after the new drawing: what it answers would hold that up.
-  const tell = () => {
-    const range = { "xaxis.range[0]": asked[0], "xaxis.range[1]": asked[1], at: performance.now() };
+  const tell = ([low, high]) => {
+    const range = { "xaxis.range[0]": low, "xaxis.range[1]": high, at: performance.now() };
     window.dash_clientside.set_props("timeline", { relayoutData: range });
+  };
+  // Not in the middle of a gesture, nor if something else has moved the timeline since, which changes the link itself.
+  const tell_at_rest = (range) => {
+    const is_still = () => range.every((time, end) => Math.round(time * 1e9) === window.dash_clientside.intertoken.latest.view?.range?.[end]);
+    window.clearTimeout(telling);
+    telling = window.setTimeout(() => owing() || !is_still() || tell(range), refined + PACE / 2 - performance.now());
   };
 
   // A request to the server may move the timeline: first send it the range reached by the gesture.
@@ -75,7 +86,7 @@
     const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
       if (asked && asked === target && low === asked[0] && high === asked[1]) {
-        if (window.dash_clientside.intertoken.latest.view?.range) tell();
+        if (window.dash_clientside.intertoken.latest.view?.range) tell_at_rest(asked);
         settled();
       }
       window.dash_clientside.moving.drawn(plot);

@@ -174,6 +174,14 @@ def test_a_refusal_stands_where_the_figures_would(page, address):
     assert page.browser.find_element(By.ID, "problem").get_attribute("role") == "alert"
 
 
+def test_a_chosen_sync_says_what_it_waits_for(page, address):
+    page.open(f"{address}whatif/?run={TRACED}&without=2", load)
+    page.until(lambda: ", waits for " in page.text("without"), "the sync")
+    cut = """const value = document.querySelector('#without .dash-dropdown-value');
+             return value.scrollWidth - value.clientWidth"""
+    page.until(lambda: page.browser.execute_script(cut) <= 1, "its whole text")
+
+
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
 @pytest.mark.parametrize("query", ["?run=%3Cimg+src%3Dx+onerror%3D%22window.hacked%3D1%22%3E&host=0.5", "?run=gone"])
 def test_hostile_names_and_unknown_runs(page, address, place, query):

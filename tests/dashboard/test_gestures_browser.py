@@ -33,7 +33,7 @@ const compare = (colour) => [...plot.querySelectorAll('.barlayer path')]
     [left, right].every((end) => [-1, 0, 1].some((by) => colour(end + by, top + 4) !== fill))]);
 let event, count = 0, last = performance.now(), pauses = 0;
 const next = () => {
-  pauses += performance.now() - last > 120;  // on a busy machine: the hand seems to rest
+  pauses += performance.now() - last > 180;  // on a busy machine: the hand seems to rest
   last = performance.now();
   event = new WheelEvent('wheel', {clientX: left, clientY: y, bubbles: true, cancelable: true, ...by});
   drag.dispatchEvent(event);
@@ -86,6 +86,12 @@ def shown(browser):
     return tuple(map(int, re.search(r"range=(-?\d+)\.\.(-?\d+)", browser.current_url).groups()))
 
 
+def linked(browser, before):
+    """The range that the link has after a gesture, soon after it is drawn."""
+    until(browser, lambda: shown(browser) != before, "another link", 5)
+    return shown(browser)
+
+
 def wheel(browser, at, many, **by):
     return browser.execute_async_script(WHEEL, at, many, by)
 
@@ -105,7 +111,7 @@ def test_the_wheel_zooms_at_the_pointer(page, pinch):
     at = 0.25
     found = wheel(page, at, 10, deltaY=-5 if pinch else -30, ctrlKey=pinch)
     same_place(found)
-    low, high = shown(page)
+    low, high = linked(page, before)
     assert high - low < 0.65 * (before[1] - before[0])
     fixed = before[0] + at * (before[1] - before[0])
     assert low + at * (high - low) == pytest.approx(fixed, abs=PERIOD / 200)
@@ -115,7 +121,7 @@ def test_the_wheel_zooms_at_the_pointer(page, pinch):
 def test_shift_and_the_wheel_and_a_trackpad_move(page, by):
     before = shown(page)
     same_place(wheel(page, 0.5, 3, **by))
-    low, high = shown(page)
+    low, high = linked(page, before)
     assert low > before[0]
     assert high - low == pytest.approx(before[1] - before[0], abs=1)
 
@@ -127,6 +133,34 @@ def test_a_gesture_makes_at_most_three_requests(page):
     until(page, lambda: shown(page)[1] - shown(page)[0] < 2 * PERIOD, "the link")
     page.execute_async_script("setTimeout(arguments[0], 400)")  # what else would come
     assert page.execute_script(count) - before <= 3 * (1 + found["pauses"])
+
+
+NOTCHES = """
+const [apart, by, done] = arguments, drag = document.querySelector('#timeline .nsewdrag');
+const box = drag.getBoundingClientRect();
+const at = {clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: true, cancelable: true};
+const begin = performance.now(), asked = () => performance.getEntriesByType('resource')
+  .filter(({name, startTime}) => name.includes('_dash-update') && startTime > begin).length;
+let last = begin, pauses = 0;
+const notch = () => {
+  pauses += performance.now() - last > apart + 150;
+  last = performance.now();
+  if (last - begin > 2000) return done({asked: asked(), pauses});
+  drag.dispatchEvent(new WheelEvent('wheel', {...at, deltaY: by}));
+  setTimeout(notch, apart);
+};
+notch();
+"""
+
+
+@pytest.mark.parametrize("apart", [150, 250])
+def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(browser, address, apart):
+    show(browser, address, load)
+    browser.execute_async_script("setTimeout(arguments[0], 1000)")  # what else a new page asks
+    before = shown(browser)
+    found = browser.execute_async_script(NOTCHES, apart, -30)
+    assert found["asked"] <= 3 * (1 + found["pauses"])
+    until(browser, lambda: shown(browser)[1] - shown(browser)[0] < 0.8 * (before[1] - before[0]), "the link")
 
 
 def test_a_drag_moves_at_once_and_is_no_click(page):
