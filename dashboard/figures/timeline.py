@@ -23,6 +23,7 @@ MARGIN = {"r": 22, "t": 52, "b": 8}
 BETWEEN = "  ·  "
 """Between the parts of a note."""
 _NARROW, _PER_LETTER, _PER_LETTER_OF_HEADING = 700, 6.5, 7.4  # px
+_NUMBER_PX = 30  # of a token in the ruler
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BRIEF = "<b>%{hovertext}</b><br>%{customdata[1]}<br><i>click for more</i><extra></extra>"
 _HOVER_BIN = (
@@ -119,7 +120,7 @@ def timeline_plot(
         data += _bars(marks, look, finds, clicks)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
-        data += _ruler(drawings, look)
+        data += _ruler(drawings, look, limits[1] / 1e9 - _NUMBER_PX / width * (limits[1] - limits[0]) / 1e9)
         data += overlay.match_markers(marks, look) if finds else []
     layout = _layout(drawings, limits, origin, look, height, width)
     overlay.add(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
@@ -223,20 +224,21 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _ruler(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
-    """The numbers of the tokens, at the starts of their compute."""
+def _ruler(drawings: Sequence[Drawing], look: Theme, edge: float) -> list[dict[str, Any]]:
+    """The numbers of the tokens, at the starts of their compute; left of those after `edge`, where there is no room."""
     ruled = [(d.panel.top + RULER, d.tokens) for d in drawings if d.tokens is not None]
     if not sum(len(tokens) for _, tokens in ruled):
         return []
+    x = np.concatenate([tokens["x"].to_numpy() for _, tokens in ruled])
     return [
         {
             "type": "scatter",
             "name": "token",
             "mode": "markers+text",
-            "x": np.concatenate([tokens["x"].to_numpy() for _, tokens in ruled]),
+            "x": x,
             "y": np.concatenate([np.full(len(tokens), y, "float32") for y, tokens in ruled]),
             "text": [str(step) for _, tokens in ruled for step in tokens["step"].tolist()],
-            "textposition": "middle right",
+            "textposition": np.where(x > edge, "middle left", "middle right").tolist(),
             "textfont": {"size": 10, "color": look.muted},
             "marker": {"symbol": "line-ns", "size": 10, "line": {"width": 1.5, "color": look.muted}},
             "hoverinfo": "skip",

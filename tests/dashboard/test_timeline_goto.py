@@ -93,6 +93,14 @@ def test_the_ruler_numbers_the_tokens_in_view_as_many_as_have_room(runs):
     assert ruler["text"] == ["0"], "six tokens on 45 px have room for one number"
 
 
+def test_a_number_without_room_at_the_right_edge_stands_left_of_its_line(runs):
+    end = PERIOD + GAP
+    plot, _ = timeline_of(runs[:1], View(runs=("a",), token=2, range=(end - PERIOD, end + PERIOD // 100)), "light", 450)
+    (ruler,) = [trace for trace in plot["data"] if trace["name"] == "token"]
+    assert list(ruler["x"]) == pytest.approx([GAP / 1e9, end / 1e9])
+    assert ruler["textposition"] == ["middle right", "middle left"]
+
+
 def test_the_whole_recording_is_more_than_its_steps(tmp_path):
     trace = decode(TOKENS)
     api = trace["api"]
