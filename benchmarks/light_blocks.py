@@ -205,6 +205,8 @@ def beside_paused(trace: Trace, turns: dict[str, Any], busy_us: float) -> dict[s
     µs; and the one over the other: 1 plus the median difference over the median of the paused turns' idle time."""
     light = [np.nan if each is None else each for each in told(trace, turns["spans"])["idle_us"]]
     pairs = pd.DataFrame({"told": light, "true": np.array(turns["paused_us"]) - busy_us}).dropna()
+    if pairs.empty:
+        return {"turns": 0}
     idle = float(pairs["true"].median())
     over = [1 + each / idle for each in interval((pairs["told"] - pairs["true"]).tolist())]
     return {
@@ -245,7 +247,8 @@ def summary(name: str, found: dict[str, Any], trace: Trace, own_us: float, busy_
         if turns:
             said["truth"] |= beside_paused(trace, turns, own_us * bool(light["graph_launches"]) + busy_us)
             print(
-                f"{name}: idle of recorded turns over the paused ones' {said['truth']['told_over_paused']}", flush=True
+                f"{name}: idle of recorded turns over the paused ones' {said['truth'].get('told_over_paused')}",
+                flush=True,
             )
         print(f"{name}: idle over the recorded blocks' own period - busy: {same}", flush=True)
         idle, busy = (float(np.nanmedian(np.array(light[each], float))) for each in ("idle_us", "busy_us"))

@@ -55,8 +55,9 @@ def test_a_round_over_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict
         assert len(case["rates"]["recorded"]) == len(case["rates"]["paused"]) == len(case["told"]["idle_us"]) == 3
         assert case["told"]["graph_launches"] + case["told"]["kernels"] >= 3 * 40
         assert case["truth"]["busy_us"] > 0
-        assert len(case["turns"]["recorded_us"]) == len(case["turns"]["paused_us"]) > 3
-        assert 0 < case["truth"]["turns"] <= len(case["turns"]["paused_us"])
+        assert len(case["turns"]["recorded_us"]) == len(case["turns"]["paused_us"]) > 0  # about 6 on an idle machine
+        assert case["truth"]["turns"] <= len(case["turns"]["paused_us"])
+        assert len(case["truth"].get("told_over_paused", ())) == (3 if case["truth"]["turns"] else 0)
     assert "b8: slowdown" in printed
 
 
