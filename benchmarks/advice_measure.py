@@ -48,7 +48,7 @@ HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run
 READ_LATER: Final = "device sampling, results read a step later"
 LOOPS: Final = {
-    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": "ggg",
+    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": READ_LATER,
     "eager": "one graph launch",
     "late-launch": "host work after the launch", "many-copies": "input copies merged",
     "late-copies": "input copies after the launch",

@@ -30,7 +30,7 @@ from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of
 from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import PAUSES, Trace
 
 Ints = NDArray[np.int64]
 
@@ -95,10 +95,27 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
     call = launch_rows(trace, activities)
     return [
         *_inexact(trace),
+        *_paused(trace, steps),
         *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
         *_lost(trace, steps, activities, call, calls),
     ]
+
+
+def pauses(trace: Trace) -> list[Span]:
+    """When nothing was recorded between the parts of a recording, [since, until) in ns, as its recorder says."""
+    told = trace.metadata.get(PAUSES)
+    pairs = [pair for pair in told if isinstance(pair, list) and len(pair) == 2] if isinstance(told, list) else []
+    return [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and -_NONE < a < b < _NONE]
+
+
+def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
+    """Steps that a pause of the recorder cuts; no gap is across a pause."""
+    first, last = steps.table["start"].min(), steps.table["end"].max()
+    inside = [span for span in pauses(trace) if first < span[1] and span[0] < last]
+    if inside:
+        cut = _touched(steps, [(since, until - 1) for since, until in inside])
+        yield Doubt(f"the recorder paused {_times(len(inside))}", cut, tuple(inside))
 
 
 # --- 1. device against host ---
@@ -263,7 +280,8 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
         around = [*spans, *((time, time) for turn in back for time in turn.ends)]
         why = f"the clock went back by up to {most / 1e9:,.2f} s, {_times(len(back))}"
         yield Doubt(why, _touched(steps, around), tuple(spans))
-    silent = [span for span in silences(trace, steps, activities) if all(span != turn.mixed for turn in back)]
+    known = [turn.mixed for turn in back] + pauses(trace)
+    silent = [span for span in silences(trace, steps, activities) if not _overlaps(span, known)]
     silent = [span for span in silent if _matters(steps, span)]
     if silent:
         longest = max(end - start for start, end in silent) / 1e9
@@ -277,6 +295,10 @@ def _matters(steps: Steps, span: Span) -> bool:
     start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
     between = start.min() < span[1] and span[0] < end.max()
     return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())
+
+
+def _overlaps(span: Span, others: list[Span]) -> bool:
+    return any(start < span[1] and span[0] < end for start, end in others)
 
 
 def _times(count: int) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import plain
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
-from tracer.model.trace import Trace
+from tracer.model.trace import PAUSES, Trace
 
 
 class Span(NamedTuple):
@@ -28,7 +28,10 @@ _START, _STOP = ("cudaProfilerStart", "cuProfilerStart"), ("cudaProfilerStop", "
 
 
 def within(trace: Trace, spans: Sequence[Span]) -> Trace:
-    """The host calls and ranges that start in any of these spans, and the device activities of these calls."""
+    """The host calls and ranges that start in any of these spans, and the device activities of these calls. The
+    metadata say when nothing was recorded in between (`pauses_ns`)."""
+    if pauses := _pauses(spans):
+        trace.metadata = {**trace.metadata, PAUSES: [*trace.metadata.get(PAUSES, ()), *pauses]}
     calls = pd.MultiIndex.from_frame(_between(trace["api"], spans)[_KEY])
     for name, table in trace.tables.items():
         if set(_KEY) <= set(table):
@@ -36,6 +39,14 @@ def within(trace: Trace, spans: Sequence[Span]) -> Trace:
         elif "start" in table:
             trace.tables[name] = _between(table, spans)
     return trace
+
+
+def _pauses(spans: Sequence[Span]) -> list[list[int]]:
+    """The times between the spans, ns: [since, until) of each, in order."""
+    edges = np.array(sorted((since, until) for since, until, _ in spans), np.int64).reshape(-1, 2)
+    ended, begun = np.maximum.accumulate(edges[:, 1])[:-1], edges[1:, 0]
+    pauses: list[list[int]] = np.column_stack([ended, begun])[ended < begun].tolist()
+    return pauses
 
 
 def first_steps(trace: Trace, count: int) -> Trace:
