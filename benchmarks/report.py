@@ -222,8 +222,8 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "recording of one stream; *both*: strategy and streams combined; *eager*: one graph launch with early starts "
         "from a recording of eager launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
         "made under a profiler, with the engine's own rate; all others are light passes. *sample*, llama.cpp and the "
-        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. *branches* and *both* were measured "
-        "in one call and predicted at the commit above, *ladder* and *eager* in another "
+        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. *branches* and *both* were "
+        "measured in one call and predicted at the commit above, *ladder* and *eager* in another "
         f"({found['ladder_and_eager']['date']}, {found['ladder_and_eager']['machine']['gpu']}), predicted by the "
         "current code."
     )

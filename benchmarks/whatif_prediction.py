@@ -51,7 +51,7 @@ BESIDE = {"median": 0.9996, "low": 0.9989, "high": 1.0006}
 BRANCHES, BOTH = "branches", "both"
 NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
 FACTS = ("commit", "machine", "branches_of_unseen_models", "ladder_and_eager")
-"""About the measurement of recordings that were not kept; the last one, when and where these two kinds were measured."""
+"""About the measurement of recordings that were not kept; the last says when and where these two kinds were made."""
 STREAMS = 4  # streams of recordings with branches that were not kept
 
 NO_MARGIN = {UNLIKE, UNMEASURED}
