@@ -13,9 +13,9 @@ from dashboard.app import create_app
 from dashboard.pages.one_run import after
 from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
 from dashboard.pages.syncs.layout import columns_of
-from dashboard.pages.syncs.table import inventory_of, rows_of
+from dashboard.pages.syncs.table import rows_of
 from dashboard.reading.background import Background
-from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.predictions import gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.overview.events import Event
-from dashboard.pages.overview.events import after as moved
+from dashboard.pages.timeline import Event
+from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, run_of
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of

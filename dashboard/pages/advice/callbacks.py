@@ -17,8 +17,8 @@ from dashboard.pages.advice.layout import CALLS, EAGER
 from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows, waited_lines
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height, with_values
-from dashboard.pages.syncs.table import known
 from dashboard.rates import NoRate, rate_of, text_of
+from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

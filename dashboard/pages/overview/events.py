@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from dashboard.pages import timeline
 from dashboard.pages.overview import acts
 from dashboard.pages.presses import Clicks, done
+from dashboard.pages.timeline import Event
 from dashboard.reading.run import Run
-from dashboard.scene.scene import limits_of, range_of, token_of
-from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
+from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, words_of
 
-_ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
 _STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # time-stamped by the browser
 _MOST = 50  # requests handled by one call
-_SHOWS = {"show-gap", "show-token", "show-all"}
-
-
-@dataclass(frozen=True)
-class Event:
-    """One action of the reader: the component and its new value."""
-
-    source: str
-    value: Any = None
 
 
 def events_of(
@@ -72,17 +63,8 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
             return replace(view, runs=_ordered(view.runs or (), keys))
         case Event("token", int(number)):
             return replace(view, token=min(max(number, 0), FURTHEST))
-        case Event("token-back" | "token-on" as which):
-            step = 1 if which == "token-on" else -1
-            return replace(view, token=max(token_of(runs, view) + step, 0))
         case Event("align", str(how)) if how in ALIGNMENTS:
             return replace(view, align=how)
-        case Event("timeline", dict(change)):
-            return _dragged(view, change)
-        case Event(source) if source in _ZOOMS:
-            return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
-        case Event(source) if source in _SHOWS:
-            return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
         case Event("find", text) if text is None or isinstance(text, str):
             return replace(view, find=words_of(text))
         case Event("only", text) if text is None or isinstance(text, str):
@@ -95,22 +77,10 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
             return acts.measured(view, runs)
         case Event("asked", dict(wish)):
             return acts.after_request(view, wish, runs)
-        case Event("theme"):
-            return replace(view, theme=switched(view.theme, scheme))
-    return view
+    return timeline.after(view, event, runs, scheme)
 
 
 def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
     """The keys now selected, those shown before first and in their old order, so that nothing moves."""
     kept = [key for key in before if key in keys]
     return tuple(kept + [key for key in keys if key not in kept])[:MOST_RUNS]
-
-
-def _dragged(view: View, change: dict[str, Any]) -> View:
-    """Plotly's report after a drag or a double click."""
-    if change.get("xaxis.autorange"):
-        return replace(view, range=None)
-    low, high = change.get("xaxis.range[0]"), change.get("xaxis.range[1]")
-    if isinstance(low, int | float) and isinstance(high, int | float):
-        return replace(view, range=span(low * 1e9, high * 1e9))
-    return view

@@ -11,20 +11,9 @@ from dashboard.pages.frame import named
 from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.pages.parts import poll
-from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
+from dashboard.pages.timeline import legend, moves
 from dashboard.view import ALIGNMENTS
-from tracer.analysis.holes import PLACES
 
-LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
-MOVES = {
-    "show-gap": ("Gap", "Zoom to the gap"),
-    "show-token": ("Token", "Show one token"),
-    "show-all": ("Whole run", "Show the whole recording"),
-    "zoom-out": ("−", "Zoom out"),
-    "zoom-in": ("+", "Zoom in"),
-    "pan-left": ("←", "Pan left"),
-    "pan-right": ("→", "Pan right"),
-}
 _BLANK = {
     "data": [],
     "layout": {
@@ -69,16 +58,7 @@ def _timeline() -> html.Section:
                     html.H2("Timeline"),
                     _token(),
                     tokens.choices(),
-                    html.Div(
-                        [
-                            html.Button(text, id=key, className="button", title=hint, **named(hint))
-                            for key, (text, hint) in MOVES.items()
-                        ]
-                        + tools.buttons(),
-                        className="moves",
-                        role="group",
-                        **named("Range of the time axis"),
-                    ),
+                    moves(*tools.buttons()),
                     *tools.above(),
                 ],
                 className="bar tools",
@@ -102,17 +82,6 @@ def _timeline() -> html.Section:
         ],
         **named("Timeline"),
     )  # fmt: skip
-
-
-def legend() -> html.Ul:
-    """The legend of the timeline: colours, and the patterns of idle holes."""
-    drawn = {NAMES[kind]: COLOURS[kind] for kind in LEGEND}
-    drawn |= {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items()}
-    return html.Ul(
-        [html.Li([html.Span(style={"background": fill}, className="swatch"), name]) for name, fill in drawn.items()],
-        className="legend",
-        **named("Colours"),
-    )
 
 
 def _token() -> html.Div:

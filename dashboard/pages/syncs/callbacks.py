@@ -14,8 +14,9 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
-from dashboard.pages.syncs.table import ADDRESS, known, rows_of
+from dashboard.pages.syncs.table import ADDRESS, rows_of
 from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.reading.background import known
 from dashboard.reading.predictions import gain_without
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

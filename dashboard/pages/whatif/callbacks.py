@@ -14,17 +14,16 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.opening import opened_at_once
-from dashboard.pages.overview.events import Event
-from dashboard.pages.overview.events import after as moved
-from dashboard.pages.overview.layout import MOVES
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, asking, keep_options, run_options, table_of_lines
 from dashboard.pages.presses import done
-from dashboard.pages.syncs.table import inventory_of, known
+from dashboard.pages.timeline import MOVES, Event
+from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run
 from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.reading.predictions import WhatIf, what_if
+from dashboard.reading.background import known
+from dashboard.reading.predictions import WhatIf, inventory_of, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene.scene import timeline, token_of

@@ -7,8 +7,8 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.pages.frame import named
-from dashboard.pages.overview.layout import MOVES, legend
 from dashboard.pages.parts import chart, choice, poll, rate_field, section, text_field
+from dashboard.pages.timeline import legend, moves
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
 
 
@@ -48,7 +48,7 @@ def sections() -> list[Any]:
         ),
         section(
             "Timelines",
-            [_token(), _moves()],
+            [_token(), moves()],
             legend(),
             chart("timeline", "Timelines of the recorded and the predicted run"),
             key="timeline-section",
@@ -77,16 +77,4 @@ def _token() -> html.Div:
         className="token",
         role="group",
         **named("Token shown"),
-    )
-
-
-def _moves() -> html.Div:
-    return html.Div(
-        [
-            html.Button(text, id=key, className="button", title=hint, **named(hint))
-            for key, (text, hint) in MOVES.items()
-        ],
-        className="moves",
-        role="group",
-        **named("Range of the time axis"),
     )
