@@ -11,8 +11,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from dashboard.figures.flame import pieces_of
-from dashboard.pages.advice import callbacks
-from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
+from dashboard.pages import advice
+from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import changes_of, more_edits, waited_lines
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
@@ -167,7 +167,7 @@ def test_answers_slower_than_the_poll_are_drawn(browser, tmp_path, monkeypatch):
         time.sleep(2)
         return in_words(*arguments)
 
-    monkeypatch.setattr(callbacks, "in_words", slowly)
+    monkeypatch.setattr(advice, "in_words", slowly)
     with served(tmp_path / "runs") as address:
         browser.get(address + "advice/?run=one")
         until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)
