@@ -14,8 +14,7 @@ from dashboard.figures.flame import pieces_of
 from dashboard.pages import advice
 from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import changes_of, more_edits, waited_lines
-from dashboard.pages.whatif.edits import edits_for
-from dashboard.pages.whatif.view import WhatIfView
+from dashboard.pages.whatif.view import WhatIfView, edits_for
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.areas import area_sums, text_of
-from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.events import Event, after, after_request
 from dashboard.reading.store import RunStore
 from dashboard.scene import sums as summing
 from dashboard.scene.choice import panels_of

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
 from dashboard.figures.timeline import packed, timeline_figure
-from dashboard.pages.overview.acts import after_request
 from dashboard.pages.overview.chosen import event_texts
-from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.events import Event, after, after_request
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore

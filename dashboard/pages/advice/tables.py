@@ -9,8 +9,7 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.pages.whatif.edits import concurrent
-from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.pages.whatif.view import ALL, concurrent, what_if_of
 from dashboard.reading.predictions import Candidate, Sites
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

@@ -33,9 +33,19 @@ from dashboard.pages.parts import (
 from dashboard.pages.presses import done
 from dashboard.pages.timeline import MOVES, Event, legend, moves
 from dashboard.pages.timeline import after as moved
-from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ADDRESS, ALL, FIELDS, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, of_run
+from dashboard.pages.whatif.view import (
+    ADDRESS,
+    ALL,
+    FIELDS,
+    GRAPHS,
+    NUMBERS,
+    STRATEGIES,
+    WhatIfView,
+    edits_for,
+    kernel_names,
+    of_run,
+)
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.background import known
 from dashboard.reading.predictions import WhatIf, inventory_of, what_if
