@@ -22,7 +22,7 @@ from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
-from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site
 from tracer.analysis.sampled import Sampled, sampled_functions

@@ -20,7 +20,7 @@ from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
-from tracer.analysis.causality.positions import BESIDE_SYNC
+from tracer.analysis.causality.report import BESIDE_SYNC
 from tracer.cli import main
 
 TRACED = LLAMA["sccc", "graph"]

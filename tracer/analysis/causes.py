@@ -28,11 +28,10 @@ from tracer.analysis.calls import (
     letters_of,
     rows_named,
 )
-from tracer.analysis.polls import poll_loops
 from tracer.analysis.python_turns import functions_of
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, on_threads
-from tracer.analysis.waits import last_awaited, targets
+from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
 from tracer.model.rows import taken

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.between_calls import with_chains
+from tracer.analysis.call_chains import with_chains
 from tracer.analysis.call_sites import call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.idle import IdleReport

@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys
-from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
 from tracer.formats.nsys_sqlite_tables import Part, StoredTable, find_tables
 from tracer.formats.nsys_sqlite_write import write
-from tracer.formats.sqlite_cursor import cursor_of
+from tracer.formats.sqlite_rows import JoinedRows, cursor_of
 from tracer.model.trace import Trace
 from tracer.progress import tell
 

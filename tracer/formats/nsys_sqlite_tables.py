@@ -12,7 +12,7 @@ from typing import Any, Final
 from tracer.errors import FormatError
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
-from tracer.formats.sqlite_cursor import cursor_of
+from tracer.formats.sqlite_rows import cursor_of
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_TABLES: Final = 2000

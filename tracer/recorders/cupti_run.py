@@ -16,8 +16,7 @@ from tracer.recorders.cupti_file import cupti_trace
 from tracer.recorders.cut import Span, profiler_spans, within
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
-from tracer.recorders.light_library import library
-from tracer.recorders.light_program import Outcome
+from tracer.recorders.light_program import Outcome, library
 from tracer.recorders.light_window import WHOLE, Window, switched
 
 KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
