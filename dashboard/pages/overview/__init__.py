@@ -8,9 +8,8 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.pages.frame import Page, named
-from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
+from dashboard.pages.overview import ahead, compare, downloads, ladder, strip, table, tokens, tools
 from dashboard.pages.overview.callbacks import register
-from dashboard.pages.overview.table import grid
 from dashboard.pages.parts import poll
 from dashboard.pages.timeline import legend, moves
 from dashboard.view import ALIGNMENTS
@@ -41,11 +40,11 @@ def _runs() -> html.Section:
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
             html.Div(
                 [html.P("Select one to six.  ▲: from a traced pass, so inflated.", className="hint"),
-                 grid()],
+                 table.grid()],
                 id="runs-panel",
                 hidden=True,
             ),
-            *rates.below(),
+            *table.below(),
         ],
         **named("Runs"),
     )  # fmt: skip

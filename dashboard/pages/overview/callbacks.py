@@ -25,14 +25,13 @@ from dashboard.pages.overview import (
     costs,
     downloads,
     ladder,
-    rates,
     strip,
+    table,
     tokens,
     tools,
 )
 from dashboard.pages.overview.events import after, events_of
-from dashboard.pages.overview.table import GRID, columns, height
-from dashboard.pages.overview.table import rows as rows_of
+from dashboard.pages.overview.table import GRID, columns, height, rows_of
 from dashboard.pages.parts import asking
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
@@ -61,7 +60,7 @@ def register(app: Dash, store: RunStore) -> None:
     ladder.register(app, store)
     compare.register(app, store)
     tokens.register(app, store)
-    rates.register(app, store)
+    table.register(app, store)
     tools.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
