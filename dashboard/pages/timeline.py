@@ -30,33 +30,33 @@ _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
 @dataclass(frozen=True)
-class Event:
+class Action:
     """One action of the reader: the component and its new value."""
 
     source: str
     value: Any = None
 
 
-def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:
+def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
     """The view after the timeline was moved or the theme switched.
 
     Args:
         view: the view before.
-        event: what happened.
+        action: what happened.
         runs: the runs of `view`.
         scheme: "light" or "dark", the page's current theme.
     """
-    match event:
-        case Event("token-back" | "token-on" as which):
+    match action:
+        case Action("token-back" | "token-on" as which):
             step = 1 if which == "token-on" else -1
             return replace(view, token=max(token_of(runs, view) + step, 0))
-        case Event("timeline", dict(change)):
+        case Action("timeline", dict(change)):
             return _dragged(view, change)
-        case Event(source) if source in _ZOOMS:
+        case Action(source) if source in _ZOOMS:
             return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
-        case Event(source) if source in _SHOWS:
+        case Action(source) if source in _SHOWS:
             return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
-        case Event("theme"):
+        case Action("theme"):
             return replace(view, theme=switched(view.theme, scheme))
     return view
 

@@ -26,7 +26,7 @@ _LINE: Final = "\r\n"  # as RFC 4180
 
 
 @dataclass(frozen=True)
-class Table:
+class Download:
     """A table: its description, the function that makes it from the selected runs, and whether it needs a graph."""
 
     words: str
@@ -95,15 +95,15 @@ def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 TABLES: Final = {
-    "runs": Table("All runs: their figures", runs_table),
-    "comparison": Table("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
-    "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
-    "causes": Table("Causes of the gap: mean per run, µs", causes_table),
-    "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),
-    "calls": Table("Host calls of every token, ns", calls_table),
-    "tokens": Table("Tokens: start and end, ns", tokens_table),
-    "nodes": Table("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
-    "memory": Table("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
+    "runs": Download("All runs: their figures", runs_table),
+    "comparison": Download("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
+    "gaps": Download("Gaps: one row per gap, with its causes, ns", gaps_table),
+    "causes": Download("Causes of the gap: mean per run, µs", causes_table),
+    "syncs": Download("Syncs of a token: what they wait for, µs", syncs_table),
+    "calls": Download("Host calls of every token, ns", calls_table),
+    "tokens": Download("Tokens: start and end, ns", tokens_table),
+    "nodes": Download("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
+    "memory": Download("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
 }
 """Name -> table; `runs` covers all runs, the others cover the selected ones."""
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.timeline import Event
+from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif import after, answer_of, nothing_to_show, run_of
 from dashboard.pages.whatif.figures import lines_of, notes_of
@@ -78,7 +78,7 @@ def test_both_timelines_have_the_gaps_of_the_figures(store):
     assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.predicted.gap_us["p50"], rel=0.02)
     assert base.name.endswith("without its profiler")
     assert not base.inflated
-    figure, _ = timeline(answer.runs, moved(view.shared, Event("show-gap"), answer.runs), "light", 1200)
+    figure, _ = timeline(answer.runs, moved(view.shared, Action("show-gap"), answer.runs), "light", 1200)
     headings = [a.text for a in figure.layout.annotations if a.name == "heading"]
     assert len(headings) == 2
     assert "aaag" in headings[1]

@@ -15,7 +15,7 @@ from tracer.errors import EmptyTraceError
 from tracer.model.trace import Trace
 
 
-class Span(NamedTuple):
+class TimeRange(NamedTuple):
     """A half-open time span [since, until), ns since the recording's origin; only of `process` if it is given."""
 
     since: int
@@ -27,7 +27,7 @@ _KEY: Final = ["process", "correlation"]
 _START, _STOP = ("cudaProfilerStart", "cuProfilerStart"), ("cudaProfilerStop", "cuProfilerStop")
 
 
-def within(trace: Trace, spans: Sequence[Span]) -> Trace:
+def within(trace: Trace, spans: Sequence[TimeRange]) -> Trace:
     """The host calls and ranges that start in any of these spans, and the device activities of these calls."""
     calls = pd.MultiIndex.from_frame(_between(trace["api"], spans)[_KEY])
     for name, table in trace.tables.items():
@@ -49,10 +49,10 @@ def first_steps(trace: Trace, count: int) -> Trace:
     if len(steps) < count:
         trace.notes.append(f"the recording has only {len(steps)} of the {count} requested steps")
     since, until = int(steps["start"].min()), int(steps["end"].sort_values().iloc[:count].iloc[-1])
-    return within(trace, [Span(since, until)])
+    return within(trace, [TimeRange(since, until)])
 
 
-def profiler_spans(trace: Trace) -> list[Span]:
+def profiler_spans(trace: Trace) -> list[TimeRange]:
     """The times between each process's own calls of cudaProfilerStart and cudaProfilerStop."""
     api = trace["api"]
     names = np.array([plain(str(name)) for name in api["name"].cat.categories] or [""])[api["name"].cat.codes]
@@ -64,14 +64,14 @@ def profiler_spans(trace: Trace) -> list[Span]:
             if opens and opened is None:
                 opened = start
             elif not opens and opened is not None:
-                spans.append(Span(opened, end, int(str(process))))
+                spans.append(TimeRange(opened, end, int(str(process))))
                 opened = None
         if opened is not None:
-            spans.append(Span(opened, trace.span[1] + 1, int(str(process))))
+            spans.append(TimeRange(opened, trace.span[1] + 1, int(str(process))))
     return spans
 
 
-def _between(table: pd.DataFrame, spans: Sequence[Span]) -> pd.DataFrame:
+def _between(table: pd.DataFrame, spans: Sequence[TimeRange]) -> pd.DataFrame:
     """The rows that start in any of these spans."""
     start = table["start"].to_numpy()
     kept: NDArray[np.bool_] = np.zeros(len(start), bool)

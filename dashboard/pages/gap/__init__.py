@@ -1,6 +1,6 @@
 """The gap page: causes token by token, distribution, longest gaps, and the figures of their causes.
 
-Each event creates a new view (`reduce`), which is rendered (`render`).
+Each action creates a new view (`reduce`), which is rendered (`render`).
 """
 
 from __future__ import annotations

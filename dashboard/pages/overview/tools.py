@@ -13,8 +13,8 @@ from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
 from dashboard.pages.frame import named
 from dashboard.pages.overview import areas, bookmarks, costs
+from dashboard.pages.overview.actions import after_request, wishes
 from dashboard.pages.overview.chosen import ask, event_texts
-from dashboard.pages.overview.events import after_request, wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run

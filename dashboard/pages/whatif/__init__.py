@@ -1,7 +1,7 @@
 """The what-if page: choose changes, see the predicted figures, and both timelines.
 
-Each event creates a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the prediction
-next to it when it is ready, for which the page polls.
+Each action creates a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the
+prediction next to it when it is ready, for which the page polls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dashboard.pages.parts import (
     text_field,
 )
 from dashboard.pages.presses import done
-from dashboard.pages.timeline import MOVES, Event, legend, moves
+from dashboard.pages.timeline import MOVES, Action, legend, moves
 from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import (
@@ -228,7 +228,7 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
         return of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":
         return WhatIfView(view.shared)
-    return replace(view, shared=moved(view.shared, Event(source, value), runs, scheme))
+    return replace(view, shared=moved(view.shared, Action(source, value), runs, scheme))
 
 
 def run_of(store: RunStore, view: WhatIfView) -> Run | None:

@@ -1,4 +1,4 @@
-"""The effect of each event on the view, also of search, rows, ruler and minimap: from the old view to the new one."""
+"""The effect of each action on the view, also of search, rows, ruler and minimap: from the old view to the new one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dashboard.pages import timeline
 from dashboard.pages.presses import Clicks, done
-from dashboard.pages.timeline import Event
+from dashboard.pages.timeline import Action
 from dashboard.reading.run import Run
 from dashboard.scene.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
 from dashboard.scene.goto import at_token, gone
@@ -35,9 +35,9 @@ _MOST = 50  # requests handled by one call
 _PIXELS: Final = 1000  # about the width of the timeline
 
 
-def events_of(
+def actions_of(
     triggered: Sequence[str], values: Mapping[str, Any], clicks: Clicks, before: Clicks | None
-) -> list[Event]:
+) -> list[Action]:
     """The actions of the reader since the last call.
 
     Args:
@@ -54,10 +54,10 @@ def events_of(
         return _STAMPED[name] in triggered if at is None else at != (before or {}).get(name)
 
     sources = [*filter(is_new, ["timeline"]), *sources]  # the move came before the press
-    events = [Event(source, values.get(source)) for source in sources if source in buttons or source in values]
+    actions = [Action(source, values.get(source)) for source in sources if source in buttons or source in values]
     if "asked" not in values or not is_new("asked"):
-        return events
-    return [*events, *(Event("asked", wish) for wish in wishes(values["asked"], (before or {}).get("asked")))]
+        return actions
+    return [*actions, *(Action("asked", wish) for wish in wishes(values["asked"], (before or {}).get("asked")))]
 
 
 def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str, Any] | None]:
@@ -67,35 +67,35 @@ def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str,
     return [*(wish for at, wish in times if isinstance(at, int | float) and at > (heeded or 0)), asked]
 
 
-def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:
-    """The view after an event.
+def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
+    """The view after an action.
 
     Args:
         view: the view before.
-        event: what happened.
+        action: what happened.
         runs: the runs of `view`.
         scheme: "light" or "dark", the page's current theme.
     """
-    match event:
-        case Event("runs", keys):
+    match action:
+        case Action("runs", keys):
             return replace(view, runs=_ordered(view.runs or (), keys))
-        case Event("token", int(number)):
+        case Action("token", int(number)):
             return replace(view, token=min(max(number, 0), FURTHEST))
-        case Event("align", str(how)) if how in ALIGNMENTS:
+        case Action("align", str(how)) if how in ALIGNMENTS:
             return replace(view, align=how)
-        case Event("find", text) if text is None or isinstance(text, str):
+        case Action("find", text) if text is None or isinstance(text, str):
             return replace(view, find=words_of(text))
-        case Event("only", text) if text is None or isinstance(text, str):
+        case Action("only", text) if text is None or isinstance(text, str):
             return replace(view, rows=replace(view.rows, only=words_of(text)))
-        case Event("find-on" | "find-back" as which):
+        case Action("find-on" | "find-back" as which):
             return next_found(view, runs, 1 if which == "find-on" else -1)
-        case Event("sum"):
+        case Action("sum"):
             return summed(view, runs)
-        case Event("measure"):
+        case Action("measure"):
             return measured(view, runs)
-        case Event("asked", dict(wish)):
+        case Action("asked", dict(wish)):
             return after_request(view, wish, runs)
-    return timeline.after(view, event, runs, scheme)
+    return timeline.after(view, action, runs, scheme)
 
 
 def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
