@@ -11,6 +11,7 @@ from dashboard.figures.graph import stylesheet
 from dashboard.pages.frame import Page, named
 from dashboard.pages.graph.callbacks import register
 from dashboard.pages.graph.view import ADDRESS, GraphView
+from dashboard.pages.parts import stepper
 
 
 def sections() -> list[Any]:
@@ -73,11 +74,7 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
 
 def _parts() -> html.Div:
     return html.Div(
-        [
-            html.Button("‹", id="part-back", className="button", title="Previous part", **named("Previous part")),
-            html.Span(id="part-label"),
-            html.Button("›", id="part-on", className="button", title="Next part", **named("Next part")),
-        ],
+        stepper("part", "part"),
         id="parts",
         className="token moves",
         role="group",

@@ -10,19 +10,9 @@ from dash import dcc, html
 from dashboard.pages.frame import Page, named
 from dashboard.pages.overview import ahead, compare, downloads, ladder, strip, table, tokens, tools
 from dashboard.pages.overview.callbacks import register
-from dashboard.pages.parts import poll
+from dashboard.pages.parts import chart, poll
 from dashboard.pages.timeline import legend, moves
 from dashboard.view import ALIGNMENTS
-
-_BLANK = {
-    "data": [],
-    "layout": {
-        "xaxis": {"visible": False}, "yaxis": {"visible": False},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-    },
-}  # fmt: skip
-_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": False, "scrollZoom": False,
-          "showTips": False}  # fmt: skip
 
 
 def sections() -> list[Any]:
@@ -66,12 +56,7 @@ def _timeline() -> html.Section:
             tools.minimap(),
             tools.replies(),
             html.Div("Loading the recordings …", id="nothing", className="empty"),
-            html.Div(
-                _graph("timeline", 300),
-                id="timeline-holder",
-                role="img",
-                **named("Timelines of the selected runs"),
-            ),
+            chart("timeline", "Timelines of the selected runs", 300, doubleClick=False),
             html.P("Wheel to zoom, shift-wheel or drag to pan, shift-drag to zoom to a range, "
                    "double-click a token to zoom to it. Hover for names and times, "
                    "click an event for its exact times and related events. "
@@ -141,15 +126,11 @@ def _causes(key: str, of: str) -> html.Section:
                 ],
                 className="bar",
             ),
-            html.Div(_graph(key, 80), id=f"{key}-holder", role="img", **named(f"Causes of {of}")),
+            chart(key, f"Causes of {of}", 80, doubleClick=False),
         ],
         id=f"{key}-section",
         **named(f"Causes of {of}"),
     )
-
-
-def _graph(key: str, height: int) -> dcc.Graph:
-    return dcc.Graph(id=key, figure=_BLANK, config=_GRAPH, responsive=True, style={"height": f"{height}px"})
 
 
 PAGE = Page("", "Runs", "what happens between two tokens", sections, register, place=0)

@@ -27,6 +27,7 @@ from dashboard.pages.parts import (
     rate_field,
     run_options,
     section,
+    stepper,
     table_of_lines,
     text_field,
 )
@@ -113,16 +114,7 @@ def _number(key: str, label: str) -> html.Label:
 
 
 def _token() -> html.Div:
-    return html.Div(
-        [
-            html.Button("‹", id="token-back", className="button", title="Previous token", **named("Previous token")),
-            html.Span(id="token-label"),
-            html.Button("›", id="token-on", className="button", title="Next token", **named("Next token")),
-        ],
-        className="token",
-        role="group",
-        **named("Token shown"),
-    )
+    return html.Div(stepper("token", "token"), className="token", role="group", **named("Token shown"))
 
 
 def register(app: Dash, store: RunStore) -> None:
