@@ -26,6 +26,7 @@ TOLERANCE_NS: Final = 1000
 
 NO_BOUND: Final = np.iinfo(np.int64).max // 4
 LANE: Final = ["process", "device", "context", "stream"]
+"""The columns that name a stream."""
 
 
 def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> tuple[Ints, Ints]:

@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
-from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of
 from tracer.model.schema import MISSING

@@ -8,7 +8,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.pages.frame import Page, named
-from dashboard.pages.overview import ahead, compare, downloads, ladder, strip, table, tokens, tools
+from dashboard.pages.overview import ahead, compare, downloads, ladder, minimap, strip, table, tokens, tools
 from dashboard.pages.overview.callbacks import register
 from dashboard.pages.parts import chart, poll
 from dashboard.pages.timeline import legend, moves
@@ -53,7 +53,7 @@ def _timeline() -> html.Section:
                 ],
                 className="bar tools",
             ),
-            tools.minimap(),
+            minimap.above(),
             tools.replies(),
             html.Div("Loading the recordings …", id="nothing", className="empty"),
             chart("timeline", "Timelines of the selected runs", 300, doubleClick=False),

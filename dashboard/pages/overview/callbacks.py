@@ -25,6 +25,7 @@ from dashboard.pages.overview import (
     costs,
     downloads,
     ladder,
+    minimap,
     strip,
     table,
     tokens,
@@ -62,6 +63,7 @@ def register(app: Dash, store: RunStore) -> None:
     tokens.register(app, store)
     table.register(app, store)
     tools.register(app, store)
+    minimap.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
     costs.register(app, store)
