@@ -24,8 +24,7 @@ from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
 from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle_sites import idle_by_site
-from tracer.analysis.sampled import Sampled, sampled_functions
+from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
 from tracer.analysis.step_stacks import HostStep, host_steps
 from tracer.analysis.summary import summarise
 from tracer.analysis.surplus import ranges_around

@@ -24,7 +24,7 @@ from tests.tracer.nsys_exports import GLOBAL_TID, export
 from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tests.tracer.test_truths import SHARED
 from tracer import formats
-from tracer.analysis.sampled import SAMPLED
+from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 from tracer.analysis.whatif.edits import Strategy, WithoutSyncs

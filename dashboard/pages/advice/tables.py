@@ -15,7 +15,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from tracer.analysis.advice import INDEPENDENT, Advice, KernelOutsideGraph
-from tracer.analysis.sampled import SAMPLED
+from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.waited_for import named
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.backends.cuda.attention import OPS as ATTENTION
-from executor.backends.cuda.delta_net import OPS as DELTA_NET
 from executor.backends.cuda.experts import OPS as EXPERTS
 from executor.backends.cuda.library import (
     BLOCK,
@@ -204,6 +203,6 @@ OPS: Final[Mapping[str, Op]] = {
     "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
     "set_rows": _set_rows, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
-    "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET, **ATTENTION,
+    "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **ATTENTION,
 }  # fmt: skip
 """Maps an op name to the function that binds its kernel."""
