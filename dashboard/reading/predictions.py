@@ -103,7 +103,7 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
 
 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
-    """The syncs of a run, see `positions.syncs_by_position`; raises TraceError if there is no path."""
+    """The syncs of a run, see `syncs_by_position`; raises TraceError if there is no path."""
 
     return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
 

@@ -37,7 +37,7 @@ class PathReport:
     Attributes:
         table: one row per piece of a step's path: step, start and end (ns), kind (call, host, device, ...), name.
         shares: the composition of the paths, see `paths.path_shares`.
-        calls: the syncs, copies and launches of a step, see `positions.by_position`.
+        calls: the syncs, copies and launches of a step, see `by_position`.
         steps: number of steps with a path: those that follow another one.
         warning: the effect of tracing on the path; None if the recording was not traced.
         notes: doubts about the clocks.
