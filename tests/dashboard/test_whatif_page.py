@@ -11,9 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboard.pages.opening import lead
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
-from dashboard.pages.whatif import after, answer_of, nothing_to_show, run_of
+from dashboard.pages.whatif import after, answer_of, nothing_to_show
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, edits_for, kernel_names
 from dashboard.reading.predictions import WhatIf, what_if
@@ -39,7 +40,7 @@ def store(tmp_path_factory):
 
 def predicted(store, view):
     """The answer, once it is there."""
-    run = run_of(store, view)
+    run = lead(view.shared, store)
     wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view))], 60)
     return answer_of(store, view)
 
@@ -157,7 +158,7 @@ def test_nothing_different_asks_for_nothing(store):
     view = WhatIfView(View(runs=(TRACED.name,)))
     assert answer_of(store, view) == ""
     assert answer_of(store, WhatIfView(View(runs=()), sync="aaag")) == ""
-    run = run_of(store, view)
+    run = lead(view.shared, store)
     assert "Choose a change above" in nothing_to_show(store.runs(), run, "")
     assert nothing_to_show(store.runs(), run, None) == "Replaying the run …"
     assert nothing_to_show(store.runs(), run, "refused") == ""

@@ -24,6 +24,7 @@ from dashboard.pages.advice.tables import (
 )
 from dashboard.pages.frame import Page, named
 from dashboard.pages.one_run import keep_run
+from dashboard.pages.opening import lead
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -185,7 +186,7 @@ def _give_rate(app: Dash, store: RunStore) -> None:
     )
     def show(_: Any, data: dict[str, Any] | None) -> tuple[Any, str]:
         view = View.from_data(data)
-        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
+        run = lead(view, store)
         if run is None or not run.inflated:
             return HIDDEN, ""
         return SHOWN, text_of(view.rate_of(run.key))
@@ -230,7 +231,7 @@ def _render(app: Dash, store: RunStore) -> None:
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
+        run = lead(view, store)
         nothing = nothing_to_show(store, run)
         advised: Advised | str | None = None
         sites: Sites | str | None = None

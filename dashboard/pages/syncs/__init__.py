@@ -14,6 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import Page
 from dashboard.pages.one_run import keep_run
+from dashboard.pages.opening import lead
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -138,7 +139,7 @@ def _render(app: Dash, store: RunStore) -> None:
     )
     def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
+        run = lead(view, store)
         rows = [] if run is None else rows_of(store, run, view.theme)
         together: Prediction | str | None = ""
         if run is not None and rows:

@@ -14,7 +14,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import Page, named
-from dashboard.pages.opening import opened_at_once
+from dashboard.pages.opening import lead, opened_at_once
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -168,7 +168,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         )  # the field is reset
         if before is not None and view == WhatIfView.from_data(before) and not is_refused and clicks == pressed:
             raise PreventUpdate
-        run = run_of(store, view)
+        run = lead(view.shared, store)
         link = view.query()
         return (
             view.data(),
@@ -223,14 +223,9 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
     return replace(view, shared=moved(view.shared, Action(source, value), runs, scheme))
 
 
-def run_of(store: RunStore, view: WhatIfView) -> Run | None:
-    """The view's run."""
-    return next(iter(store.chosen(view.shared.runs or (), view.shared.rates)), None)
-
-
 def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
     """The prediction, why there is none ("" if nothing is changed), or None if it is still being computed."""
-    run = run_of(store, view)
+    run = lead(view.shared, store)
     if run is None or not view.is_different:
         return ""
     return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view)))
@@ -238,7 +233,7 @@ def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
 
 def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
     """The runs whose timelines are shown."""
-    answer, run = answer_of(store, view), run_of(store, view)
+    answer, run = answer_of(store, view), lead(view.shared, store)
     if isinstance(answer, WhatIf):
         return [one for one in answer.runs if one.tokens is not None]
     return [] if run is None else [run]
@@ -285,13 +280,13 @@ def _render(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         runs = _drawn(store, view)
         figure, tall = timeline(runs, view.shared, theme, int(screen["width"]))
-        nothing = nothing_to_show(store.so_far(), run_of(store, view), answer)
+        nothing = nothing_to_show(store.so_far(), lead(view.shared, store), answer)
         return (
             nothing,
             SHOWN if nothing else HIDDEN,
             plain(answer, 600) if isinstance(answer, str) else "",
             [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
-            [*_rate_notes(run_of(store, view)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
+            [*_rate_notes(lead(view.shared, store)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
             SHOWN if runs else HIDDEN,
