@@ -7,27 +7,31 @@ answers.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.pages.frame import link
 from dashboard.pages.parts import HIDDEN, SHOWN, digest
 from dashboard.pages.presses import done
 from dashboard.pages.record.form import FIELD, form
-from dashboard.pages.record.progress import Links, announced, in_words, links_of, log_of, problem_of
 from dashboard.pages.record.running import register_running
-from dashboard.pages.record.view import RecordView, text_of
+from dashboard.pages.record.view import ADDRESS, RecordView, text_of
 from dashboard.reading.store import RunStore
-from dashboard.recording.job import RUNNING, Job
+from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
 from dashboard.recording.options import Option, arguments_of, different
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.running import Running
 from dashboard.text import plain
-from dashboard.view import switched
+from dashboard.view import MOST_RUNS, View, switched
 from tracer.errors import UsageError
+
+Links: TypeAlias = Mapping[str, str]
+_VERBS: Final = {DONE: "Done", CANCELLED: "Cancelled", STOPPED: "Stopped with the dashboard", FAILED: "Failed"}
+_TENTHS: Final = 10
 
 
 def register(app: Dash, store: RunStore, recorder: Recorder | None, running: Running | None) -> None:
@@ -239,3 +243,62 @@ def _copy(app: Any) -> None:
         Input("copy-command", "n_clicks"),
         prevent_initial_call=True,
     )
+
+
+def in_words(job: Job, now: float) -> str:
+    """The progress, elapsed and remaining time."""
+    counts = (
+        f"{job.runs[0]} of {job.runs[1]} runs complete, {job.units[0]} of {job.units[1]} warm-ups, repeats and passes, "
+        f"{job.steps[0]:,} of {job.steps[1]:,} token steps"
+    )
+    elapsed = f"{clock(job.elapsed(now))} elapsed"
+    if job.status != RUNNING:
+        return f"{_VERBS.get(job.status, 'Ended')} after {clock(job.elapsed(now))}: {counts}."
+    if not job.units[1]:
+        return f"Starting … {elapsed}."
+    left = job.left(now)
+    return f"{counts}. {elapsed}" + (f", about {clock(left)} left." if left is not None else ".")
+
+
+def clock(seconds: float) -> str:
+    """A time in minutes and seconds.
+
+    Example:
+        >>> clock(9.4), clock(75), clock(3700)
+        ('9 s', '1 min 15 s', '61 min 40 s')
+    """
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
+
+
+def announced(job: Job) -> str:
+    """The progress for screen readers, in steps of a tenth so that it is not announced all the time."""
+    if job.status == RUNNING:
+        return f"Recording, {int(job.share * _TENTHS) * 100 // _TENTHS} percent"
+    return f"{_VERBS.get(job.status, 'Ended')}: {job.runs[0]} runs"
+
+
+def problem_of(job: Job) -> str:
+    """Why it failed; empty if it did not."""
+    return plain(job.problem, 600) if job.status == FAILED else ""
+
+
+def log_of(job: Job) -> str:
+    """The command and the end of its output."""
+    lines = [plain(line, 400) for line in job.lines]
+    return "\n".join([f"$ {plain(' '.join(job.command), 600)}", *lines])
+
+
+def links_of(keys: Links, whole: Sequence[str], theme: str) -> list[html.Li]:
+    """A line for each new run with a link to its timeline, and one that compares them."""
+    entries: list[Any] = [
+        html.A(plain(name, 120), href=_timeline([keys[name]], theme)) if name in keys else plain(name, 120)
+        for name in whole
+    ]
+    if 2 <= len(keys) <= MOST_RUNS:
+        entries.append(html.A("Compare them", href=_timeline(list(keys.values()), theme), id="compare"))
+    return [html.Li(entry) for entry in entries]
+
+
+def _timeline(keys: Sequence[str], theme: str) -> str:
+    return link("", ADDRESS) + View(runs=tuple(keys), theme=theme).query()

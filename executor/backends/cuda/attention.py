@@ -54,7 +54,7 @@ class Spread(NamedTuple):
     listed: bool
 
 
-class Arguments(ctypes.Structure):
+class AttentionArguments(ctypes.Structure):
     """`struct Attention` in attention.cu."""
 
     _fields_ = (
@@ -110,7 +110,7 @@ def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array])
     blocks = blocks_of(heads, kv_heads, together)
     parts = _zeros(library, n * heads * splits * (head + 2), "float32") if splits > 1 else None
     done = _zeros(library, n * blocks, "uint32") if splits > 1 else None
-    packed = Arguments(
+    packed = AttentionArguments(
         q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(parts), _address(done), out.ptr,
         heads, kv_heads, head, cells, stride_cells, n // groups, splits, listed, node.params["scale"],
     )  # fmt: skip
