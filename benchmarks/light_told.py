@@ -12,9 +12,9 @@ import numpy as np
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.model.trace import Trace
-from tracer.recorders.cut import TimeRange, within
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_work import stamped_work
+from tracer.recorders.window import TimeRange, within
 
 FIRST = 2  # steps of a block that are not compared: the prefill, and the first decode step
 LONG = 3  # times the median; longer periods have a pause in them

@@ -28,8 +28,8 @@ from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
 from tracer.model.trace import Trace
 from tracer.recorders import light_folder, light_program
-from tracer.recorders.cut import TimeRange, within
 from tracer.recorders.foreground import end_with, how_it_ended, module_command
+from tracer.recorders.window import TimeRange, within
 
 _ORDER: Final = "order.json"
 _DONE: Final = "done"

@@ -13,11 +13,10 @@ from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders import cupti_library, foreground, light_program
 from tracer.recorders.cupti_file import cupti_trace
-from tracer.recorders.cut import TimeRange, profiler_spans, within
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
 from tracer.recorders.light_program import Outcome, library
-from tracer.recorders.light_window import WHOLE, Window, switched
+from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, switched, within
 
 KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds

@@ -26,8 +26,8 @@ from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
-from tracer.recorders.light_window import WHOLE, Window, switched
 from tracer.recorders.native import compile as native
+from tracer.recorders.window import WHOLE, Window, switched
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
