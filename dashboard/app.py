@@ -44,7 +44,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
-    shown = (*PAGES, record.page(serving.recorder))
+    shown = (*PAGES, record.page(serving.runner))
     failure.catch(server)
     apps = add_pages(server, shown, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())

@@ -13,16 +13,16 @@ from dashboard.pages.record.callbacks import register
 from dashboard.pages.record.form import unavailable
 from dashboard.pages.record.running import running_section
 from dashboard.pages.record.view import ADDRESS, RecordView
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.text import plain
 
 _POLL_MS = 700
 
 
-def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
-    """The page's elements; without a recorder only the reason."""
-    if recorder is None or running is None:
+def sections(runner: Runner | None, running: Running | None) -> list[Any]:
+    """The page's elements; without a runner only the reason."""
+    if runner is None or running is None:
         why = ["Recording starts processes on this machine, so it needs the token: it is not available "
                "with ", html.Code("--no-token"), " or ", html.Code("--no-record"), "."]  # fmt: skip
         return [section("Record", [], unavailable(why))]
@@ -52,7 +52,7 @@ def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
             html.P(id="said-of-plan", className="answer", role="status"),
             html.Pre(id="command", tabIndex=0, className="command", **named("Command line")),
             html.P(
-                f"The runs go to {plain(str(recorder.shown), 200)}; each appears there when it is complete.",
+                f"The runs go to {plain(str(runner.shown), 200)}; each appears there when it is complete.",
                 className="hint foot",
             ),
         ),
@@ -75,8 +75,8 @@ def _progress() -> html.Progress:
     return html.Progress(id="progress", value="0", max="1", style=HIDDEN, **named("Progress"))
 
 
-def page(recorder: Recorder | None) -> Page:
-    """The page, which explains why it cannot record if there is no recorder."""
-    running = None if recorder is None else Running(recorder.files.output, recorder.shown)
-    made, attach = partial(sections, recorder, running), partial(register, recorder=recorder, running=running)
+def page(runner: Runner | None) -> Page:
+    """The page, which explains why it cannot record if there is no runner."""
+    running = None if runner is None else Running(runner.files.output, runner.shown)
+    made, attach = partial(sections, runner, running), partial(register, runner=runner, running=running)
     return Page(ADDRESS, "Record", "start runs, and watch running processes", made, attach, RecordView.from_data)

@@ -23,7 +23,7 @@ from dashboard.pages.record.view import ADDRESS, RecordView, text_of
 from dashboard.reading.store import RunStore
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
 from dashboard.recording.options import Option, arguments_of, different
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View, switched
@@ -34,18 +34,18 @@ _VERBS: Final = {DONE: "Done", CANCELLED: "Cancelled", STOPPED: "Stopped with th
 _TENTHS: Final = 10
 
 
-def register(app: Dash, store: RunStore, recorder: Recorder | None, running: Running | None) -> None:
-    """Register the page's callbacks with an app that records with `recorder`; without one only the theme can change."""
-    _reduce(app, recorder)
-    if recorder is not None and running is not None:
-        _form(app, recorder)
-        _act(app, recorder)
-        _show(app, store, recorder)
+def register(app: Dash, store: RunStore, runner: Runner | None, running: Running | None) -> None:
+    """Register the page's callbacks with an app that records with `runner`; without one only the theme can change."""
+    _reduce(app, runner)
+    if runner is not None and running is not None:
+        _form(app, runner)
+        _act(app, runner)
+        _show(app, store, runner)
         _copy(app)
         register_running(app, running)
 
 
-def _reduce(app: Dash, recorder: Recorder | None) -> None:
+def _reduce(app: Dash, runner: Runner | None) -> None:
     @app.callback(
         Output("view", "data"),
         Output("url", "search"),
@@ -71,7 +71,7 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
                     other = switched(view.shared.theme, (screen or {}).get("scheme", ""))
                     view = replace(view, shared=replace(view.shared, theme=other))
             if set(sources) - {"theme"}:
-                options = (recorder and known_options(recorder)) or ()
+                options = (runner and known_options(runner)) or ()
                 view = replace(view, values=different(options, _texts(ctx.inputs_list[1])))
         query = view.query()
         if before is not None and view == RecordView.from_data(before) and clicks == pressed:
@@ -79,7 +79,7 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
         return view.data(), no_update if query == (search or "") else query, clicks
 
 
-def _form(app: Dash, recorder: Recorder) -> None:
+def _form(app: Dash, runner: Runner) -> None:
     @app.callback(
         Output("form", "children"),
         Output("ready", "data"),
@@ -92,7 +92,7 @@ def _form(app: Dash, recorder: Recorder) -> None:
         """Render the form once the options are known, and again when a link (or Back) changes the values."""
         if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
-        options, view = known_options(recorder), RecordView.parse(search)
+        options, view = known_options(runner), RecordView.parse(search)
         if options is None:
             raise PreventUpdate
         if ready and different(options, _texts(ctx.states_list[1])) == different(options, view.values):
@@ -105,15 +105,15 @@ def _texts(fields: list[dict[str, Any]]) -> dict[str, str]:
     return {str(field["id"][FIELD]): text_of(field.get("value")) for field in fields}
 
 
-def known_options(recorder: Recorder) -> Sequence[Option] | None:
+def known_options(runner: Runner) -> Sequence[Option] | None:
     """The options; None while unknown, and empty if they cannot be listed: the plan says why."""
     try:
-        return recorder.options()
+        return runner.options()
     except UsageError:
         return ()
 
 
-def _act(app: Dash, recorder: Recorder) -> None:
+def _act(app: Dash, runner: Runner) -> None:
     @app.callback(
         Output("refused", "children"),
         Output("acted", "data"),
@@ -126,9 +126,9 @@ def _act(app: Dash, recorder: Recorder) -> None:
         try:
             match ctx.triggered_id:
                 case "start":
-                    start(recorder, RecordView.from_data(data))
+                    start(runner, RecordView.from_data(data))
                 case "cancel":
-                    recorder.cancel()
+                    runner.cancel()
                 case _:
                     raise PreventUpdate
         except UsageError as problem:
@@ -136,21 +136,21 @@ def _act(app: Dash, recorder: Recorder) -> None:
         return "", (starts or 0) + (cancels or 0)
 
 
-def start(recorder: Recorder, view: RecordView) -> None:
+def start(runner: Runner, view: RecordView) -> None:
     """Start what the view describes.
 
     Raises:
         UsageError: it cannot be started, or not now.
     """
-    options = recorder.options()
+    options = runner.options()
     if options is None:
         raise UsageError("The options are not available yet. Try again in a moment.")
     arguments = arguments_of(options, view.values)
-    recorder.plan(arguments)  # fails early if the command would reject it
-    recorder.start(arguments)
+    runner.plan(arguments)  # fails early if the command would reject it
+    runner.start(arguments)
 
 
-def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
+def _show(app: Dash, store: RunStore, runner: Runner) -> None:
     @app.callback(
         Output("command", "children"),
         Output("said-of-plan", "children"),
@@ -176,7 +176,7 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
         if data is None:
             raise PreventUpdate
         view, now = RecordView.from_data(data), time.time()
-        planned, done = plan_of(recorder, view), job_of(store, recorder, view, now)
+        planned, done = plan_of(runner, view), job_of(store, runner, view, now)
         keys = [digest(planned), digest(done)]
         if before == keys:
             raise PreventUpdate
@@ -185,27 +185,27 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
         return command, status, refused, *done, keys
 
 
-def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
+def plan_of(runner: Runner, view: RecordView) -> tuple[str, str, str]:
     """The command line, the number of runs, and why it cannot run."""
     arguments: list[str] = []
     try:
-        options = recorder.options()
+        options = runner.options()
         if options is None:
             return "", "", ""
         arguments = arguments_of(options, view.values)
-        names = recorder.plan(arguments)
+        names = runner.plan(arguments)
     except UsageError as problem:
-        return recorder.command_line(arguments) if arguments else "", "", plain(str(problem), 600)
+        return runner.command_line(arguments) if arguments else "", "", plain(str(problem), 600)
     if names is None:
         status = "Planning …"
     else:
         status = f"{len(names)} run{'s' if len(names) != 1 else ''}: {plain(', '.join(names), 900)}"
-    return recorder.command_line(arguments), status, ""
+    return runner.command_line(arguments), status, ""
 
 
-def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) -> tuple[Any, ...]:
+def job_of(store: RunStore, runner: Runner, view: RecordView, now: float) -> tuple[Any, ...]:
     """The contents of the recording section, its style first."""
-    job = recorder.job()
+    job = runner.job()
     if job is None:
         return HIDDEN, "0", HIDDEN, "", "", [], "", "", True
     return (
@@ -214,20 +214,20 @@ def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) ->
         SHOWN if job.status == RUNNING else HIDDEN,
         in_words(job, now),
         problem_of(job),
-        links_of(found(store, recorder, job), job.whole, view.shared.theme),
+        links_of(found(store, runner, job), job.whole, view.shared.theme),
         log_of(job),
         announced(job),
         job.status != RUNNING,
     )
 
 
-def found(store: RunStore, recorder: Recorder, job: Job) -> Links:
+def found(store: RunStore, runner: Runner, job: Job) -> Links:
     """Name of a whole run directory -> key of the run, as far as the store has read it."""
-    place = recorder.files.output
+    place = runner.files.output
 
     def look() -> Links:
         store.refresh()
-        below = {name: store.below(place / name) or store.below(recorder.shown / name) for name in job.whole}
+        below = {name: store.below(place / name) or store.below(runner.shown / name) for name in job.whole}
         return {name: runs[0].key for name, runs in below.items() if runs and runs[0].steps is not None}
 
     if not job.whole:
