@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from dashboard.pages.overview import chosen
-from dashboard.pages.overview.chosen import cost_of, made_at
+from dashboard.pages.overview import costs
+from dashboard.pages.overview.costs import cost_of, made_at
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.timeline.rows import rows_of
@@ -119,7 +119,7 @@ def test_what_is_no_event_of_a_run_costs_nothing(store):
 
 
 def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
-    monkeypatch.setattr(chosen, "_MOST_EVENTS", 1)
-    monkeypatch.setattr(chosen, "calls_of", None)
+    monkeypatch.setattr(costs, "_MOST_EVENTS", 1)
+    monkeypatch.setattr(costs, "calls_of", None)
     assert "(slack and gain)" in _costs(store, "sync", 2)
     assert _costs(store, "launch", 9) == _costs(store, "kernel", 9, "stream") == "[Ul([Li('NVTX: token 1')])]"

@@ -21,8 +21,8 @@ from dashboard.pages.overview import (
     ahead,
     areas,
     bookmarks,
-    chosen,
     compare,
+    costs,
     downloads,
     ladder,
     minimap,
@@ -66,7 +66,7 @@ def register(app: Dash, store: RunStore) -> None:
     minimap.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
-    chosen.register(app, store)
+    costs.register(app, store)
     ahead.register(app, store)
     downloads.register(app, store)
 

@@ -10,7 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import named
-from dashboard.pages.overview import areas, bookmarks, chosen
+from dashboard.pages.overview import areas, bookmarks, costs
 from dashboard.pages.overview.actions import after_request, wishes
 from dashboard.pages.overview.chosen import ask, event_texts
 from dashboard.pages.parts import text_field
@@ -103,7 +103,7 @@ def below() -> list[Any]:
         html.P(id="measured", role="status", className="picked"),
         *areas.below(),
         html.Div(id="picked", role="status", className="picked"),
-        *chosen.below(),
+        *costs.below(),
         _keys(),
     ]
 
