@@ -42,7 +42,7 @@ from tracer.errors import TraceError
 from tracer.formats import write
 from tracer.recorders import cupti_library, cupti_run, light_program
 from tracer.recorders.light_folder import SETTINGS, folder
-from tracer.recorders.light_library import library
+from tracer.recorders.light_program import library
 
 HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run

@@ -13,7 +13,7 @@ from tracer.analysis.clocks import pauses
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.model.trace import PAUSES
-from tracer.recorders.cut import Span, within
+from tracer.recorders.window import TimeRange, within
 from tracer.scrub import facts
 from tracer.scrub.texts import Texts
 
@@ -33,7 +33,7 @@ def windows(trace: Trace, ends: list[int]) -> Trace:
     until = [int(edge) + number * PAUSED_NS for number, edge in enumerate(edges)]
     begin, end = moved.span
     since = [begin, *(edge + PAUSED_NS for edge in until)]
-    return within(moved, [Span(a, b) for a, b in zip(since, [*until, end + 1], strict=True)])
+    return within(moved, [TimeRange(a, b) for a, b in zip(since, [*until, end + 1], strict=True)])
 
 
 @pytest.mark.parametrize("ends", [[3], [3, 7]])
@@ -65,10 +65,10 @@ def test_a_pause_of_a_real_recording_is_no_gap() -> None:
 
 def test_a_cut_of_a_cut_keeps_its_pauses_and_leaves_the_original_alone() -> None:
     cut = windows(recorded("sccc"), [2, 6])
-    again = within(Trace(dict(cut.tables), cut.metadata, list(cut.notes)), [Span(*cut.span)])
+    again = within(Trace(dict(cut.tables), cut.metadata, list(cut.notes)), [TimeRange(*cut.span)])
     assert again.metadata[PAUSES] == cut.metadata[PAUSES]
     begin, end = cut.span
-    within(Trace(dict(cut.tables), cut.metadata, []), [Span(begin, begin + 1), Span(end, end + 1)])
+    within(Trace(dict(cut.tables), cut.metadata, []), [TimeRange(begin, begin + 1), TimeRange(end, end + 1)])
     assert len(cut.metadata[PAUSES]) == 2
 
 
