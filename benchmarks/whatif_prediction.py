@@ -87,7 +87,7 @@ def llama_cpp() -> Iterator[Row]:
         for other in ("saaas", "aaag")[at:]:
             found = predicted(trace, [Strategy(other)], LLAMA_CPP[strategy])
             measured = {"median": LLAMA_CPP[other] / LLAMA_CPP[strategy]}
-            yield row("llama.cpp", f"llama1b-{strategy}-{level}", other, found, measured)
+            yield row(f"llama.cpp {level}", f"llama1b-{strategy}-{level}", other, found, measured)
 
 
 def rate_of(name: str) -> float:
@@ -129,6 +129,19 @@ def cupy_loop() -> Iterator[Row]:
         yield row("CuPy loop", f"six-strategies, {name}", other, found, {"median": measured})
     beside = predicted(read(SAMPLES / "sync-beside"), [WithoutSyncs((1,))])
     yield row("CuPy loop", "sync-beside", "without sync 1", beside, BESIDE)
+
+
+def changed() -> Iterator[Row]:
+    """Yield what `advice_check.py` found of syncs and strategies, by applying them: programs measured in one process."""
+    rows = json.loads((ROOT / "results" / "advice_check.json").read_text())["rows"]
+    for each in rows:
+        if each["edit"] in ("without syncs", *LADDER) and each["predicted"]:
+            found = {name: round(each["measured"][name], 4) for name in ("median", "low", "high")}
+            yield {
+                "kind": f"changed, {each['pass']}", "run": f"{each['group']} {each['before']}", "what": each["edit"],
+                "predicted": {"estimate": round(each["predicted"]["estimate"], 4)}, "measured": found,
+                "error_percent": round(each["error_percent"], 2), "checked": each["predicted"]["low"] is not None,
+            }  # fmt: skip
 
 
 def measured_in(directory: Path) -> list[Row]:
@@ -237,7 +250,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     earlier, facts = not_kept(options)
-    rows = with_margins([*llama_cpp(), *cupy_loop(), *samples(), *earlier])
+    rows = with_margins([*llama_cpp(), *cupy_loop(), *samples(), *changed(), *earlier])
     for r in rows:
         p, m = r["predicted"], r["measured"]
         margin = f"[{p['low']:.3f}, {p['high']:.3f}]" if "low" in p else "no margin"
