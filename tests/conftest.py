@@ -47,6 +47,13 @@ def pytest_configure(config):
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER)))
 
 
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is `thorough`, unless everything is tried."""
+    if not EVERYTHING:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
 def pytest_collection_finish():
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
     gc.collect()
