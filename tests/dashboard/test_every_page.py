@@ -12,6 +12,7 @@ from axe_core_python.base import AXE_SCRIPT
 from dashboard.palette import THEMES
 from tests.dashboard.conftest import alter, screen_of, until
 from tests.dashboard.filled import FILLED, TRACED, open_filled
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.browser
 
@@ -87,7 +88,9 @@ def test_a_phone_has_no_need_to_scroll_sideways(browser, place):
         assert faults_of(browser) == []
 
 
+@thorough
 def test_axe_finds_no_serious_fault(browser, place):
+    """Light on a desk; light on a phone and dark on a desk it looks at every page anyway."""
     assert faults_of(browser) == []
 
 
