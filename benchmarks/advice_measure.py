@@ -42,13 +42,13 @@ from tracer.errors import TraceError
 from tracer.formats import write
 from tracer.recorders import cupti_library, cupti_run, light_program
 from tracer.recorders.light_folder import SETTINGS, folder
-from tracer.recorders.light_library import library
+from tracer.recorders.light_program import library
 
 HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run
 READ_LATER: Final = "device sampling, results read a step later"
 LOOPS: Final = {
-    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": "ggg",
+    "needless-sync": "without syncs", "pageable-copies": "without syncs", "host-sampling": READ_LATER,
     "eager": "one graph launch",
     "late-launch": "host work after the launch", "many-copies": "input copies merged",
     "late-copies": "input copies after the launch",

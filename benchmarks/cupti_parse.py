@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_buffers import SIZE
+from tracer.recorders.cupti_callbacks import SIZE
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_records import parse
 from tracer.recorders.cupti_tables import Sources

@@ -20,7 +20,7 @@ from gpu_machine import commit, interval, save
 
 import tracer
 from executor.backends.cuda.backend import CudaBackend
-from executor.backends.cuda.graph import CudaGraph
+from executor.backends.cuda.handles import CudaGraph
 from executor.backends.cuda.runtime import load_cuda
 from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute

@@ -41,8 +41,7 @@ from tracer.model.trace import Trace
 from tracer.recorders import cupti_run
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import folder
-from tracer.recorders.light_library import library
-from tracer.recorders.light_program import FOLDER, SITES, environment, read_folder
+from tracer.recorders.light_program import FOLDER, SITES, environment, library, read_folder
 from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s

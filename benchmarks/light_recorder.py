@@ -26,8 +26,7 @@ from record_engines import machine
 
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import folder
-from tracer.recorders.light_library import library
-from tracer.recorders.light_program import environment
+from tracer.recorders.light_program import environment, library
 from tracer.recorders.light_work import stamped_work
 
 LIMIT = 300  # s per run

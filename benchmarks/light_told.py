@@ -12,9 +12,9 @@ import numpy as np
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.model.trace import Trace
-from tracer.recorders.cut import Span, within
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_work import stamped_work
+from tracer.recorders.window import TimeRange, within
 
 FIRST = 2  # steps of a block that are not compared: the prefill, and the first decode step
 LONG = 3  # times the median; longer periods have a pause in them
@@ -22,10 +22,10 @@ LONG = 3  # times the median; longer periods have a pause in them
 Spans = list[list[dict[str, int]]]  # begin and end of blocks, as told by `now`
 
 
-def since_origin(trace: Trace, spans: Spans) -> list[Span]:
+def since_origin(trace: Trace, spans: Spans) -> list[TimeRange]:
     """Return spans in the time of a recording."""
     clock = trace.metadata["clock"]
-    return [Span(*(int(each[clock["name"]]) - clock["origin_ns"] for each in span)) for span in spans]
+    return [TimeRange(*(int(each[clock["name"]]) - clock["origin_ns"] for each in span)) for span in spans]
 
 
 def part_of(trace: Trace, spans: Spans) -> Trace:

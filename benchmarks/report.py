@@ -222,9 +222,10 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "recording of one stream; *both*: strategy and streams combined; *eager*: one graph launch with early starts "
         "from a recording of eager launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
         "made under a profiler, with the engine's own rate; all others are light passes. *sample*, llama.cpp and the "
-        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. The others were measured in one "
-        "call and predicted at the commit above; the current code gives the same results for light passes and was not "
-        "tried on the *eager* ones."
+        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. *branches* and *both* were "
+        "measured in one call and predicted at the commit above, *ladder* and *eager* in another "
+        f"({found['ladder_and_eager']['date']}, {found['ladder_and_eager']['machine']['gpu']}), predicted by the "
+        "current code."
     )
     yield (
         "**Coverage of the model margin.** Brackets are margins, the error of the model on other programs. Every case "

@@ -50,6 +50,8 @@ BESIDE = {"median": 0.9996, "low": 0.9989, "high": 1.0006}
 """Without the sync of sample_traces/sync-beside, from gpu_idle_sync.py."""
 BRANCHES, BOTH = "branches", "both"
 NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
+FACTS = ("commit", "machine", "branches_of_unseen_models", "ladder_and_eager")
+"""About the measurement of recordings that were not kept; the last says when and where these two kinds were made."""
 STREAMS = 4  # streams of recordings with branches that were not kept
 
 NO_MARGIN = {UNLIKE, UNMEASURED}
@@ -218,12 +220,13 @@ def not_kept(options: argparse.Namespace) -> tuple[list[Row], Row]:
     if options.again:
         earlier = json.loads(options.again.read_text())
         kept = [r for r in earlier["rows"] if r["kind"] in NOT_KEPT]
-        return kept, {key: earlier[key] for key in ("commit", "machine", "branches_of_unseen_models")}
+        return kept, {key: earlier[key] for key in FACTS}
     directory = options.recordings / "whatif"
     measured = json.loads((directory / "measured.json").read_text())
     others = summary(with_margins(list(branches(directory, other_model))))
     rows = [*recorded(directory), *branches(directory, other_configuration)]
-    return rows, {key: measured[key] for key in ("commit", "machine")} | {"branches_of_unseen_models": others}
+    where = {"date": date.today().isoformat(), "machine": measured["machine"]}
+    return rows, dict(zip(FACTS, (measured["commit"], measured["machine"], others, where), strict=True))
 
 
 def main() -> None:

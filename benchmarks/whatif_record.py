@@ -9,7 +9,8 @@ Compared runs are interleaved in this process, which never loads CUPTI: after a 
 permanently takes many times as long (`gpu_after_cupti.py`). Recordings are run directories of the light pass, with
 all kernels of several tokens (CUPTI at node level, in a separate process) in `node/`. They are too large to keep; only
 the predictions are kept.
-Usage: python benchmarks/whatif_record.py -o DIRECTORY [--repeats 3] [--seconds 600]        needs a GPU
+Usage: python benchmarks/whatif_record.py -o DIRECTORY [--kinds ladder,...] [--repeats 3] [--seconds 600]
+Needs a GPU.
 """
 
 from __future__ import annotations
@@ -122,12 +123,15 @@ def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["ladder", "eager", "branches", "both"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=600, help="start no new case after this time")
     parser.add_argument("--commit", default=commit())
     options = parser.parse_args()
     start, rows = time.monotonic(), []
     for case in cases():
+        if case[0] not in options.kinds:
+            continue
         if time.monotonic() - start > options.seconds:
             break
         rows.append(row := measure(*case, options.repeats, options.output))

@@ -13,18 +13,17 @@ from flask import Flask
 
 from dashboard import pages
 from dashboard.pages import failure, record
+from dashboard.pages.failure import add_missing
 from dashboard.pages.frame import Page, add_pages
 from dashboard.pages.opening import read_linked
 from dashboard.reading.store import RunStore
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
-from dashboard.serving.health import add_health
 from dashboard.serving.login import require_token
-from dashboard.serving.missing import add_missing
 from dashboard.serving.serve import Serving
 from dashboard.serving.uploads import Inbox, add_uploads
-from dashboard.serving.watch import add_watch
+from dashboard.serving.watch import add_health, add_watch
 from tracer.stored.cache import Cache
 
 _FOUND: Final = [
@@ -45,7 +44,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
-    shown = (*PAGES, record.page(serving.recorder))
+    shown = (*PAGES, record.page(serving.runner))
     failure.catch(server)
     apps = add_pages(server, shown, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())

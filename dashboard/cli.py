@@ -165,7 +165,7 @@ def dashboard(
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import create_app
-        from dashboard.recording.recorder import Recorder
+        from dashboard.recording.runner import Runner
         from tracer.pandas_options import set_options
         from tracer.stored.cache import Cache, directory_of_user
 
@@ -182,8 +182,8 @@ def dashboard(
             return
         runs = record_to or _runs_directory(paths) or folder / "runs"
         runs.mkdir(parents=True, exist_ok=True)
-        with closing(Recorder(runs)) as recorder:
-            serving = replace(serving, recorder=recorder)
+        with closing(Runner(runs)) as runner:
+            serving = replace(serving, runner=runner)
             shown = paths if _is_shown(runs, paths) else (*paths, runs)
             serve(create_app(shown, serving, cache).server, host, port, serving, private)
 

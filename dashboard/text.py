@@ -1,4 +1,4 @@
-"""Makes names from recordings safe to show.
+"""Makes names from recordings safe to show, and file names safe to use.
 
 Plotly reads a subset of HTML in labels and hovers, so a kernel called `void k<float>(T*)` would lose its
 arguments and `<a href=...>` would become a link. Every name from a recording passes through here first.
@@ -7,6 +7,7 @@ arguments and `<a href=...>` would become a link. Every name from a recording pa
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
@@ -18,6 +19,8 @@ __all__ = ["LONGEST", "apart", "brief_site", "markup", "plain"]
 _BETWEEN: Final = "-_ /.·~"
 """The boundaries of words in a name."""
 _DIRECTORIES: Final = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+\(\d+\): )")
+_PLAIN: Final = frozenset(" .-_+()~")
+_LONGEST: Final = 100
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
@@ -86,3 +89,17 @@ def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:
 def _escape(piece: str) -> str:
     # Plotly's own list of entities has no &quot;; a $ would start a formula where MathJax is loaded.
     return piece.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+
+
+def safe_name(name: str) -> str:
+    """A file name without path, controls, direction marks or symbols, at most 100 characters with its suffixes kept.
+
+    Example:
+        >>> safe_name("../../etc/a b.sqlite"), safe_name("<img>.json"), safe_name("..")
+        ('a b.sqlite', '_img_.json', 'recording')
+    """
+    last = unicodedata.normalize("NFC", name).replace("\\", "/").rpartition("/")[2]
+    clean = "".join(c if c.isalnum() or c in _PLAIN else "_" for c in last).strip(" ").lstrip(".")
+    if len(clean) > _LONGEST:
+        clean = f"{clean[: _LONGEST - 21]}~{clean[-20:]}"
+    return clean or "recording"

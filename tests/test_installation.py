@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import intertoken
-from intertoken.installation import PACKAGES
+from intertoken import PACKAGES
 
 OURS = "from_us = True\n"
 THEIRS = "raise ImportError('another tracer')\n"

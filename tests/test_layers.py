@@ -1,12 +1,14 @@
 """The folders of the three packages: each imports only those before it, and no family of devices another."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import dashboard
 import executor
+import intertoken
 import tracer
 
 FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
@@ -35,7 +37,12 @@ def modules(package):
 
 def imports(path, known):
     """Which of the known modules a file imports anywhere; relative imports are not used."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    return imported_by(ast.walk(ast.parse(path.read_text(encoding="utf-8"))), known)
+
+
+def imported_by(nodes, known):
+    """Which of the known modules these parts of a file import."""
+    nodes = list(nodes)
     whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     from_ones = [
         (node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
@@ -62,6 +69,32 @@ def test_each_folder_imports_only_those_before_it(package):
     }
     assert above == ({(name, "tracer.notebook") for name in SHOWN} if package is tracer else set())
     assert sum(map(len, found.values())) > 200
+
+
+def at_import(nodes):
+    """What runs when a module is imported."""
+    for node in nodes:
+        match node:
+            case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.FunctionDef():
+                continue
+            case ast.If() | ast.Try() | ast.With():
+                yield from at_import(node.body)
+        yield node
+
+
+def folders_of(module):
+    """The packages that are imported before a module."""
+    parts = module.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}
+
+
+def test_every_module_can_be_the_first_one_imported():
+    known = {name: path for package in (*ORDER, intertoken) for name, path in modules(package).items()}
+    needed = {}
+    for name, path in known.items():
+        imported = imported_by(at_import(ast.parse(path.read_text(encoding="utf-8")).body), known)
+        needed[name] = imported.union(*map(folders_of, imported)) - folders_of(name) - {name}
+    assert set(TopologicalSorter(needed).static_order()) == known.keys()
 
 
 def test_no_family_of_devices_imports_another():

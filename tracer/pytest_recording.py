@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import pandas as pd
 
 from tracer.analysis.budget import Budget, Scope, parse
-from tracer.analysis.budget_check import Finding, Measured, judge
+from tracer.analysis.budget_check import Finding, ScopeFigures, judge
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
@@ -49,9 +49,9 @@ class Observed:
         return self.trace.metadata.get("source") == "host"
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> ScopeFigures:
         """The figures of the recording."""
-        return Measured(self.trace, Scope(), self.steps)
+        return ScopeFigures(self.trace, Scope(), self.steps)
 
 
 class RecordedTest:

@@ -1,4 +1,4 @@
-"""The page's message after a server error: shown in place, and without internal details."""
+"""What a reader sees of failures: a message in place, without internal details, and a page for unknown addresses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import datetime
 import logging
 import secrets
 import traceback
+from collections.abc import Iterable
+from typing import Final
 
 from dash import html, set_props
-from flask import Flask, Response
-from werkzeug.exceptions import HTTPException
+from dash.exceptions import DependencyException
+from flask import Flask, Response, render_template_string, request
+from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.wrappers import Response as Answer
 
 from dashboard.text import plain
@@ -17,6 +20,16 @@ from tracer.errors import IntertokenError
 
 _MOST_LINES, _LONGEST_LINE = 100, 300
 _log = logging.getLogger(__name__)
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>No such page · intertoken</title><link rel="icon" href="data:,">
+<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
+<body><header><h1>intertoken</h1>
+<nav aria-label="Pages"><ul>{% for address, name in pages %}<li><a href="{{ prefix }}/{{ address }}">{{ name }}</a></li>
+{% endfor %}</ul></nav></header>
+<main><section aria-label="No such page"><p role="alert">There is no page at {{ path }}.</p></section></main>
+</body></html>
+"""
 
 
 def place() -> html.Div:
@@ -69,3 +82,16 @@ def _logged(problem: Exception) -> str:
     number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
     _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
     return number
+
+
+def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) -> None:
+    """Answer 404: clients that accept HTML get a page with links to these (address, name), others a line of text."""
+    pages = list(pages)
+
+    @server.errorhandler(NotFound)
+    @server.errorhandler(DependencyException)  # a script of a component that there is not
+    def missing(_: Exception) -> Response:
+        if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
+            return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
+        page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
+        return Response(page, 404)

@@ -51,6 +51,11 @@ def shown(view: View, store: RunStore) -> list[str]:
     return [key for key in keys if key not in gone]
 
 
+def lead(view: View, store: RunStore) -> Run | None:
+    """The run of a page that shows one: the first of the view's with tokens to show; None if there is none."""
+    return next(iter(store.chosen(view.runs or (), view.rates)), None)
+
+
 def missing(view: View, store: RunStore) -> list[str]:
     """One line for each run of a view that shows nothing, with the reason."""
     there = store.progress().total

@@ -59,6 +59,16 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
 
 
+def stepper(key: str, word: str) -> list[Any]:
+    """Buttons to the previous and the next one, and between them the place that says which it is."""
+    back, on = f"Previous {word}", f"Next {word}"
+    return [
+        html.Button("‹", id=f"{key}-back", className="button", title=back, **named(back)),
+        html.Span(id=f"{key}-label"),
+        html.Button("›", id=f"{key}-on", className="button", title=on, **named(on)),
+    ]
+
+
 def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
     """A text field that reports its value `delay` ms after the last key, on Enter and on blur.
 
@@ -93,12 +103,12 @@ def keep_options(
         return options_of(store)
 
 
-def chart(key: str, label: str) -> html.Div:
-    """A figure with a description for screen readers, which is the label of its container."""
+def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:
+    """A figure with a description for screen readers, which is the label of its container; `height` in px."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
                                      "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
-    graph = dcc.Graph(id=key, figure=figure, config=config, responsive=True, style={"height": "160px"})
+    graph = dcc.Graph(id=key, figure=figure, config=config | options, responsive=True, style={"height": f"{height}px"})
     return html.Div(graph, id=f"{key}-holder", role="img", **named(label))
 
 

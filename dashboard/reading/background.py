@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from dashboard.reading.readers import half_of_memory
+from tracer.errors import IntertokenError, printable
 
 Answer = TypeVar("Answer")
 
@@ -112,6 +113,16 @@ class Background:
             if total > self._most or len(self._asked) > _MOST_KEPT or held[one.lane] > one.most:
                 del self._asked[question]
                 total, held[one.lane] = total - own, held[one.lane] - 1
+
+
+def known(answer: Future[Answer]) -> Answer | str | None:
+    """The answer, why there is none, or None if it is still being computed."""
+    if not answer.done() or answer.cancelled():
+        return None
+    problem = answer.exception()
+    if problem is None:
+        return answer.result()
+    return printable(str(problem)) if isinstance(problem, IntertokenError) else f"internal error: {problem!r}"
 
 
 def _find(future: Future[Answer], work: Callable[[], Answer]) -> None:

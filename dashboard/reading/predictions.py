@@ -1,4 +1,5 @@
-"""Slow analyses of a run that the pages ask for: slack, predicted gains, advice, call sites, predicted timelines.
+"""Slow analyses of a run that the pages ask for: its syncs and their slack, predicted gains, advice, call sites, and
+predicted timelines.
 
 Questions hold weak references to runs, so that answers do not keep a run alive after its recording was removed.
 """
@@ -15,16 +16,19 @@ import pandas as pd
 
 from dashboard.reading.run import LazyTrace, Run
 from dashboard.reading.store import RunStore
+from dashboard.text import plain
 from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
+from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
-from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle_sites import idle_by_site
-from tracer.analysis.sampled import Sampled, sampled_functions
+from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
 from tracer.analysis.step_stacks import HostStep, host_steps
 from tracer.analysis.summary import summarise
+from tracer.analysis.surplus import ranges_around
+from tracer.analysis.syncs import WAITS
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
 from tracer.analysis.whatif.edits import Edit, WithoutSyncs
@@ -99,7 +103,7 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
 
 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
-    """The syncs of a run, see `positions.syncs_by_position`; raises TraceError if there is no path."""
+    """The syncs of a run, see `syncs_by_position`; raises TraceError if there is no path."""
 
     return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
 
@@ -131,6 +135,46 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
         return advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of the inventory without answers, and a step that has that sync: its number, and the call."""
+
+    row: dict[str, Any]
+    step: int
+    call: pd.DataFrame
+
+
+def inventory_of(store: RunStore, run: Run) -> list[Listed]:
+    """The rows of `SyncReport.inventory`, each with thread and NVTX path of the middle step that has it."""
+    return store.background.now((run.recorded, "inventory"), lambda: _inventory(run), len)
+
+
+def _inventory(run: Run) -> list[Listed]:
+    if run.syncs is None or run.trace is None:
+        return []
+    calls = run.syncs.calls[run.syncs.calls["letter"].isin(WAITS)]
+    what = calls["letter"].map(WAITS)
+    by_position = calls.groupby([what, calls.groupby([what, calls["step"]]).cumcount() + 1])
+    threads = run.trace["threads"]
+    inventory = []
+    for row in run.syncs.inventory().to_dict("records"):
+        waits = by_position.get_group((row["what"], row["position"]))
+        call = waits.iloc[len(waits) // 2]
+        process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
+        names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
+        name = plain(str(names.iloc[0]), 60) if len(names) else ""
+        found = {
+            **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},
+            "waiting_share": None if pd.isna(row["waiting_share"]) else row["waiting_share"],
+            **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
+            "key": str(row["position"]) if row["what"] == WAITS[SYNC] else f"{row['what']} {row['position']}",
+            "thread": f"{name} {thread}".strip(),
+            "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
+        }
+        inventory.append(Listed(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
+    return inventory
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ _NARROW: Final = 560
 
 
 @dataclass(frozen=True)
-class Plot:
+class ThemedFigure:
     """A figure in every theme, and its size in px: a height, and the minimum width to which it shrinks with the
     page.
     """
@@ -127,24 +127,24 @@ def _policy(*scripts: str) -> Markup:
     return Markup(f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'")
 
 
-def _timeline(runs: Sequence[Run], view: View, what: str) -> Plot:
+def _timeline(runs: Sequence[Run], view: View, what: str) -> ThemedFigure:
     seen = replace(view, range=range_of(runs, view, what))
     drawn = {theme: timeline(runs, seen, theme, _WIDE) for theme in THEMES}
     for figure, _ in drawn.values():
         low, high = figure.layout.xaxis.range  # only this was drawn
         figure.update_xaxes(minallowed=low, maxallowed=high)
-    return Plot({theme: figure for theme, (figure, _) in drawn.items()}, drawn["light"][1])
+    return ThemedFigure({theme: figure for theme, (figure, _) in drawn.items()}, drawn["light"][1])
 
 
-def _causes(runs: Sequence[Run]) -> Plot | None:
+def _causes(runs: Sequence[Run]) -> ThemedFigure | None:
     causes = causes_of(runs)
     if not causes:
         return None
-    return Plot({theme: causes_figure(causes, theme) for theme in THEMES}, causes_height(causes), _NARROW)
+    return ThemedFigure({theme: causes_figure(causes, theme) for theme in THEMES}, causes_height(causes), _NARROW)
 
 
 @dataclass(frozen=True)
-class Advice:
+class RunAdvice:
     """The advice for a run.
 
     Attributes:
@@ -160,7 +160,7 @@ class Advice:
     notes: list[str]
 
 
-def advice_for(run: Run) -> Advice | None:
+def advice_for(run: Run) -> RunAdvice | None:
     """Return the results of `intertoken advise` for a run; None if nothing can be predicted for it."""
     if run.trace is None or run.steps is None:
         return None
@@ -170,7 +170,7 @@ def advice_for(run: Run) -> Advice | None:
     except TraceError:
         return None
     notes = [WITHOUT_RATE, *unused_of(facts)] if facts["base"] == TRACED else [*details(facts), *rest(facts)]
-    return Advice(plain(run.name, 90), [_change(one) for one in facts["advice"]],
+    return RunAdvice(plain(run.name, 90), [_change(one) for one in facts["advice"]],
                   [_eager(one) for one in facts["eager_launches"]], [plain(note, 600) for note in notes])  # fmt: skip
 
 

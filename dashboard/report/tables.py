@@ -1,4 +1,4 @@
-"""The tables for download: runs -> DataFrame.
+"""The tables for download: runs -> DataFrame, and the forms in which they are written.
 
 Times are ns on the recording's clock unless a name says µs; -1 means none. Names are those of the recordings,
 unescaped: escape them before showing them.
@@ -6,20 +6,27 @@ unescaped: escape them before showing them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import nan
+from tempfile import TemporaryFile
 from typing import Any, Final
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dashboard.figures.causes import causes_of
 from dashboard.reading.comparisons import comparison_table
 from dashboard.reading.run import Run
+from tracer.text import without_formulas
+
+_ROWS: Final = 20_000
+_LINE: Final = "\r\n"  # as RFC 4180
 
 
 @dataclass(frozen=True)
-class Table:
+class Download:
     """A table: its description, the function that makes it from the selected runs, and whether it needs a graph."""
 
     words: str
@@ -88,15 +95,15 @@ def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 TABLES: Final = {
-    "runs": Table("All runs: their figures", runs_table),
-    "comparison": Table("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
-    "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
-    "causes": Table("Causes of the gap: mean per run, µs", causes_table),
-    "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),
-    "calls": Table("Host calls of every token, ns", calls_table),
-    "tokens": Table("Tokens: start and end, ns", tokens_table),
-    "nodes": Table("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
-    "memory": Table("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
+    "runs": Download("All runs: their figures", runs_table),
+    "comparison": Download("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
+    "gaps": Download("Gaps: one row per gap, with its causes, ns", gaps_table),
+    "causes": Download("Causes of the gap: mean per run, µs", causes_table),
+    "syncs": Download("Syncs of a token: what they wait for, µs", syncs_table),
+    "calls": Download("Host calls of every token, ns", calls_table),
+    "tokens": Download("Tokens: start and end, ns", tokens_table),
+    "nodes": Download("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
+    "memory": Download("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
 }
 """Name -> table; `runs` covers all runs, the others cover the selected ones."""
 
@@ -130,3 +137,40 @@ def _joined(runs: Sequence[Run], table_of: Callable[[Run], pd.DataFrame | None])
     if not found:
         return pd.DataFrame({"run": []})
     return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in found], ignore_index=True)
+
+
+def csv_of(table: pd.DataFrame) -> Iterator[str]:
+    """The table as CSV, in pieces.
+
+    Texts are escaped (`without_formulas`); Parquet and JSON hold every text as recorded.
+    """
+    yield table.head(0).to_csv(index=False, lineterminator=_LINE)
+    for start in range(0, len(table), _ROWS):
+        yield without_formulas(table.iloc[start : start + _ROWS]).to_csv(
+            index=False, header=False, lineterminator=_LINE
+        )
+
+
+def json_of(table: pd.DataFrame) -> Iterator[str]:
+    """The table as one JSON list of objects, in pieces."""
+    for start in range(0, len(table), _ROWS):
+        piece = table.iloc[start : start + _ROWS].to_json(orient="records", double_precision=15)
+        yield ("," if start else "[") + piece[1:-1]
+    yield "]" if len(table) else "[]"
+
+
+def parquet_of(table: pd.DataFrame) -> Iterator[bytes]:
+    """The table as Parquet, in pieces."""
+    with TemporaryFile() as file:
+        pq.write_table(pa.Table.from_pandas(table, preserve_index=False), file)
+        file.seek(0)
+        while piece := file.read(1 << 20):
+            yield piece
+
+
+FORMS: Final[dict[str, tuple[str, Callable[[pd.DataFrame], Iterator[str] | Iterator[bytes]]]]] = {
+    "csv": ("text/csv; charset=utf-8", csv_of),
+    "parquet": ("application/vnd.apache.parquet", parquet_of),
+    "json": ("application/json", json_of),
+}
+"""Suffix -> media type, and the function that writes a table."""

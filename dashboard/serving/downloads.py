@@ -13,11 +13,9 @@ from dashboard.reading.read import write_copy
 from dashboard.reading.readers import Readers
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.report.forms import FORMS
 from dashboard.report.page import report_page
-from dashboard.report.tables import TABLES
-from dashboard.serving.names import safe_name
-from dashboard.text import plain
+from dashboard.report.tables import FORMS, TABLES
+from dashboard.text import plain, safe_name
 from dashboard.view import MOST_RUNS, View
 from tracer.errors import TraceError
 from tracer.model.graph_json import GRAPH_FILE

@@ -21,9 +21,8 @@ from typing import IO, Any, Final
 from flask import Flask, request
 
 from dashboard.reading.store import RunStore
-from dashboard.serving.names import safe_name
 from dashboard.serving.unpack import check_gzip, unpack_zip
-from dashboard.text import plain
+from dashboard.text import plain, safe_name
 from tracer import formats
 from tracer.errors import FormatError, UsageError
 

@@ -1,4 +1,7 @@
-"""New recordings appear while a page is open: the given directories are scanned when a page polls."""
+"""What pages and load balancers poll: the health of the server, and whether recordings are new.
+
+The given directories are scanned when a page polls, so that new recordings appear while it is open.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flask import Flask
 
@@ -16,6 +20,19 @@ from dashboard.reading.store import DEEPEST, RunStore
 INTERVAL: Final = 1.0
 """Minimum number of seconds between two scans, however many pages poll."""
 Print: TypeAlias = tuple[tuple[str, int, int], ...]
+
+
+def add_health(server: Flask, store: RunStore) -> None:
+    """Answer /healthz with the version and the numbers of recordings read and found; it reads and names none."""
+
+    @server.get("/healthz")
+    def healthz() -> dict[str, Any]:
+        progress = store.progress()
+        return {
+            "status": "ok",
+            "version": version("intertoken"),
+            "runs": {"read": progress.read, "total": progress.total},
+        }
 
 
 def add_watch(server: Flask, store: RunStore) -> None:

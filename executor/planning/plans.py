@@ -42,7 +42,7 @@ Instruction = Launch | Record | Wait
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subplan:
     """A plan issued by one graph launch, whose main stream is the stream of the launch."""
 
     stream: int
@@ -73,18 +73,18 @@ class Plan:
         return [i for i in self.instructions if isinstance(i, Launch)]
 
     @property
-    def parts(self) -> list[Part | Record | Wait]:
+    def parts(self) -> list[Subplan | Record | Wait]:
         """The graphs to launch, and the records and waits between them, in issue order."""
         if not self.cut:
-            return [Part(MAIN_STREAM, self)]
-        parts: list[tuple[int, Part | Record | Wait]] = []  # each at the place of its last instruction
+            return [Subplan(MAIN_STREAM, self)]
+        parts: list[tuple[int, Subplan | Record | Wait]] = []  # each at the place of its last instruction
         for stream in range(self.streams):
             own = ((place, i) for place, i in enumerate(self.instructions) if i.stream == stream)
             for launches, group in groupby(own, key=lambda placed: isinstance(placed[1], Launch)):
                 placed = list(group)
                 if launches:
                     nodes = tuple(Launch(MAIN_STREAM, i.node) for _, i in placed if isinstance(i, Launch))
-                    parts.append((placed[-1][0], Part(stream, Plan(nodes, streams=1, events=0, whole=False))))
+                    parts.append((placed[-1][0], Subplan(stream, Plan(nodes, streams=1, events=0, whole=False))))
                 else:
                     parts += [(place, i) for place, i in placed if not isinstance(i, Launch)]
         return [part for _, part in sorted(parts, key=lambda placed: placed[0])]

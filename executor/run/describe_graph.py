@@ -12,7 +12,7 @@ from executor.planning.allocator import ALLOCATORS, Schedule, allocate
 from executor.planning.concurrency import Region, map_streams
 from executor.planning.devices import Device
 from executor.planning.hazards import find_hazards
-from executor.planning.plans import Launch, Part, Plan, Record, Wait
+from executor.planning.plans import Launch, Plan, Record, Subplan, Wait
 from tracer.model.graph_json import Leaf, Memory, Node, RegionOf, RunGraph, StreamWait
 
 
@@ -114,7 +114,7 @@ def _placed(prepared: Prepared, index: Mapping[Tensor, int]) -> Iterator[_Placed
                 )
                 for r, level in _levels(part.regions)
             ],
-            [whole[launch.node] for each in plan.parts if isinstance(each, Part) for launch in each.plan.launches],
+            [whole[launch.node] for each in plan.parts if isinstance(each, Subplan) for launch in each.plan.launches],
             moved,
         )
 

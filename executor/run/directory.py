@@ -21,7 +21,7 @@ from executor.backends import backend_class
 from executor.backends.cpu.compiled import default_threads
 from executor.planning import Prepared
 from executor.planning.concurrency import all_regions
-from executor.planning.plans import Part
+from executor.planning.plans import Subplan
 from executor.run import Result
 from executor.run.configuration import Configuration
 from executor.run.describe_graph import run_graph
@@ -138,7 +138,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "events": sum(part.plan.events for part in splits),
         "regions": sum(len(list(all_regions(part.regions))) for part in splits),
         "graphs": sum(
-            isinstance(each, Part) for part in splits if not part.split.device.is_host for each in part.plan.parts
+            isinstance(each, Subplan) for part in splits if not part.split.device.is_host for each in part.plan.parts
         ),
         "hazards": sum(len(part.hazards) for part in splits),
         "peak_bytes": peak,

@@ -28,8 +28,8 @@ from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
 from tracer.model.trace import Trace
 from tracer.recorders import light_folder, light_program
-from tracer.recorders.cut import Span, within
 from tracer.recorders.foreground import end_with, how_it_ended, module_command
+from tracer.recorders.window import TimeRange, within
 
 _ORDER: Final = "order.json"
 _DONE: Final = "done"
@@ -119,7 +119,7 @@ def _of_spans(light: Trace, spans: Sequence[tuple[int, int]]) -> Trace:
     """Return the part of a light recording in these times of its host's clock (CLOCK_MONOTONIC)."""
     origin = light.metadata["clock"]["origin_ns"]
     own = Trace(dict(light.tables), dict(light.metadata), list(light.notes))
-    return within(own, [Span(start - origin, end - origin) for start, end in spans])
+    return within(own, [TimeRange(start - origin, end - origin) for start, end in spans])
 
 
 def run_ordered(folder: Path, progress: Callable[[], None]) -> None:

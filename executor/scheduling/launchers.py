@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Protocol
 
 from executor.backends.interface import Backend, EagerGraph, Event, GraphExec, Kernel
 from executor.graph import Tensor
-from executor.planning.plans import Launch, Part, Plan, Record, Wait
+from executor.planning.plans import Launch, Plan, Record, Subplan, Wait
 
 OUTCOMES: Final = ("created", "reused", "updated", "reinstantiated", "freed")
 """Possible outcomes for a graph when it is launched."""
@@ -94,7 +94,7 @@ class GraphLaunch:
         self._launched, self._launches = self._launched + self._launches * len(self._graphs), 0
         while plan.cut and len(self._events) < plan.events:
             self._events.append(backend.event())
-        wanted = [part for part in parts if isinstance(part, Part)]
+        wanted = [part for part in parts if isinstance(part, Subplan)]
         for graph, part in zip(self._graphs, wanted, strict=False):
             graph.become(part.plan, kernels)
         for graph in self._graphs[len(wanted) :]:
@@ -104,12 +104,12 @@ class GraphLaunch:
         self._graphs += [GraphPlan(backend, part.plan, kernels) for part in wanted[len(self._graphs) :]]
         self._prepare(parts)
 
-    def _prepare(self, parts: list[Part | Record | Wait]) -> None:
+    def _prepare(self, parts: list[Subplan | Record | Wait]) -> None:
         """Prepare the calls of a launch."""
         backend, graphs = self._backend, iter(self._graphs)
         self._calls: list[Callable[[], None]] = []
         for part in parts:
-            if isinstance(part, Part):
+            if isinstance(part, Subplan):
                 self._calls.append(partial(backend.launch_graph, next(graphs).graph, part.stream))
             else:
                 call = backend.event_record if isinstance(part, Record) else backend.event_wait
@@ -138,7 +138,7 @@ class RebuildLaunch(GraphLaunch):
     def launch(self) -> None:
         """Build, update, launch."""
         parts = self._plan.parts
-        for graph, part in zip(self._graphs, (p for p in parts if isinstance(p, Part)), strict=True):
+        for graph, part in zip(self._graphs, (p for p in parts if isinstance(p, Subplan)), strict=True):
             graph.become(part.plan, self._kernels, rebuild=True)
         self._prepare(parts)
         super().launch()

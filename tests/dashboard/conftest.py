@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.serving.patience import listen
 from dashboard.serving.serve import Serving
 from tests.dashboard.traces import decode
@@ -207,5 +207,5 @@ def filled(tmp_path_factory):
     from tests.dashboard.filled import write_filled
 
     runs = write_filled(tmp_path_factory.mktemp("filled"))
-    with closing(Recorder(runs)) as recorder, served(runs, Serving(recorder=recorder)) as address:
+    with closing(Runner(runs)) as runner, served(runs, Serving(runner=runner)) as address:
         yield address

@@ -11,11 +11,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from dashboard.figures.flame import pieces_of
-from dashboard.pages.advice import callbacks
-from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
+from dashboard.pages import advice
+from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import changes_of, more_edits, waited_lines
-from dashboard.pages.whatif.edits import edits_for
-from dashboard.pages.whatif.view import WhatIfView
+from dashboard.pages.whatif.view import WhatIfView, edits_for
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
@@ -25,7 +24,7 @@ from tests.tracer.nsys_exports import GLOBAL_TID, export
 from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tests.tracer.test_truths import SHARED
 from tracer import formats
-from tracer.analysis.sampled import SAMPLED
+from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 from tracer.analysis.whatif.edits import Strategy, WithoutSyncs
@@ -167,7 +166,7 @@ def test_answers_slower_than_the_poll_are_drawn(browser, tmp_path, monkeypatch):
         time.sleep(2)
         return in_words(*arguments)
 
-    monkeypatch.setattr(callbacks, "in_words", slowly)
+    monkeypatch.setattr(advice, "in_words", slowly)
     with served(tmp_path / "runs") as address:
         browser.get(address + "advice/?run=one")
         until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.bookmarks import SUFFIX, file_of, keep, kept, may_keep
-from dashboard.pages.overview.acts import after_request
-from dashboard.pages.overview.bookmarks import listed, written
+from dashboard.pages.overview.actions import after_request
+from dashboard.pages.overview.bookmarks import SUFFIX, file_of, keep, kept, listed, may_keep, written
 from dashboard.reading.store import RunStore
 from dashboard.view import FURTHEST, MOST_BOOKMARKS, Bookmark, View
 from tests.dashboard.traces import GAP, PERIOD, decode

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import decode
-from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak, recorder_in
+from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak, runner_in
 from tests.fuzz.hostile import asked
 from tests.thorough import examples
 from tracer import formats
@@ -20,8 +20,8 @@ def fuzzed(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     write_runs(runs)
     formats.write(decode(), runs / "a")
-    with closing(recorder_in(tmp_path_factory.mktemp("record"))) as recorder:
-        yield Fuzzed(runs, recorder)
+    with closing(runner_in(tmp_path_factory.mktemp("record"))) as runner:
+        yield Fuzzed(runs, runner)
 
 
 def test_every_page_has_callbacks_to_be_fuzzed(fuzzed):

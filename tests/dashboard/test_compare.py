@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
-from dashboard.pages.syncs.table import known
+from dashboard.reading.background import known
 from dashboard.reading.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
 from dashboard.reading.store import RunStore
 from tests.dashboard.traces import GAP, decode

@@ -11,8 +11,7 @@ import pytest
 from dashboard.app import create_app
 from dashboard.pages.overview.downloads import rows
 from dashboard.reading.store import RunStore
-from dashboard.report.forms import csv_of, json_of, parquet_of
-from dashboard.report.tables import TABLES
+from dashboard.report.tables import TABLES, csv_of, json_of, parquet_of
 from dashboard.serving.serve import Serving
 from dashboard.view import View
 from tests.dashboard.graph_runs import write_runs

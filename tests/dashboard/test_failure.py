@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dashboard.pages.gap import callbacks as gap
+from dashboard.pages import gap
 from dashboard.view import View
 from tests.dashboard.conftest import alter, client_of, served, until, visit
 from tests.dashboard.filled import FILLED, TRACED, open_filled

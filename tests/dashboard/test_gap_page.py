@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.figures.gaps import GapPanel, binned, distribution_figure, limit_of, steps_figure
-from dashboard.pages.gap.callbacks import nothing_to_show
+from dashboard.pages.gap import nothing_to_show
 from dashboard.pages.gap.tables import LONGEST, figures_of, longest_of, made_of, panels_of
 from dashboard.pages.gap.view import GapView, after
 from dashboard.reading.store import RunStore

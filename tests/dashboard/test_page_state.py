@@ -12,8 +12,8 @@ from dashboard.app import create_app
 from dashboard.cli import dashboard
 from dashboard.figures.causes import causes_of
 from dashboard.pages.opening import extremes
+from dashboard.pages.overview.actions import Action, actions_of, after
 from dashboard.pages.overview.callbacks import nothing_to_show
-from dashboard.pages.overview.events import Event, after, events_of
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.rates import MOST_RATES, Rate
 from dashboard.reading.run import Run
@@ -93,70 +93,70 @@ def runs(store):
 
 def test_events_change_the_view(runs):
     view = View(runs=("a", "b"), token=2)
-    assert after(view, Event("token", 3), runs).token == 3
-    assert after(view, Event("token-on"), runs).token == 3
-    assert after(view, Event("token-back"), runs).token == 1
-    assert after(View(token=0), Event("token-back"), runs).token == 0
-    assert after(view, Event("align", "start"), runs).align == "start"
-    assert after(view, Event("align", "sideways"), runs) == view
-    dragged = after(view, Event("timeline", {"xaxis.range[0]": 1e-6, "xaxis.range[1]": 3e-6}), runs)
+    assert after(view, Action("token", 3), runs).token == 3
+    assert after(view, Action("token-on"), runs).token == 3
+    assert after(view, Action("token-back"), runs).token == 1
+    assert after(View(token=0), Action("token-back"), runs).token == 0
+    assert after(view, Action("align", "start"), runs).align == "start"
+    assert after(view, Action("align", "sideways"), runs) == view
+    dragged = after(view, Action("timeline", {"xaxis.range[0]": 1e-6, "xaxis.range[1]": 3e-6}), runs)
     assert dragged.range == (1_000, 3_000)
-    assert after(dragged, Event("timeline", {"xaxis.autorange": True}), runs).range is None
-    assert after(view, Event("timeline", {"autosize": True}), runs) == view
-    assert after(dragged, Event("zoom-in"), runs).range == (1_500, 2_500)
-    assert after(dragged, Event("zoom-out"), runs).range == (0, 4_000)
-    low, high = after(view, Event("show-gap"), runs).range
+    assert after(dragged, Action("timeline", {"xaxis.autorange": True}), runs).range is None
+    assert after(view, Action("timeline", {"autosize": True}), runs) == view
+    assert after(dragged, Action("zoom-in"), runs).range == (1_500, 2_500)
+    assert after(dragged, Action("zoom-out"), runs).range == (0, 4_000)
+    low, high = after(view, Action("show-gap"), runs).range
     assert low < 0
     assert 2 * GAP < high < 3 * GAP
-    low, high = after(view, Event("show-all"), runs).range
+    low, high = after(view, Action("show-all"), runs).range
     assert high - low > 5 * PERIOD
-    assert after(dragged, Event("show-token"), runs).range is None
-    assert after(view, Event("theme"), runs, "light").theme == "dark"
-    assert after(view, Event("theme"), runs, "dark").theme == "light"
+    assert after(dragged, Action("show-token"), runs).range is None
+    assert after(view, Action("theme"), runs, "light").theme == "dark"
+    assert after(view, Action("theme"), runs, "dark").theme == "light"
 
 
 def test_quick_presses_are_all_heeded():
     values, before = {"token": 4, "runs": ["a"]}, {"token-on": 2, "theme": None}
     clicks = {"token-on": 5, "theme": 1}
-    presses = [Event("token-on")] * 3 + [Event("theme")]
-    assert events_of(["listed.data", "token-on.n_clicks", "theme.n_clicks"], values, clicks, before) == presses
-    assert events_of(["token.value", "runs.eventData"], values, clicks, before) == [
-        Event("token", 4), Event("runs", ["a"]), *presses
+    presses = [Action("token-on")] * 3 + [Action("theme")]
+    assert actions_of(["listed.data", "token-on.n_clicks", "theme.n_clicks"], values, clicks, before) == presses
+    assert actions_of(["token.value", "runs.eventData"], values, clicks, before) == [
+        Action("token", 4), Action("runs", ["a"]), *presses
     ], "of two calls at once Dash drops the first"  # fmt: skip
-    assert events_of(["token-on.n_clicks"], values, {"token-on": 5}, None) == [Event("token-on")] * 5
-    assert events_of(["listed.data"], values, clicks, clicks) == []
+    assert actions_of(["token-on.n_clicks"], values, {"token-on": 5}, None) == [Action("token-on")] * 5
+    assert actions_of(["listed.data"], values, clicks, clicks) == []
 
 
 def test_what_is_asked_for_is_heeded_once_whatever_made_dash_call():
     wish = {"what": "next", "find": "a", "at": 7.5}
     values = {"find": "a", "asked": wish}
-    find, asked = Event("find", "a"), Event("asked", wish)
-    assert events_of(["find.value"], values, {"asked": 7.5}, {"asked": 3.0}) == [find, asked]
-    assert events_of(["asked.data"], values, {"asked": 7.5}, None) == [asked]
-    assert events_of(["asked.data", "find.value"], values, {"asked": 7.5}, {"asked": 7.5}) == [find]
-    assert events_of(["asked.data"], values, {"asked": None}, {"asked": None}) == [asked]
+    find, asked = Action("find", "a"), Action("asked", wish)
+    assert actions_of(["find.value"], values, {"asked": 7.5}, {"asked": 3.0}) == [find, asked]
+    assert actions_of(["asked.data"], values, {"asked": 7.5}, None) == [asked]
+    assert actions_of(["asked.data", "find.value"], values, {"asked": 7.5}, {"asked": 7.5}) == [find]
+    assert actions_of(["asked.data"], values, {"asked": None}, {"asked": None}) == [asked]
     done, missed = ({"what": "go", "text": "", "step": 1, "at": at} for at in (3.0, 5.0))
     both = {"asked": wish | {"earlier": [done, missed, {"at": "x"}, {}]}}
-    assert events_of([], both, {"asked": 7.5}, {"asked": 3.0}) == [
-        Event("asked", missed),
-        Event("asked", both["asked"]),
+    assert actions_of([], both, {"asked": 7.5}, {"asked": 3.0}) == [
+        Action("asked", missed),
+        Action("asked", both["asked"]),
     ]
 
 
 def test_a_movement_is_heeded_once_and_before_what_was_pressed_after_it():
     values = {"timeline": {"xaxis.range[0]": 0.0, "xaxis.range[1]": 1.0, "at": 4.0}}
-    moved = Event("timeline", values["timeline"])
+    moved = Action("timeline", values["timeline"])
     clicks = {"show-gap": 1, "timeline": 4.0}
-    assert events_of(["show-gap.n_clicks"], values, clicks, {"timeline": 2.0}) == [moved, Event("show-gap")]
-    assert events_of(["timeline.relayoutData"], values, {"timeline": 4.0}, {"timeline": 4.0}) == []
-    assert events_of(["timeline.relayoutData"], values, {"timeline": None}, {"timeline": 4.0}) == [moved]
+    assert actions_of(["show-gap.n_clicks"], values, clicks, {"timeline": 2.0}) == [moved, Action("show-gap")]
+    assert actions_of(["timeline.relayoutData"], values, {"timeline": 4.0}, {"timeline": 4.0}) == []
+    assert actions_of(["timeline.relayoutData"], values, {"timeline": None}, {"timeline": 4.0}) == [moved]
 
 
 def test_selecting_keeps_the_order_and_stops_at_six():
     view = View(runs=("c", "a"))
-    assert after(view, Event("runs", ["a", "b", "c"]), []).runs == ("c", "a", "b")
-    assert after(view, Event("runs", ["b"]), []).runs == ("b",)
-    assert len(after(view, Event("runs", list("abcdefgh")), []).runs) == MOST_RUNS
+    assert after(view, Action("runs", ["a", "b", "c"]), []).runs == ("c", "a", "b")
+    assert after(view, Action("runs", ["b"]), []).runs == ("b",)
+    assert len(after(view, Action("runs", list("abcdefgh")), []).runs) == MOST_RUNS
 
 
 def test_the_store_finds_reads_and_keeps(store, tmp_path):

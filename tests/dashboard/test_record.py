@@ -13,14 +13,13 @@ from click.testing import CliRunner
 
 import dashboard.cli
 from dashboard.app import create_app
-from dashboard.pages.record.callbacks import found, job_of, plan_of, start
+from dashboard.pages.record.callbacks import found, in_words, job_of, plan_of, start
 from dashboard.pages.record.form import form
-from dashboard.pages.record.progress import in_words
 from dashboard.pages.record.view import RecordView, text_of
 from dashboard.reading.store import RunStore
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Files, Job
 from dashboard.recording.options import arguments_of, different, options_of
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.recording.supervise import Supervisor, put
 from dashboard.serving.serve import Serving
 from dashboard.view import View
@@ -144,9 +143,9 @@ PLAYS = textwrap.dedent(
 
 
 @pytest.fixture
-def recorder(tmp_path):
-    with closing(Recorder(tmp_path / "runs", [sys.executable, "-c", PLAYS], grace=0.3)) as recorder:
-        yield recorder
+def runner(tmp_path):
+    with closing(Runner(tmp_path / "runs", [sys.executable, "-c", PLAYS], grace=0.3)) as runner:
+        yield runner
 
 
 def until(condition, what, seconds=60):
@@ -156,16 +155,16 @@ def until(condition, what, seconds=60):
         time.sleep(0.02)
 
 
-def ended(recorder):
-    until(lambda: recorder.job().status != RUNNING, "its end")
-    return recorder.job()
+def ended(runner):
+    until(lambda: runner.job().status != RUNNING, "its end")
+    return runner.job()
 
 
-def child_of(recorder):
+def child_of(runner):
     """The process id that the command printed."""
 
     def pids():
-        return [int(line.split()[1]) for line in recorder.job().lines if line.startswith("pid ")]
+        return [int(line.split()[1]) for line in runner.job().lines if line.startswith("pid ")]
 
     until(pids, "the child")
     return pids()[0]
@@ -178,99 +177,99 @@ def is_gone(pid):
         return True
 
 
-def left_in(recorder):
-    return sorted(path.name for path in recorder.files.output.iterdir()), recorder.files.staging.exists()
+def left_in(runner):
+    return sorted(path.name for path in runner.files.output.iterdir()), runner.files.staging.exists()
 
 
-def test_a_recording_moves_whole_runs_keeps_a_bounded_log_and_makes_room_for_the_next(recorder):
-    assert recorder.job() is None
+def test_a_recording_moves_whole_runs_keeps_a_bounded_log_and_makes_room_for_the_next(runner):
+    assert runner.job() is None
     for runs in (["one"], ["one", "one-2"]):
-        recorder.start(["quick"])
-        job = ended(recorder)
+        runner.start(["quick"])
+        job = ended(runner)
         assert (job.status, job.problem) == (DONE, "")
-        assert left_in(recorder) == ([".intertoken-record", *runs], False)
+        assert left_in(runner) == ([".intertoken-record", *runs], False)
         assert job.whole == runs[-1:]
         assert (list(job.units), list(job.steps), list(job.runs)) == ([3, 4], [30, 40], [1, 2])
         assert len("".join(job.lines)) < 5_000
         assert job.lines[0] == "x" * 2_000
 
 
-def test_cancelling_keeps_whole_runs_and_kills_what_does_not_listen(recorder):
-    other = Recorder(recorder.files.output, recorder._command)  # of another server process
+def test_cancelling_keeps_whole_runs_and_kills_what_does_not_listen(runner):
+    other = Runner(runner.files.output, runner._command)  # of another server process
     for how in ("sleep", "deaf"):
-        recorder.start([how])
-        pid = child_of(recorder)
-        for server in (recorder, other):
+        runner.start([how])
+        pid = child_of(runner)
+        for server in (runner, other):
             with pytest.raises(UsageError, match="is already running"):
                 server.start(["quick"])
-        assert other.job().number == recorder.job().number
+        assert other.job().number == runner.job().number
         other.cancel()
-        assert ended(recorder).status == CANCELLED
+        assert ended(runner).status == CANCELLED
         assert is_gone(pid)
         with pytest.raises(UsageError, match="Nothing is being recorded"):
             other.cancel()
-    assert left_in(recorder) == ([".intertoken-record", "one", "one-2"], False)
+    assert left_in(runner) == ([".intertoken-record", "one", "one-2"], False)
 
 
-def test_a_child_that_dies_says_why_in_one_line(recorder):
-    recorder.start(["killed"])
-    job = ended(recorder)
+def test_a_child_that_dies_says_why_in_one_line(runner):
+    runner.start(["killed"])
+    job = ended(runner)
     assert (job.status, job.whole) == (FAILED, ["one"])
     assert job.problem.startswith("ended by SIGKILL; perhaps it ran out of memory")
-    recorder.start(["refused"])
-    job = ended(recorder)
+    runner.start(["refused"])
+    job = ended(runner)
     assert (job.status, job.problem) == (FAILED, "there is too little of it")
     assert job.lines == ["noise", "intertoken: there is too little of it"]
 
 
-def test_a_recording_ends_with_its_server_in_order(recorder):
-    recorder.start(["sleep"])
-    pid = child_of(recorder)
-    recorder.close()
-    assert recorder.job().status == STOPPED
+def test_a_recording_ends_with_its_server_in_order(runner):
+    runner.start(["sleep"])
+    pid = child_of(runner)
+    runner.close()
+    assert runner.job().status == STOPPED
     assert is_gone(pid)
 
 
 SERVER = """
 import pathlib, sys, time
-from dashboard.recording.recorder import Recorder
-recorder = Recorder(pathlib.Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], grace=0.3)
-recorder.start(["deaf"])
+from dashboard.recording.runner import Runner
+runner = Runner(pathlib.Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], grace=0.3)
+runner.start(["deaf"])
 time.sleep(60)
 """
 
 
-def test_a_recording_ends_with_a_server_that_is_killed(tmp_path, recorder):
-    server = subprocess.Popen([sys.executable, "-c", SERVER, str(recorder.files.output), PLAYS])
-    until(lambda: recorder.job() is not None, "a job")
-    pid = child_of(recorder)
+def test_a_recording_ends_with_a_server_that_is_killed(tmp_path, runner):
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(runner.files.output), PLAYS])
+    until(lambda: runner.job() is not None, "a job")
+    pid = child_of(runner)
     server.kill()
     server.wait()
-    assert ended(recorder).status == STOPPED
+    assert ended(runner).status == STOPPED
     assert is_gone(pid)
 
 
-def test_a_recording_ends_with_the_process_that_watches_it(recorder, monkeypatch):
-    recorder.start(["sleep"])
-    pid = child_of(recorder)
-    recorder._supervisor.kill()
-    recorder._supervisor.wait()
+def test_a_recording_ends_with_the_process_that_watches_it(runner, monkeypatch):
+    runner.start(["sleep"])
+    pid = child_of(runner)
+    runner._supervisor.kill()
+    runner._supervisor.wait()
     monkeypatch.setattr("dashboard.recording.job._SILENCE", 0)
     until(lambda: is_gone(pid), "its end")
-    assert (recorder.job().status, recorder.job().problem) == (FAILED, "its process has ended")
-    recorder.start(["quick"])
-    assert ended(recorder).status == DONE
+    assert (runner.job().status, runner.job().problem) == (FAILED, "its process has ended")
+    runner.start(["quick"])
+    assert ended(runner).status == DONE
 
 
 def test_what_cannot_be_started_or_written_is_said(tmp_path):
-    with closing(Recorder(tmp_path / "runs", [str(tmp_path / "nowhere")])) as recorder:
-        recorder.start([])
-        assert "cannot be started: No such file" in ended(recorder).problem
+    with closing(Runner(tmp_path / "runs", [str(tmp_path / "nowhere")])) as runner:
+        runner.start([])
+        assert "cannot be started: No such file" in ended(runner).problem
         with pytest.raises(UsageError, match="cannot be started"):
-            recorder._ask([])
+            runner._ask([])
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--record-to"):
-        Recorder(tmp_path / "file" / "runs").start([])
+        Runner(tmp_path / "file" / "runs").start([])
 
 
 def test_a_run_gets_a_free_name(tmp_path):
@@ -281,19 +280,19 @@ def test_a_run_gets_a_free_name(tmp_path):
     assert (tmp_path / "a-3").is_dir()
 
 
-def supervise(recorder):
+def supervise(runner):
     """Watch a quick command in this process."""
-    recorder.files.folder.mkdir(parents=True)
-    job = Job("1", [*recorder._command, "quick", str(recorder.files.staging)], time.time())
+    runner.files.folder.mkdir(parents=True)
+    job = Job("1", [*runner._command, "quick", str(runner.files.staging)], time.time())
     server, end = os.pipe()
     try:
-        Supervisor(recorder.files, job, 0.3).run(server)
+        Supervisor(runner.files, job, 0.3).run(server)
     finally:
         os.close(server)
         os.close(end)
 
 
-def test_a_disk_that_is_full_for_a_while_ends_no_recording(recorder, monkeypatch):
+def test_a_disk_that_is_full_for_a_while_ends_no_recording(runner, monkeypatch):
     full = []
 
     def write(place, job):
@@ -304,36 +303,36 @@ def test_a_disk_that_is_full_for_a_while_ends_no_recording(recorder, monkeypatch
 
     written = Files.write
     monkeypatch.setattr(Files, "write", write)
-    supervise(recorder)
+    supervise(runner)
     assert full
-    assert (recorder.job().status, recorder.job().whole) == (DONE, ["one"])
+    assert (runner.job().status, runner.job().whole) == (DONE, ["one"])
 
 
-def test_a_run_that_cannot_be_put_in_place_is_no_success(recorder, monkeypatch):
+def test_a_run_that_cannot_be_put_in_place_is_no_success(runner, monkeypatch):
     def put(run, output):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr("dashboard.recording.supervise.put", put)
-    supervise(recorder)
-    assert recorder.job().status == FAILED
-    assert recorder.job().problem == f"one: cannot be moved to {recorder.files.output}: Read-only file system"
-    assert left_in(recorder) == ([".intertoken-record"], False)
+    supervise(runner)
+    assert runner.job().status == FAILED
+    assert runner.job().problem == f"one: cannot be moved to {runner.files.output}: Read-only file system"
+    assert left_in(runner) == ([".intertoken-record"], False)
 
 
 def test_on_a_full_disk_nothing_is_started_or_left(small_disk):  # noqa: F811
     (small_disk / "filler").write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
-    recorder = Recorder(small_disk / "runs", [sys.executable, "-c", PLAYS])
+    runner = Runner(small_disk / "runs", [sys.executable, "-c", PLAYS])
     with pytest.raises(UsageError, match=r"runs cannot be written to \(No space left on device\)"):
-        recorder.start(["quick"])
-    assert {path.name for path in recorder.files.folder.iterdir()} <= {"lock"}
+        runner.start(["quick"])
+    assert {path.name for path in runner.files.folder.iterdir()} <= {"lock"}
 
 
-def test_runs_go_through_no_link_that_waits_for_them(recorder, tmp_path):
-    recorder.files.folder.mkdir(parents=True)
+def test_runs_go_through_no_link_that_waits_for_them(runner, tmp_path):
+    runner.files.folder.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
-    recorder.files.staging.symlink_to(tmp_path / "elsewhere")
-    recorder.start(["quick"])
-    assert ended(recorder).status == DONE
+    runner.files.staging.symlink_to(tmp_path / "elsewhere")
+    runner.start(["quick"])
+    assert ended(runner).status == DONE
     assert os.listdir(tmp_path / "elsewhere") == []
 
 
@@ -353,28 +352,28 @@ def test_a_real_run_is_planned_recorded_and_found(tmp_path):
     formats.write(decode(), tmp_path / "runs" / "a")
     store = RunStore([tmp_path / "runs"])
     assert [run.key for run in store.runs()] == ["a"]
-    with closing(Recorder(tmp_path / "runs")) as recorder:
-        until(lambda: recorder.options() is not None, "the options")
+    with closing(Runner(tmp_path / "runs")) as runner:
+        until(lambda: runner.options() is not None, "the options")
         racing = RecordView(View(), {"concurrency": "branches", "allocator": "sequential"})
-        until(lambda: plan_of(recorder, racing)[2], "a refusal")
-        assert "'stream_aware', which has none" in plan_of(recorder, racing)[2]
+        until(lambda: plan_of(runner, racing)[2], "a refusal")
+        assert "'stream_aware', which has none" in plan_of(runner, racing)[2]
         with pytest.raises(UsageError, match="has data races"):
-            start(recorder, racing)
+            start(runner, racing)
         with pytest.raises(UsageError, match="has no 'gpu'"):
-            start(recorder, RecordView(View(), {"backend": "gpu"}))
-        assert recorder.job() is None
+            start(runner, RecordView(View(), {"backend": "gpu"}))
+        assert runner.job() is None
 
         view = RecordView(View(theme="dark"), {"strategies": "sccc,ggg", "tokens": "3", "repeats": "2"})
-        until(lambda: plan_of(recorder, view)[1].startswith("2 runs"), "a plan")
-        command, said, refused = plan_of(recorder, view)
+        until(lambda: plan_of(runner, view)[1].startswith("2 runs"), "a plan")
+        command, said, refused = plan_of(runner, view)
         assert command == f"intertoken run --sync sccc,ggg --tokens 3 --repeats 2 -o {tmp_path / 'runs'}"
         assert (said, refused) == ("2 runs: tiny-sccc-sequential, tiny-ggg-sequential", "")
-        start(recorder, view)
-        job = ended(recorder)
+        start(runner, view)
+        job = ended(runner)
         assert (job.status, job.problem, list(job.steps)) == (DONE, "", [20, 20])
         assert job.whole == ["tiny-sccc-sequential", "tiny-ggg-sequential"]
-        until(lambda: found(store, recorder, job), "the runs")
-        links = [item.children for item in job_of(store, recorder, view, time.time())[5]]
+        until(lambda: found(store, runner, job), "the runs")
+        links = [item.children for item in job_of(store, runner, view, time.time())[5]]
         assert [a.href for a in links] == [
             "../?run=tiny-sccc-sequential&theme=dark", "../?run=tiny-ggg-sequential&theme=dark",
             "../?run=tiny-sccc-sequential&run=tiny-ggg-sequential&theme=dark",
@@ -392,16 +391,16 @@ ACT = {
 
 
 @contextmanager
-def serving(recorder):
-    yield create_app([recorder.files.output.parent], Serving(recorder=recorder)).server.test_client()
+def serving(runner):
+    yield create_app([runner.files.output.parent], Serving(runner=runner)).server.test_client()
 
 
-def test_only_the_page_itself_may_start_a_recording(recorder, monkeypatch):
-    monkeypatch.setattr(recorder, "options", lambda: OPTIONS)
-    monkeypatch.setattr(recorder, "plan", lambda arguments: None)
+def test_only_the_page_itself_may_start_a_recording(runner, monkeypatch):
+    monkeypatch.setattr(runner, "options", lambda: OPTIONS)
+    monkeypatch.setattr(runner, "plan", lambda arguments: None)
     started = []
-    monkeypatch.setattr(recorder, "start", started.append)
-    with serving(recorder) as client:
+    monkeypatch.setattr(runner, "start", started.append)
+    with serving(runner) as client:
         for header in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
             assert client.post("/record/_dash-update-component", json=ACT, headers=header).status_code == 403
         assert client.get("/record/_dash-update-component").status_code == 404
@@ -428,14 +427,14 @@ def test_who_may_record(tmp_path, monkeypatch, options, records):
     monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: served.append(serving))
     result = CliRunner().invoke(dashboard.cli.dashboard, [str(tmp_path), *options])
     assert result.exit_code == 0, result.output
-    recorder = served[0].recorder
-    assert (recorder is not None) == records
-    assert not records or recorder.shown == tmp_path
+    runner = served[0].runner
+    assert (runner is not None) == records
+    assert not records or runner.shown == tmp_path
 
 
 def test_runs_go_where_they_are_told_or_are_gone_with_the_command(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: seen.append(serving.recorder))
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: seen.append(serving.runner))
     monkeypatch.setattr("dashboard.app.RunStore", lambda paths, **_: seen.append(list(paths)) or RunStore(paths))
     formats.write(decode(), tmp_path / "a")
     for options in (["--record-to", str(tmp_path / "new" / "runs")], []):

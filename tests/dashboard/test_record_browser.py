@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, served
 from tests.dashboard.test_answers_browser import Page
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
-    with closing(Recorder(runs, grace=2)) as recorder:
-        wait_until(lambda: recorder.options() is not None, "the options")
-        with served(runs, Serving(recorder=recorder)) as address:
-            yield recorder, address
+    with closing(Runner(runs, grace=2)) as runner:
+        wait_until(lambda: runner.options() is not None, "the options")
+        with served(runs, Serving(runner=runner)) as address:
+            yield runner, address
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def fill(page, option, text):
 
 
 def test_two_strategies_are_chosen_refused_recorded_and_found(page, place):
-    recorder, address = place
+    runner, address = place
     page.open(address)
     page.says("nothing", "No recordings yet")
     table = page.browser.current_window_handle
@@ -75,7 +75,7 @@ def test_two_strategies_are_chosen_refused_recorded_and_found(page, place):
     page.browser.forward()
     page.says("said-of-plan", "2 runs: tiny-sccc-sequential, tiny-ggg-sequential")
     assert page.text("refused") == ""
-    assert page.text("command") == f"intertoken run --sync sccc,ggg --tokens 6 -o {recorder.shown}"
+    assert page.text("command") == f"intertoken run --sync sccc,ggg --tokens 6 -o {runner.shown}"
     page.press("start", Keys.ENTER)
     page.says("said-of-job", "Done after")
     page.says("said-of-job", "2 of 2 runs complete")
@@ -94,7 +94,7 @@ def test_two_strategies_are_chosen_refused_recorded_and_found(page, place):
 
 
 def test_progress_a_second_start_and_cancel(page, place):
-    recorder, address = place
+    runner, address = place
     page.open(f"{address}record/?theme=dark&strategies=sccc&tokens=60&repeats=900")
     page.says("said-of-plan", "1 run: tiny-sccc-sequential")
     page.press("start", Keys.ENTER)
@@ -104,25 +104,25 @@ def test_progress_a_second_start_and_cancel(page, place):
     page.says("refused", "is already running")
     page.press("cancel", Keys.ENTER)
     page.says("said-of-job", "Cancelled after")
-    assert not recorder.files.staging.exists()
+    assert not runner.files.staging.exists()
     assert not page.browser.find_element(By.ID, "cancel").is_enabled()
 
 
 def test_a_killed_child_leaves_the_page_working(page, place):
-    recorder, address = place
+    runner, address = place
     page.open(f"{address}record/?strategies=aaag&tokens=60&repeats=900")
     page.says("said-of-plan", "1 run")
     page.press("start", Keys.ENTER)
     page.says("said-of-job", "left.")
-    os.kill(child_of(recorder), signal.SIGKILL)
+    os.kill(child_of(runner), signal.SIGKILL)
     page.says("failed", "ended by SIGKILL")
     page.browser.refresh()
     page.says("failed", "ended by SIGKILL")
     page.says("said-of-plan", "1 run")
 
 
-def child_of(recorder):
+def child_of(runner):
     """The process that records: the only child of the one that watches."""
-    watching = recorder._supervisor.pid
+    watching = runner._supervisor.pid
     with open(f"/proc/{watching}/task/{watching}/children") as children:
         return int(children.read().split()[0])

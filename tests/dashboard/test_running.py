@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 
 from dashboard.pages.record.running import figures_of, process_of, processes_of, seconds_of
 from dashboard.recording import running as running_module
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, served
@@ -124,8 +124,8 @@ def test_a_running_program_is_seen_and_kept_with_the_keyboard(browser, program: 
     faults(browser)
     page = Page(browser)
     with (
-        closing(Recorder(tmp_path / "runs", grace=2)) as recorder,
-        served(tmp_path / "runs", Serving(recorder=recorder)) as address,
+        closing(Runner(tmp_path / "runs", grace=2)) as runner,
+        served(tmp_path / "runs", Serving(runner=runner)) as address,
     ):
         page.open(f"{address}record/?theme=light")
         page.says("running", str(program))

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.actions import Action, after, after_request
 from dashboard.pages.overview.areas import area_sums, text_of
-from dashboard.pages.overview.events import Event, after
 from dashboard.reading.store import RunStore
 from dashboard.scene import sums as summing
 from dashboard.scene.choice import panels_of
@@ -140,9 +139,9 @@ def test_a_box_takes_the_rows_that_it_touches_and_the_link_holds_it(runs):
     assert [part.row.label for part in parts_of(runs[0], by.area, by.rows)] == ["stream 14"]
     assert after_request(by, {"what": "no area"}, runs) == view
     assert after_request(view, {**wish, "y": [-5, -9]}, runs).area.rows == ()
-    shown = after(view, Event("sum"), runs)
+    shown = after(view, Action("sum"), runs)
     assert shown.area.rows == ()
-    assert after(shown, Event("sum"), runs) == view
+    assert after(shown, Action("sum"), runs) == view
 
 
 def test_an_operator_is_the_innermost_that_is_open_when_a_kernel_is_launched():

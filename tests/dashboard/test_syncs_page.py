@@ -11,17 +11,16 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.pages.one_run import after
-from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
-from dashboard.pages.syncs.layout import columns_of
-from dashboard.pages.syncs.table import inventory_of, rows_of
+from dashboard.pages.syncs import columns_of, dearest, in_words, nothing_to_show, warning_of
+from dashboard.pages.syncs.table import rows_of
 from dashboard.reading.background import Background
-from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.predictions import gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
-from tracer.analysis.causality.positions import BESIDE_SYNC
+from tracer.analysis.causality.report import BESIDE_SYNC
 from tracer.cli import main
 
 TRACED = LLAMA["sccc", "graph"]

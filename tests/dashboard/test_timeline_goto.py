@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.actions import after_request
 from dashboard.reading.store import RunStore
 from dashboard.scene.choice import panels_of
 from dashboard.scene.goto import gone

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
 from dashboard.figures.timeline import packed, timeline_figure
-from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.actions import Action, after, after_request
 from dashboard.pages.overview.chosen import event_texts
-from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
@@ -98,7 +97,7 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
     view = View(runs=("a", "b"), token=2, find="cudamemcpy", range=(0, PERIOD))
     times, places = [], []
     for _ in range(2 * TOKENS):
-        view = after(view, Event("find-on"), runs)
+        view = after(view, Action("find-on"), runs)
         run = runs[("a", "b").index(view.event.run)]
         times.append((int(run.rows[view.event.row].start[view.event.event]) - run.tokens.anchor(2, "end"), run.key))
         assert view.range[0] <= times[-1][0] <= view.range[1]
@@ -112,10 +111,10 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
     assert places[first:] + places[:first] == list(range(1, 2 * TOKENS + 1))
     assert found(view, runs).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
     last = view.event
-    forth = after(view, Event("find-on"), runs)
-    assert after(forth, Event("find-back"), runs).event == last
-    assert after(View(runs=("a",), find="no such thing"), Event("find-on"), runs).event is None
-    assert after(View(runs=("a",)), Event("find-on"), runs).event is None
+    forth = after(view, Action("find-on"), runs)
+    assert after(forth, Action("find-back"), runs).event == last
+    assert after(View(runs=("a",), find="no such thing"), Action("find-on"), runs).event is None
+    assert after(View(runs=("a",)), Action("find-on"), runs).event is None
     assert next_match([], View(find="x"), 0, (0, 1), 1) is None
 
 
@@ -208,8 +207,8 @@ def test_what_the_row_list_asks_for_changes_the_view(runs):
     ordered = after_request(view, {"what": "move", "name": "stream 14", "by": -1}, runs)
     assert ordered.rows.order == ("stream 14", "stream 13")
     assert after_request(ordered, {"what": "as recorded"}, runs) == view
-    assert after(view, Event("only", " api "), runs).rows.only == "api"
-    assert after(view, Event("only", None), runs) == view
+    assert after(view, Action("only", " api "), runs).rows.only == "api"
+    assert after(view, Action("only", None), runs) == view
 
 
 def test_a_launch_points_at_its_kernel_and_a_kernel_at_its_sync(runs):
@@ -350,9 +349,9 @@ def test_clicks_choose_and_measure(runs):
         ended = after_request(begun, click | {"event": -1, "x": (end + 100) / 1e9}, runs)
         assert (ended.ruler, ended.event) == ((time, end), chosen.event)
     assert after_request(view, {"what": "measure", "from": "start"}, runs) == view
-    seen = after(replace(view, range=(-5, 995)), Event("measure"), runs)
+    seen = after(replace(view, range=(-5, 995)), Action("measure"), runs)
     assert seen.ruler == (-5, 995)
-    assert after(seen, Event("measure"), runs).ruler is None
+    assert after(seen, Action("measure"), runs).ruler is None
 
 
 @pytest.mark.parametrize(

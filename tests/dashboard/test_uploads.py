@@ -13,9 +13,9 @@ import pytest
 
 from dashboard.app import create_app
 from dashboard.reading.store import RunStore
-from dashboard.serving.names import safe_name
 from dashboard.serving.serve import Serving
 from dashboard.serving.uploads import SLICE, Inbox
+from dashboard.text import safe_name
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.errors import UsageError

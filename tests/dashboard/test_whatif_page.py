@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.overview.events import Event
-from dashboard.pages.overview.events import after as moved
-from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, run_of
-from dashboard.pages.whatif.edits import edits_for, kernel_names
+from dashboard.pages.opening import lead
+from dashboard.pages.timeline import Action
+from dashboard.pages.timeline import after as moved
+from dashboard.pages.whatif import after, answer_of, nothing_to_show
 from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView
+from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, edits_for, kernel_names
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.store import RunStore
 from dashboard.scene.scene import timeline
@@ -40,7 +40,7 @@ def store(tmp_path_factory):
 
 def predicted(store, view):
     """The answer, once it is there."""
-    run = run_of(store, view)
+    run = lead(view.shared, store)
     wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view))], 60)
     return answer_of(store, view)
 
@@ -79,7 +79,7 @@ def test_both_timelines_have_the_gaps_of_the_figures(store):
     assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.predicted.gap_us["p50"], rel=0.02)
     assert base.name.endswith("without its profiler")
     assert not base.inflated
-    figure, _ = timeline(answer.runs, moved(view.shared, Event("show-gap"), answer.runs), "light", 1200)
+    figure, _ = timeline(answer.runs, moved(view.shared, Action("show-gap"), answer.runs), "light", 1200)
     headings = [a.text for a in figure.layout.annotations if a.name == "heading"]
     assert len(headings) == 2
     assert "aaag" in headings[1]
@@ -158,7 +158,7 @@ def test_nothing_different_asks_for_nothing(store):
     view = WhatIfView(View(runs=(TRACED.name,)))
     assert answer_of(store, view) == ""
     assert answer_of(store, WhatIfView(View(runs=()), sync="aaag")) == ""
-    run = run_of(store, view)
+    run = lead(view.shared, store)
     assert "Choose a change above" in nothing_to_show(store.runs(), run, "")
     assert nothing_to_show(store.runs(), run, None) == "Replaying the run …"
     assert nothing_to_show(store.runs(), run, "refused") == ""

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.graph.models.inputs import Feed
 from executor.graph.models.kv_cache import KINDS, KvCache, RowCopy, plan_cache
+from executor.graph.models.step import Feed
 from tracer.errors import ExecutionError, UsageError
 
 SEQUENCES, CELLS = 3, 12

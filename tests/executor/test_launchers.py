@@ -5,7 +5,7 @@ import pytest
 
 from executor.backends import open_backend
 from executor.graph import Graph, Tensor
-from executor.planning.plans import Launch, Part, Plan, Record, Wait
+from executor.planning.plans import Launch, Plan, Record, Subplan, Wait
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.launchers import LAUNCHERS, GraphLaunch, key_of
@@ -131,7 +131,7 @@ def test_every_policy_computes_the_same_and_counts(name, mode):
     (kept,), (rebuilt,), (eager,) = (by_launch[n].graphs for n in ("graph", "rebuild", "eager"))
     steps = 1 + 2 * 4
     graphs = kept["created"]
-    assert graphs == sum(isinstance(p, Part) for p in by_launch["graph"].prepared.splits[0].plan.parts)
+    assert graphs == sum(isinstance(p, Subplan) for p in by_launch["graph"].prepared.splits[0].plan.parts)
     assert (graphs > 1) == (mode == "subgraphs")
     assert kept == {"created": graphs, "reused": (steps - 1) * graphs, "updated": 0, "reinstantiated": 0, "freed": 0}
     assert rebuilt == {"created": graphs, "reused": 0, "updated": steps * graphs, "reinstantiated": 0, "freed": 0}

@@ -9,7 +9,7 @@ from executor.planning import prepare
 from executor.planning.allocator import ALLOCATORS
 from executor.planning.concurrency import MODES, all_regions
 from executor.planning.devices import HOST, Device, Placement, assign_devices, only
-from executor.planning.plans import Part
+from executor.planning.plans import Subplan
 from executor.planning.splits import split_graph
 from tests.executor.handmade import as_step, fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError
@@ -153,7 +153,7 @@ def test_reshapes_are_not_launched():
 def test_subgraphs_launch_every_branch_by_itself():
     prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
     whole = prepare(MODELS["tiny"](), "cpu", "branches").splits[0].plan
-    parts = [part for part in prepared.splits[0].plan.parts if isinstance(part, Part)]
+    parts = [part for part in prepared.splits[0].plan.parts if isinstance(part, Subplan)]
     assert [len(part.plan.launches) for part in parts[:4]] == [3, 2, 3, 2]  # embedding and norm; Q, K, V
     assert [part.stream for part in parts[:4]] == [0, 0, 1, 2]
     assert len(parts) == 4 * 7 + 1

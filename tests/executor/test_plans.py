@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from executor.planning.dependencies import bits, find_dependencies
 from executor.planning.happens_before import happens_before
-from executor.planning.plans import Launch, Part, Record, Wait, make_plan
+from executor.planning.plans import Launch, Record, Subplan, Wait, make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, plan_of, regions_of
 from tests.executor.random_graphs import graphs, stream_maps
 
@@ -29,14 +29,14 @@ def test_the_parts_of_a_fork():
     nodes = fan_out_graph().nodes
     plan = plan_of(nodes, regions_of(nodes), cut=True)
     shown = [
-        (part.stream, [launch.node.name for launch in part.plan.launches]) if isinstance(part, Part) else part
+        (part.stream, [launch.node.name for launch in part.plan.launches]) if isinstance(part, Subplan) else part
         for part in plan.parts
     ]
     assert shown == [
         (0, ["fork"]), Record(0, 0), (0, ["b0.0", "b0.1"]), Wait(1, 0), (1, ["b1.0", "b1.1"]), Record(1, 1),
         Wait(2, 0), (2, ["b2.0", "b2.1"]), Record(2, 2), Wait(0, 2), Wait(0, 1), (0, ["join", "end"]),
     ]  # fmt: skip
-    assert all(part.plan.streams == 1 and not part.plan.whole for part in plan.parts if isinstance(part, Part))
+    assert all(part.plan.streams == 1 and not part.plan.whole for part in plan.parts if isinstance(part, Subplan))
 
 
 def test_one_stream_needs_no_events():
@@ -85,7 +85,7 @@ def test_cutting_keeps_every_streams_instructions(data):
     flat = []
     for part in plan.parts:
         launches = (
-            [Launch(part.stream, launch.node) for launch in part.plan.launches] if isinstance(part, Part) else [part]
+            [Launch(part.stream, launch.node) for launch in part.plan.launches] if isinstance(part, Subplan) else [part]
         )
         flat += launches
     for stream in range(plan.streams):

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.backends.sim.device import Mark, Stage, VirtualDevice, Waiting, Work
+from executor.backends.sim.device import Fence, FenceWait, Stage, Task, VirtualDevice
 from tracer.errors import ExecutionError
 
 
 def spans_of(device, *submitted):
     """Submit (queue, stage, ready), run all, and return the works' spans in order of submission."""
-    works = [Work(ready, [stage]) for _, stage, ready in submitted]
+    works = [Task(ready, [stage]) for _, stage, ready in submitted]
     for (queue, *_), work in zip(submitted, works, strict=True):
         device.submit(queue, work)
     device.drain()
@@ -44,7 +44,7 @@ def test_a_fixed_time_shares_nothing():
 
 
 def test_stages_follow_each_other():
-    device, work = VirtualDevice(2, 0), Work(7, [Stage(10), Stage(5, 20)])
+    device, work = VirtualDevice(2, 0), Task(7, [Stage(10), Stage(5, 20)])
     device.submit(0, work)
     assert device.drain() == 32
     assert work.spans == [(7, 17), (17, 32)]
@@ -52,28 +52,28 @@ def test_stages_follow_each_other():
 
 def test_a_wait_holds_a_stream_for_the_edge_longer():
     device = VirtualDevice(1, edge_ns=3)
-    device.submit(0, Work(0, [Stage(10)]))
-    mark = device.mark(0)
-    waiting, own = Work(0, [Stage(1)]), Work(0, [Stage(1)])
+    device.submit(0, Task(0, [Stage(10)]))
+    fence = device.fence(0)
+    waiting, own = Task(0, [Stage(1)]), Task(0, [Stage(1)])
     for queue, work in ((1, waiting), (0, own)):
-        device.submit(queue, Waiting(mark))
+        device.submit(queue, FenceWait(fence))
         device.submit(queue, work)
     device.drain()
     assert (waiting.spans, own.spans) == ([(13, 14)], [(10, 11)])
 
 
 def test_what_is_asked_is_done_and_no_more():
-    device, late = VirtualDevice(1, 0), Work(1000, [Stage(1)])
-    device.submit(0, Work(0, [Stage(10)]))
-    mark = device.mark(0)
+    device, late = VirtualDevice(1, 0), Task(1000, [Stage(1)])
+    device.submit(0, Task(0, [Stage(10)]))
+    fence = device.fence(0)
     device.submit(1, late)
-    assert device.finish(mark) == 10
+    assert device.finish(fence) == 10
     assert late.spans == []
 
 
 def test_a_wait_for_what_never_comes():
     device = VirtualDevice(1, 0)
-    device.submit(0, Waiting(Mark(1)))
+    device.submit(0, FenceWait(Fence(1)))
     with pytest.raises(ExecutionError, match="never recorded"):
         device.drain()
 

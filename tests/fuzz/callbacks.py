@@ -25,7 +25,7 @@ from hypothesis.errors import HypothesisWarning
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from dashboard.app import PAGES, create_app
-from dashboard.recording.recorder import Recorder
+from dashboard.recording.runner import Runner
 from dashboard.serving.serve import Serving
 from tests.fuzz.hostile import CHOICES, Requests, asked
 
@@ -64,8 +64,8 @@ class Fuzzed:
         slowest: seconds of computing and by the clock, page and output.
     """
 
-    def __init__(self, runs: Path, recorder: Recorder) -> None:
-        self.client = create_app([runs], Serving(recorder=recorder)).server.test_client()
+    def __init__(self, runs: Path, runner: Runner) -> None:
+        self.client = create_app([runs], Serving(runner=runner)).server.test_client()
         self.requests: dict[int, int] = {}
         self.slowest: tuple[float, float, str, str] = (0.0, 0.0, "", "")
         self._log: list[logging.LogRecord] = []
@@ -112,12 +112,12 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def recorder_in(place: Path) -> Recorder:
+def runner_in(place: Path) -> Runner:
     """One whose command records nothing."""
     command = place / "run"
     command.write_text(COMMAND)
     (place / "run.json").write_text(json.dumps(CHOICES))
-    return Recorder(place / "recorded", ["/bin/sh", str(command)], 0.1)
+    return Runner(place / "recorded", ["/bin/sh", str(command)], 0.1)
 
 
 @click.command(help=__doc__)
@@ -132,8 +132,8 @@ def main(minutes: float, first: int) -> None:
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         runs = Path(folder) / "runs"
         runs.mkdir()
-        with closing(recorder_in(Path(folder))) as recorder:
-            fuzzed = Fuzzed(write_filled(runs), recorder)
+        with closing(runner_in(Path(folder))) as runner:
+            fuzzed = Fuzzed(write_filled(runs), runner)
             base, number = peak(), first
             while time.monotonic() < end:
                 _round(fuzzed, number)

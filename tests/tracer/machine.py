@@ -8,7 +8,9 @@ from tracer import Trace
 COPY, SYNC, LAUNCH = 10, 5, 20
 """What calls take the host, ns, if they need not wait."""
 
-PAUSE_AFTER = {"copy": 3, "sync": 4, "launch": 3}
+PAUSE_AFTER = {"copy": 4, "sync": 4, "launch": 4}
+"""Each call's own host code, ns; as much as that of its neighbours, so that what-ifs know what vanishes with a call."""
+
 COPY_LATENCY, LAUNCH_LATENCY, RETURN, ORDER = 25, 30, 6, 2
 DEVICE_COPY, KERNEL, SAMPLING = 8, 300, 50
 

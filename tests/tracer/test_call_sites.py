@@ -1,6 +1,7 @@
 """Call sites: the innermost function of the program around each call, against brute force and a recording of vLLM."""
 
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
+from tracer.formats import read
 from tracer.model.schema import PYTHON_FUNCTION
 from tracer.model.trace import Trace
 
+LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
+"""llama-bench (sccc, one H100) under the light recorder with --call-sites, of a build with symbols; scrubbed."""
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 
 
@@ -209,3 +213,35 @@ def test_numbers_that_count_steps_are_one_site():
     expected = ["token N", "token N", "split 0", "split 1", "split 0", "split 1", "layer7", "17"]
     assert without_counters(texts).tolist() == expected
     assert without_counters(texts.astype("category")).tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    with tarfile.open(LLAMA_CPP) as archive:
+        archive.extractall(folder, filter="data")
+    return next(folder.iterdir())
+
+
+def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(llama_cpp: Path) -> None:
+    """Of a step: six inputs are set, each with a copy and a sync, and the backend is synchronised eight times."""
+    done = CliRunner().invoke(main, ["syncs", str(llama_cpp), "--call-sites", "--json"])
+    sites = {(each["what"], each["site"].split(" ")[0]): each for each in json.loads(done.stdout)["call_sites"]}
+    assert {key: round(site["per_step"]) for key, site in sites.items()} == {
+        ("sync", "ggml_backend_cuda_synchronize"): 8,
+        ("sync", "ggml_backend_cuda_buffer_set_tensor"): 6,
+        ("asynchronous copy", "ggml_backend_cuda_buffer_set_tensor"): 6,
+        ("asynchronous copy", "ggml_backend_cuda_get_tensor_async"): 1,
+        ("graph launch", "ggml_backend_cuda_graph_compute"): 1,
+    }
+
+
+def test_nearly_all_of_the_hosts_idle_time_in_llama_cpp_has_a_name(llama_cpp: Path) -> None:
+    trace = read(llama_cpp)
+    steps = find_steps(trace)
+    found = idle_by_site(trace, steps, gap_report(trace, steps).idle)
+    named = found[found["site"].str.match(r"(ggml|llama)_")]
+    assert named["share"].sum() > 0.9
+    assert named["site"].str.split(" ").str[0].tolist()[:2] == [
+        "ggml_backend_cuda_buffer_set_tensor", "ggml_backend_sched_graph_compute_async",
+    ]  # fmt: skip

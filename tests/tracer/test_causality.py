@@ -16,7 +16,7 @@ from tracer import Trace, read
 from tracer.analysis.causality.dag import NEVER, Dag, Edges
 from tracer.analysis.causality.edges import KINDS
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path, path_shares
-from tracer.analysis.causality.positions import BESIDE, BESIDE_SYNC, by_position
+from tracer.analysis.causality.report import BESIDE, BESIDE_SYNC, by_position
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import HOST_COMPUTE

@@ -11,7 +11,7 @@ from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti as recorder_module
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti import ALL_KINDS, CuptiRecorder
-from tracer.recorders.cupti_buffers import SIZE, Buffers
+from tracer.recorders.cupti_callbacks import SIZE, Buffers
 from tracer.recorders.cupti_layout import SETS
 from tracer.recorders.cupti_library import find, refuse_other_profilers
 

@@ -274,7 +274,7 @@ def test_packets_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     trace = formats.read(LLAMA["sccc", "graph"])
     expected = decoded(trace)
     monkeypatch.setattr("tracer.formats.perfetto_packets._HELD", 10)
-    monkeypatch.setattr("tracer.formats.perfetto_slices._EDGES", 100)
+    monkeypatch.setattr("tracer.formats.perfetto_write._EDGES", 100)
     found = decoded(trace)
     assert found.slices == expected.slices
     assert found.counters == expected.counters

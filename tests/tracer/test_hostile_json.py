@@ -18,8 +18,7 @@ from tests.tracer.kineto import event, read, write
 from tests.tracer.test_formats_chrome import error_of
 from tracer import formats
 from tracer.errors import printable
-from tracer.files.bounded import parsed
-from tracer.files.json_pieces import DEEPEST, LONGEST, MOST_DIGITS, Pieces
+from tracer.files.bounded import DEEPEST, LONGEST, MOST_DIGITS, Pieces, parsed
 from tracer.formats import chrome_stream
 
 EVENT = json.dumps(event("cpu_op", "op", 1, 1))

@@ -16,7 +16,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.errors import FormatError, RecordError
 from tracer.recorders import light_folder, light_program
 from tracer.recorders.light import light_trace, read_rings
-from tracer.recorders.light_window import Window, switched
+from tracer.recorders.window import Window, switched
 
 TOKENS = 40
 pytestmark = pytest.mark.usefixtures("recorder")

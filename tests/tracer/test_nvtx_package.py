@@ -4,7 +4,7 @@ import nvtx
 import pytest
 from nvtx import nvtx as package
 
-from tracer.recorders.nvtx_package import STAND_IN, NamedDefault
+from tracer.recorders.cupti_nvtx import STAND_IN, NamedDefault
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.tracer.nsys_exports import GLOBAL_PID, RECORDING, TID, export
 from tracer import formats
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.sampled import Sampled, sampled_functions, share_bounds
+from tracer.analysis.idle_sites import Sampled, sampled_functions, share_bounds
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.scrub import scrub

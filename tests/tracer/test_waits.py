@@ -4,9 +4,9 @@ import pytest
 
 from tests.tracer.handmade import THREAD, Script
 from tests.tracer.kineto import event, on_gpu, read
-from tracer.analysis.polls import MANY, poll_loops
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.waits import MANY, poll_loops
 from tracer.model.trace import Trace
 
 NOT_READY = 600

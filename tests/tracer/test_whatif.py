@@ -9,7 +9,7 @@ from hypothesis import given, reject
 from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.handmade import Script
-from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, SYNC, Machine, recorded
+from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, SYNC, Machine, recorded
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
@@ -198,7 +198,7 @@ def test_kernels_host_code_and_syncs_scale() -> None:
     assert predicted(trace, ScaleKernels("^k$", 0.5)).predicted.period_us * 1e3 == base - KERNEL / 2
     assert predicted(trace, SyncLatency(0.02)).predicted.period_us * 1e3 == base + 20
     assert predicted(trace, SyncLatency(-0.004)).predicted.period_us * 1e3 == base - 4
-    pauses = 3 * 5 + SAMPLING + 4
+    pauses = 5 * PAUSE_AFTER["copy"] + SAMPLING + PAUSE_AFTER["sync"]
     assert predicted(trace, ScaleHost(0)).predicted.period_us * 1e3 == base - pauses
     assert predicted(trace, ScaleHost(0), ScaleKernels("k", 2)).predicted.period_us * 1e3 == base - pauses + KERNEL
     with pytest.raises(UsageError, match=r"no kernel matches 'mul'; the recording has .*k"):
@@ -410,6 +410,42 @@ def step_ns(trace: Trace) -> float:
     return float(np.median(np.diff([ends[ends <= end].max() for end in tokens["end"]])))
 
 
+@pytest.mark.parametrize(("before", "behind", "left"), [(0, 40, 44), (40, 0, 44), (20, 20, 24)])
+def test_with_a_call_goes_the_shorter_pause_beside_it(before: int, behind: int, left: int) -> None:
+    """The longer one belongs to the neighbours, such as the code that prepares the next copy."""
+
+    def program(has_sync: bool) -> Trace:
+        machine = Machine()
+        for _ in range(8):
+            start = machine.now
+            machine.copy()
+            if has_sync:
+                machine.think(before)
+                machine.sync()
+                machine.think(behind)
+            else:
+                machine.now += left - PAUSE_AFTER["copy"]
+            machine.launch()
+            machine.copy("DtoH")
+            machine.sync()
+            machine.script.range("token", start, machine.now)
+        return light(machine.script.trace)
+
+    found = predicted(program(has_sync=True), WithoutSyncs((1,)))
+    assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(program(has_sync=False)))
+
+
+@pytest.mark.parametrize("size", [4, 64_000])
+def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> None:
+    """Logits come to the host, or tokens."""
+    trace = light(recorded("sccc"))
+    bring = (trace["memcpys"]["kind"] == "DtoH").to_numpy()
+    trace["memcpys"].loc[bring, "bytes"] = size
+    base = predicted(trace, Strategy("ggg")).predicted.period_us * 1e3
+    chosen = FITS.sampling.choose_ns if size > 4 else 0
+    assert base == pytest.approx(period_ns(recorded("ggg")) + chosen)
+
+
 @pytest.mark.parametrize("strategy", ["saaas", "aaas", "aaag"])
 def test_other_strategies_of_a_hybrid_step_are_predicted_exactly(strategy: str) -> None:
     """The copies behind what the host computes wait for it, and that waits for the copy that brings its input."""
@@ -462,7 +498,7 @@ def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
     """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
     trace = eager()
     found = predicted(trace, Strategy("ggg"))
-    assert found.predicted.period_us * 1e3 == 30 * 20 + 29 * 3
+    assert found.predicted.period_us * 1e3 == 30 * 20 + 29 * PAUSE_AFTER["launch"]
 
 
 def test_one_graph_on_several_streams_starts_behind_its_launch() -> None:
@@ -503,7 +539,9 @@ def test_eager_launches_become_one_graph() -> None:
     trace = eager()
     found = predicted(trace, OneGraph())
     change = FITS.graph.launch_ns + 30 * FITS.graph.node_ns - 20  # of the call that stays; behind it the kernels queue
-    queued = 29 * (5 + 18) + 5  # no kernel was queued behind another: how close they could be is not known
+    queued = (
+        29 * (LAUNCH + PAUSE_AFTER["launch"]) + 5
+    )  # none was queued behind another: how close they could be is unknown
     before = trace["kernels"]["end"].to_numpy()[59] - trace["kernels"]["start"].to_numpy()[30]
     assert (found.predicted.period_us - found.before.period_us) * 1e3 == pytest.approx(change + queued - before, abs=5)
     assert len(found.trace["api"]) == len(trace["api"]) - 8 * 29

@@ -11,7 +11,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.test_whatif import LADDER, predicted
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
-from tracer.analysis.causality.positions import BESIDE_SYNC, by_position
+from tracer.analysis.causality.report import BESIDE_SYNC, by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import (

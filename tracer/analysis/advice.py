@@ -92,7 +92,7 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class EagerLaunch:
+class KernelOutsideGraph:
     """A kernel that is launched individually in steps that also launch a graph.
 
     Attributes:
@@ -145,7 +145,7 @@ class Advised:
     bound: float | None
     engine: Engine | None
     unused: tuple[Setting, ...]
-    eager: tuple[EagerLaunch, ...]
+    eager: tuple[KernelOutsideGraph, ...]
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     yield _Candidate((ReadLater(),), _SAMPLED, "--read-later")
 
 
-def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[EagerLaunch]:
+def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
     launches = eager_launches(base.causality, steps)
     sites = call_sites(trace, base.causality.segments.calls.iloc[launches["call"]])
     named = launches[KEYS].assign(site=sites["site"].where(sites["source"] != RANGES, "").to_numpy())
@@ -241,7 +241,9 @@ def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[EagerLaunch]:
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
         site = str(most[tuple(row[key] for key in KEYS)])
-        yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why, site=site)
+        yield KernelOutsideGraph(
+            **{str(name): value for name, value in row.items()}, speedup=speedup, why=why, site=site
+        )
 
 
 def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class Finding:
     interval: tuple[float, float] | None = None
 
 
-class Measured:
+class ScopeFigures:
     """The figures of one scope of a trace. Each analysis runs on first use.
 
     Args:
@@ -150,13 +150,13 @@ class Measured:
 
 def measure(
     trace: Trace, scope: Scope, bounds: Bounds = ALL_STEPS, untraced_tokens_per_s: float | None = None
-) -> Measured:
+) -> ScopeFigures:
     """The figures of a scope, over the requested steps.
 
     Raises:
         EmptyTraceError: no steps there.
     """
-    return Measured(trace, scope, choose_steps(trace, scope.within, bounds), untraced_tokens_per_s)
+    return ScopeFigures(trace, scope, choose_steps(trace, scope.within, bounds), untraced_tokens_per_s)
 
 
 def check_lines(
@@ -176,7 +176,7 @@ def check_lines(
         TraceError: the recording lacks what a line needs, such as the Python functions for a call site.
         UsageError: a line names an unknown cause.
     """
-    measured: dict[Scope, Measured] = {}
+    measured: dict[Scope, ScopeFigures] = {}
     findings = []
     for line in budget.lines:
         scope = replace(line.scope, within=within) if line.scope.within is None else line.scope
@@ -191,7 +191,7 @@ def check_lines(
     return findings
 
 
-def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
+def judge(line: Line, measured: ScopeFigures, signature: str | None) -> Finding:
     """Check a line against the figure; `signature` is the expected one, used to find a surplus call."""
     value = measured.figure(line.name)
     if isinstance(line.allowed, tuple):
@@ -242,7 +242,7 @@ def _most_of_a_step(report: SyncReport, letters: str) -> float:
     return float(steps.value_counts().max()) if len(steps) else 0.0
 
 
-def fulfilled_budget(measured: Measured) -> str:
+def fulfilled_budget(measured: ScopeFigures) -> str:
     """A budget, as TOML, that the recording meets: counts, class, signature, and gap and rate with `HEADROOM`."""
     scope, syncs = measured.scope, measured.syncs
     facts = [f"{kind} = {measured.figure(kind):.10g}" for kind in COUNTS]
@@ -253,7 +253,7 @@ def fulfilled_budget(measured: Measured) -> str:
     return "\n".join([f"# per token, median of {syncs.steps} steps", *where, *facts, ""])
 
 
-def _measures(measured: Measured) -> Iterator[str]:
+def _measures(measured: ScopeFigures) -> Iterator[str]:
     """Lines for gaps and rates, as far as they are known."""
     for tracing in TRACINGS:
         for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in STATISTICS[:2])]:

@@ -1,23 +1,23 @@
 """Call sites from call chains: the stacks of CUDA calls that nsys (`--cudabacktrace`) and our recorders keep.
 
 The site of a chain is its innermost function of the program. Functions of CUDA, of frameworks and of the interpreter
-are below the program; if all are, the innermost one outside CUDA is the site.
+are below the program; if all are, the innermost one outside CUDA is the site. Between two calls a thread is in the
+innermost function on the stacks of both, or in a function called from it that makes no CUDA call.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.between_calls import chains_at
-from tracer.analysis.calls import by_thread, match_rows, rows_named
-from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.analysis.calls import by_thread, match_rows, outer_calls, rows_named
+from tracer.model.schema import MISSING, TABLES
+from tracer.model.trace import Trace, conform
 from tracer.text import spelled
 
 PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
@@ -40,6 +40,10 @@ _OF_FRAMEWORKS: Final = re.compile(
     r"|python[\d.]*$|\w+\.(cpython-|abi3\.))"
 )
 _CALL: Final = re.compile(r"^_*cuda[A-Z]\w*$|^cu[A-Z]\w*$|^libcudart_static_|^cudart::")
+_LINE: Final = re.compile(r"\(\d+\): ")
+Ints = NDArray[np.int64]
+Frames = Sequence[tuple[str, str]]
+"""Symbol and module of each function, the outermost first."""
 
 
 def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -48,7 +52,7 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     Args:
         trace: the recording.
         calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation. Times without it
-            get the functions on the stacks of the previous and the next call, see `between_calls`.
+            get the functions on the stacks of the previous and the next call, see `chains_at`.
 
     Returns:
         Columns site, through (see `call_sites.call_sites`) and is_python, with the index of `calls`; texts are empty
@@ -76,8 +80,8 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def chain_stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> list[str]:
-    """The functions on the stack of a thread at each time (ns), see `between_calls.chains_at`: outermost first,
-    separated by `;`, without CUDA's own; "" for none."""
+    """The functions on the stack of a thread at each time (ns), see `chains_at`: outermost first, separated by `;`,
+    without CUDA's own; "" for none."""
     chain, chains = chains_at(trace, process, thread, times)
     ordered = chains.sort_values(["chain", "depth"], ascending=[True, False], kind="stable", ignore_index=True)
     kept = ordered[~_of_cuda(ordered) & (ordered["symbol"] != "").to_numpy()]
@@ -136,3 +140,55 @@ def _first(chain: NDArray[np.int64], chosen: NDArray[np.bool_]) -> pd.Series[int
     """Map each chain to the row of its first selected function."""
     rows = np.flatnonzero(chosen)
     return pd.Series(rows, index=chain[rows]).groupby(level=0).first()
+
+
+def with_chains(trace: Trace, process: int, thread: int) -> pd.DataFrame:
+    """The calls of a thread that have a call chain, by start; calls inside others are left out."""
+    api = trace["api"]
+    here = (api["process"] == process) & (api["thread"] == thread) & (api["callchain"] != MISSING)
+    return outer_calls(api[here & api["callchain"].isin(trace["callchains"]["chain"].unique())])
+
+
+def chains_at(trace: Trace, process: int, thread: int, times: Ints) -> tuple[Ints, pd.DataFrame]:
+    """The stack of a thread at each time (ns), as far as its calls show it.
+
+    Returns:
+        For each time the number of a chain, `MISSING` if unknown: that of the call in progress, or else one of the
+        functions that the previous and the next call have in common. And these chains, with the columns of
+        `trace["callchains"]`.
+    """
+    calls = with_chains(trace, process, thread)
+    start, end, chain = (calls[name].to_numpy(np.int64) for name in ("start", "end", "callchain"))
+    at = np.searchsorted(start, times, side="right") - 1
+    inside = (at >= 0) & (times < np.append(end, 0)[at])
+    between = ~inside & (at >= 0) & (at < len(start) - 1)
+    pairs = np.column_stack([chain[at[between]], chain[at[between] + 1]])
+    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
+    known = trace["callchains"]
+    frames: dict[int, Frames] = {
+        int(str(one)): list(zip(of["symbol"].astype(str), of["module"].astype(str), strict=True))
+        for one, of in known[known["chain"].isin(chain)].sort_values("depth", ascending=False).groupby("chain")
+    }
+    first = max(frames, default=0) + 1
+    for pair, (before, after) in enumerate(distinct.tolist()):
+        frames[first + pair] = _common(frames[before], frames[after])
+    found = np.full(len(times), MISSING)
+    found[inside], found[between] = chain[at[inside]], first + number.ravel()
+    rows = [
+        (one, depth, *frame)
+        for one in np.unique(found[found != MISSING]).tolist()
+        for depth, frame in enumerate(reversed(frames[one]))
+    ]
+    table = pd.DataFrame(rows, columns=["chain", "depth", "symbol", "module"])
+    return found, conform(table, TABLES["callchains"])
+
+
+def _common(one: Frames, other: Frames) -> Frames:
+    """The outer functions that two stacks share, as they are in the first one: line numbers of Python functions may
+    differ."""
+    alike = 0
+    for (symbol, module), (its_symbol, its_module) in zip(one, other, strict=False):
+        if (_LINE.sub("", symbol), module) != (_LINE.sub("", its_symbol), its_module):
+            break
+        alike += 1
+    return one[:alike]

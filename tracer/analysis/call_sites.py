@@ -114,8 +114,8 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
 
 def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
     """Collapsed stacks of the ranges open on a thread at each time (ns, ascending): outermost first, separated by `;`,
-    "" for none; below them the functions of call chains, as far as known (`between_calls`). Python functions without a
-    file are left out.
+    "" for none; below them the functions of call chains, as far as known (`chains_at`). Python functions without a file
+    are left out.
     """
     nvtx = host_ranges(trace)
     here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]

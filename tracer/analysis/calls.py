@@ -101,7 +101,7 @@ def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
 
 
 def host_calls(trace: Trace) -> pd.DataFrame:
-    """The calls that launch, copy, synchronise or order work, sorted by thread; see `polls` for those that query.
+    """The calls that launch, copy, synchronise or order work, sorted by thread; see `waits` for those that query.
 
     A call made inside another on the same thread (a driver call within a runtime call) counts once, as the outer one.
     Calls recorded into a graph during a stream capture do not execute and do not count.

@@ -28,11 +28,9 @@ from tracer.analysis.calls import (
     letters_of,
     rows_named,
 )
-from tracer.analysis.polls import poll_loops
-from tracer.analysis.python_turns import functions_of
 from tracer.analysis.tokens import Steps
-from tracer.analysis.waited_for import Thread, on_threads
-from tracer.analysis.waits import last_awaited, targets
+from tracer.analysis.waited_for import Thread, functions_of, on_threads
+from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
 from tracer.model.rows import taken
@@ -85,7 +83,7 @@ that ends inside it. A copy without a device record counts as running for the wh
 not the host, takes the time. `host_compute` is in the NVTX ranges `split N: host` of this project's executor.
 `host_wait`: inside a Python function that waits. `host_lock`: the thread makes no call while another thread of its
 process is inside an NVTX range of its own, or, where Python functions are recorded, while another one has the
-interpreter's lock (`python_turns`); that it waits for that thread is a guess.
+interpreter's lock (`waited_for`); that it waits for that thread is a guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}

@@ -1,13 +1,10 @@
 """Which steps are unusable because of the recording's clocks or lost records, and why.
 
 Stages:
-1. device against host: work cannot start before the call that launched it begins, and a wait for it cannot return
-   before it ends. So each activity gives a lower and an upper bound for how far the device's clock is ahead of the
-   host's. Sequences of activities that are consistent with one offset are windows; if that offset is not 0, the clocks
-   differ;
+1. device against host: the device's clock is ahead of the host's, or behind it (`clock_offsets`);
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
-   cannot distinguish;
+   cannot distinguish unless its recorder says that it paused;
 3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch.
 
 Unusable steps are excluded from every figure, as is the wall-clock time they take.
@@ -23,19 +20,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
+from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
-from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of
 from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import PAUSES, Trace
 
 Ints = NDArray[np.int64]
-
-TOLERANCE_NS: Final = 1000
-"""Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
 
 AHEAD_TOLERANCE_NS: Final = 30_000
 """Recorders interpolate the device's clock between a few readings of both clocks, and timestamp the end of work later
@@ -48,8 +42,6 @@ slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
 _TIMES_ALL: Final = 10  # times all steps together
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
-_NONE: Final = np.iinfo(np.int64).max // 4  # no bound
-_LANE: Final = ["process", "device", "context", "stream"]
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -95,10 +87,27 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
     call = launch_rows(trace, activities)
     return [
         *_inexact(trace),
+        *_paused(trace, steps),
         *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
         *_lost(trace, steps, activities, call, calls),
     ]
+
+
+def pauses(trace: Trace) -> list[Span]:
+    """When nothing was recorded between the parts of a recording, [since, until) in ns, as its recorder says."""
+    told = trace.metadata.get(PAUSES)
+    pairs = [pair for pair in told if isinstance(pair, list) and len(pair) == 2] if isinstance(told, list) else []
+    return [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and -NO_BOUND < a < b < NO_BOUND]
+
+
+def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
+    """Steps that a pause of the recorder cuts; no gap is across a pause."""
+    first, last = steps.table["start"].min(), steps.table["end"].max()
+    inside = [span for span in pauses(trace) if first < span[1] and span[0] < last]
+    if inside:
+        cut = _touched(steps, [(since, until - 1) for since, until in inside])
+        yield Doubt(f"the recorder paused {_times(len(inside))}", cut, tuple(inside))
 
 
 # --- 1. device against host ---
@@ -118,17 +127,17 @@ def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, cal
     error = _stated_error(trace)
     places, count = groups_of(activities, ["process", "device"])
     for place in range(count):
-        rows = np.flatnonzero((places == place) & (every_high < _NONE))
-        if not len(rows) or _agrees(every_low[rows] - error, every_high[rows] + error):
+        rows = np.flatnonzero((places == place) & (every_high < NO_BOUND))
+        if not len(rows) or agrees(every_low[rows] - error, every_high[rows] + error):
             continue
         device = int(activities["device"].iloc[rows[0]])
         order = rows[np.argsort(trace["api"]["start"].to_numpy()[call[rows]], kind="stable")]
         low, high = every_low[order] - error, every_high[order] + error
-        ways = [_windows(low, high), [(len(low) - b, len(low) - a) for a, b in _windows(low[::-1], high[::-1])]]
+        ways = [windows(low, high), [(len(low) - b, len(low) - a) for a, b in windows(low[::-1], high[::-1])]]
         spoilt = np.zeros(len(order), bool)
         for a, b in (window for way in ways for window in way):
-            spoilt[a:b] |= not _agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
-        offsets_in_words = [_offset(low[a:b], high[a:b]) for a, b in ways[0] if not _agrees(low[a:b], high[a:b])]
+            spoilt[a:b] |= not agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
+        offsets_in_words = [in_words(low[a:b], high[a:b]) for a, b in ways[0] if not agrees(low[a:b], high[a:b])]
         offsets_in_words.sort(key=lambda words: "behind" not in words)
         more = f", and {len(offsets_in_words) - 2} other offsets" if len(offsets_in_words) > 2 else ""
         chosen = order[spoilt]
@@ -144,107 +153,7 @@ def _stated_error(trace: Trace) -> int:
     """The error of device times according to the recorder, ns; 0 if it gives none."""
     clock = trace.metadata.get("clock")
     error = clock.get("device_error_ns") if isinstance(clock, dict) else None
-    return error if isinstance(error, int) and 0 < error < _NONE // 4 else 0
-
-
-def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> tuple[Ints, Ints]:
-    """How far the device's clock can be ahead of the host's, according to each activity.
-
-    Args:
-        trace: the recording.
-        activities: `trace.activities()`.
-        call: their `launch_rows`.
-        calls: `host_calls(trace)`.
-
-    Returns:
-        The lower and the upper bound from each activity, ns; `-_NONE` and `_NONE` if there is none.
-    """
-    api = trace["api"]
-    high = activities["start"].to_numpy() - np.append(api["start"].to_numpy(), MISSING)[call]
-    high[call < 0] = _NONE
-    low = np.full(len(activities), -_NONE)
-    waits = calls[among(calls["letter"].to_numpy(), (SYNC, BLOCKING_COPY))]
-    failed = api.loc[(api["return_value"] > 0).to_numpy(), ["process", "correlation"]]
-    waits = waits[match_rows(failed, waits) < 0].reset_index(drop=True)
-    awaited = _awaited(trace, waits, activities, call)
-    known = awaited >= 0
-    ended = activities["end"].to_numpy()[awaited[known]] - waits["end"].to_numpy()[known]
-    np.maximum.at(low, awaited[known], ended)
-    return low, high
-
-
-def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
-    """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
-
-    For a blocking copy it is the copy itself.
-    """
-    asked = targets(trace, waits)
-    given = np.append(trace["api"]["end"].to_numpy(), _NONE)[call]  # the call had returned: it was enqueued by then
-    place = ["device", "context", "stream"]
-    last = _last_of_calls(activities, call)
-    works = activities[["process", *place]].iloc[last].assign(given=given[last], at=last)
-    works = works.iloc[np.lexsort((activities["end"].to_numpy()[last], works["given"]))]
-    copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
-    wanted = asked.table.assign(process=waits["process"].to_numpy(), row=np.arange(len(waits)))
-    wanted = wanted[asked.known & ~copies & (asked.table["stream"] != MISSING).to_numpy()].sort_values("until")
-    keys = ["process", *place]
-    joined = pd.merge_asof(wanted, works, left_on="until", right_on="given", by=keys).dropna(subset=["at"])
-    found = np.full(len(waits), -1, np.int64)
-    found[joined["row"].to_numpy()] = joined["at"].to_numpy(np.int64)
-    own = match_rows(activities, waits)
-    found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)
-    return found
-
-
-def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
-    """The positions of the last activity to end among those that each call issued to each stream."""
-    known = np.flatnonzero(call >= 0)
-    lane, lanes = groups_of(activities, _LANE)
-    of, end = call[known] * lanes + lane[known], activities["end"].to_numpy()[known]
-    order = np.argsort(of, kind="stable")  # fast, since most are in order
-    known, of, end = known[order], of[order], end[order]
-    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))[: len(of)]
-    if not len(first):
-        return known
-    latest = np.repeat(np.maximum.reduceat(end, first), np.diff(first, append=len(of)))
-    return known[np.maximum.reduceat(np.where(end == latest, np.arange(len(of)), 0), first)]
-
-
-def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
-    """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
-    windows, start = [], 0
-    while start < len(low):
-        size, end = 64, start
-        while True:
-            part = slice(start, start + size)
-            least, most = np.maximum.accumulate(low[part]), np.minimum.accumulate(high[part])
-            apart = np.flatnonzero(least > most + TOLERANCE_NS)
-            if len(apart) or start + size >= len(low):
-                end = start + max(int(apart[0]) if len(apart) else len(least), 1)
-                break
-            size *= 4
-        windows.append((start, end))
-        start = end
-    return windows
-
-
-def _agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
-    """Whether all bounds allow both clocks to agree."""
-    return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
-
-
-def _offset(low: Ints, high: Ints) -> str:
-    """The offset of a window in words.
-
-    Example:
-        >>> _offset(np.array([-2_010_000]), np.array([-1_996_000])), _offset(np.array([5000]), np.array([_NONE]))
-        ('1,996 to 2,010 µs behind', 'at least 5 µs ahead')
-    """
-    least, most = int(low.max()), int(high.min())
-    word, near, far = ("behind", -most, -least) if most < -TOLERANCE_NS else ("ahead", least, most)
-    if far >= _NONE:
-        return f"at least {near / 1e3:,.0f} µs {word}"
-    return f"{min(near, far) / 1e3:,.0f} to {max(near, far) / 1e3:,.0f} µs {word}"
+    return error if isinstance(error, int) and 0 < error < NO_BOUND // 4 else 0
 
 
 # --- 2. the host's clock ---
@@ -263,7 +172,8 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
         around = [*spans, *((time, time) for turn in back for time in turn.ends)]
         why = f"the clock went back by up to {most / 1e9:,.2f} s, {_times(len(back))}"
         yield Doubt(why, _touched(steps, around), tuple(spans))
-    silent = [span for span in silences(trace, steps, activities) if all(span != turn.mixed for turn in back)]
+    known = [turn.mixed for turn in back] + pauses(trace)
+    silent = [span for span in silences(trace, steps, activities) if not _overlaps(span, known)]
     silent = [span for span in silent if _matters(steps, span)]
     if silent:
         longest = max(end - start for start, end in silent) / 1e9
@@ -277,6 +187,10 @@ def _matters(steps: Steps, span: Span) -> bool:
     start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
     between = start.min() < span[1] and span[0] < end.max()
     return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())
+
+
+def _overlaps(span: Span, others: list[Span]) -> bool:
+    return any(start < span[1] and span[0] < end for start, end in others)
 
 
 def _times(count: int) -> str:
@@ -361,7 +275,7 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     alone = np.flatnonzero(call < 0)
     if not len(alone):
         return
-    lane, _ = groups_of(activities, _LANE)  # what comes before the first known launch was launched before the recording
+    lane, _ = groups_of(activities, LANE)  # what comes before the first known launch was launched before the recording
     first = pd.Series(np.flatnonzero(call >= 0)).groupby(lane[call >= 0]).min().reindex(lane[alone]).to_numpy()
     orphans = activities.iloc[alone[alone > first]]
     at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))

@@ -32,7 +32,6 @@ from tracer.analysis.comparable import (
     other_work,
     times_alike,
 )
-from tracer.analysis.compare_kernels import compare_kernels, no_kernels
 from tracer.analysis.compare_side import Basis as Basis
 from tracer.analysis.compare_side import Side as Side
 from tracer.analysis.compare_side import best_basis as best_basis
@@ -40,7 +39,17 @@ from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.fits import fits_of
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import Unit
-from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
+from tracer.analysis.speedup import (
+    BASE,
+    OTHER,
+    Speedup,
+    clusters,
+    columns,
+    compare_kernels,
+    complete,
+    no_kernels,
+    speedup_of,
+)
 from tracer.errors import IncomparableError
 
 Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]

@@ -186,6 +186,13 @@ class Margins:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """The time in which the device chooses a token."""
+
+    choose_ns: Count
+
+
+@dataclass(frozen=True)
 class Light:
     """The duration that CUPTI reports for a kernel that does nothing, which the light recorder adds to what it measures
     beyond one."""
@@ -232,6 +239,7 @@ class Fits:
     room: Room
     multiprocessor: Multiprocessor
     margins: Margins
+    sampling: Sampling
     light: Light
     host: HostCosts
     caution: str | None = None

@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.conditions import conditions
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
@@ -23,6 +22,7 @@ from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
 from tracer.model.intervals import covered
+from tracer.model.run_json import conditions
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
 

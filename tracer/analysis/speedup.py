@@ -1,22 +1,35 @@
-"""How much faster a run is than a base, with the 95 % interval and what it is based on.
+"""How much faster a run is than a base, with the 95 % interval and what it is based on; and which kernels are.
 
-Rates count tokens if the number of tokens per step is known for both, else steps.
+Rates count tokens if the number of tokens per step is known for both, else steps. Kernels are compared per token and
+per call, over many kernels simultaneously.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot, log
+from typing import Final
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
 
 from tracer.analysis.compare_side import Basis, Side
-from tracer.analysis.estimates import FEWEST, Floats, medians, welch
+from tracer.analysis.estimates import FEWEST, Draws, Floats, means, medians, welch
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import Unit
+from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Measured, Unit
 from tracer.errors import UsageError
 
 BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled independently
+FALSE_DISCOVERIES: Final = 0.05
+"""The accepted false discovery rate among the kernels reported as slower or faster."""
+
+COLUMNS: Final = [
+    *KERNEL, "base_calls", "other_calls", "base_us", "other_us", "difference_us", "difference_low", "difference_high",
+    "base_us_per_call", "other_us_per_call", "per_call_ratio", "per_call_low", "per_call_high", "p", "verdict",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -111,3 +124,84 @@ def _untraced(base: Side, other: Side) -> Speedup:
     return Speedup(
         within.exp(), base_rate.unit, "the spread of the untraced rates, as if of five repeats", "repeats", None
     )
+
+
+def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired: bool) -> pd.DataFrame:
+    """Each kernel of either run, sorted by the size of its difference per token.
+
+    Intervals are for the individual kernel (95 %). `p` is for the hypothesis that a call takes the same time in both
+    runs, adjusted over all kernels that occur in both with the method of Benjamini and Hochberg (1995), which bounds
+    the share of false discoveries. Holm's method would bound the chance of even one and miss most differences among
+    hundreds of kernels. The steps of several recordings count as those of one run. A whole graph is one kernel; its
+    calls are compared only if a token launches the same number in both runs, since half a model is not a faster model.
+
+    Returns:
+        Columns name, blocks (class of the grid), base_calls and other_calls (per token), base_us and other_us (per
+        token), difference_us (other - base) with low and high, base_us_per_call and other_us_per_call, per_call_ratio
+        (other / base) with low and high, p, verdict: "slower" or "faster" per call, "only in base", "only in other",
+        "" if no difference is shown.
+    """
+    tables = [pd.concat([_wide(r.kernels) for r in recordings]) for recordings in (base, other)]
+    names = sorted({(str(key[1]), int(key[2])) for table in tables for key in table.columns})
+    paired = paired and tables[0].index.equals(tables[1].index)
+    us, calls = _draws([_values(table, names) for table in tables], paired)
+    difference = us[1].minus(us[0], paired=paired)
+    found = pd.DataFrame({
+        **dict(zip(KERNEL, zip(*names, strict=True), strict=True)),
+        "base_calls": calls[0].estimates, "other_calls": calls[1].estimates,
+        "base_us": us[0].estimates, "other_us": us[1].estimates, "difference_us": difference.estimates,
+    })  # fmt: skip
+    found[["difference_low", "difference_high"]] = [(e.low, e.high) for e in difference.intervals()]
+    for side, calls_of in (("base", "base_calls"), ("other", "other_calls")):
+        found[f"{side}_us_per_call"] = found[f"{side}_us"] / found[calls_of].where(found[calls_of] > 0)
+    same_graphs = found["name"].ne(WHOLE_GRAPH) | found["base_calls"].eq(found["other_calls"])
+    found = found.join(_per_call(us, calls, same_graphs.to_numpy(), paired))
+    only = found["base_calls"].eq(0).map({True: "only in other", False: ""})
+    found["verdict"] = found["verdict"].fillna(only.where(found["other_calls"] > 0, "only in base"))
+    order = found["difference_us"].abs().sort_values(ascending=False, kind="stable").index
+    return found.loc[order, COLUMNS].reset_index(drop=True)
+
+
+def no_kernels() -> pd.DataFrame:
+    """The table without rows."""
+    return pd.DataFrame(columns=COLUMNS)
+
+
+def _wide(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Index step; columns (us or calls, name, blocks); 0 if a step lacks the kernel."""
+    return kernels.pivot_table(["us", "calls"], "step", KERNEL, "sum", fill_value=0).astype(np.float64)
+
+
+def _values(table: pd.DataFrame, names: list[tuple[str, int]]) -> Floats:
+    """(n steps, 2m): µs of the m kernels, followed by their calls."""
+    columns = [(kind, *name) for kind in ("us", "calls") for name in names]
+    return np.asarray(table.reindex(columns=pd.MultiIndex.from_tuples(columns)).fillna(0.0), dtype=np.float64)
+
+
+def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Draws]]:
+    """Resampled mean µs and mean calls per token, each for base and other; paired runs are resampled together."""
+    m = values[0].shape[1] // 2
+    if paired:
+        both = means(np.concatenate(values, axis=1))
+        sides = [both.of(slice(0, 2 * m)), both.of(slice(2 * m, 4 * m))]
+    else:
+        sides = [means(each, seed) for seed, each in enumerate(values)]
+    return [side.of(slice(0, m)) for side in sides], [side.of(slice(m, 2 * m)) for side in sides]
+
+
+def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
+    """Ratio per call with interval, p and verdict of the `alike` kernels that occur in every resample of both runs."""
+    shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
+    base, other = (
+        u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)
+    )  # fmt: skip
+    ratio = other.minus(base, paired=paired)
+    intervals = [e.exp() for e in ratio.intervals()]
+    adjusted = stats.false_discovery_control(ratio.p_values()) if len(intervals) else np.zeros(0)
+    slower = np.where(ratio.estimates > 0, "slower", "faster")
+    found = pd.DataFrame(
+        [(e.estimate, e.low, e.high) for e in intervals],
+        columns=["per_call_ratio", "per_call_low", "per_call_high"],
+        index=np.flatnonzero(shared),
+    )
+    return found.assign(p=adjusted, verdict=np.where(adjusted <= FALSE_DISCOVERIES, slower, ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -128,7 +129,8 @@ class Steps:
         return notes
 
     def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:
-        """The steps without those at some positions; the steps before and after these become separate groups.
+        """The steps without those at some positions; the steps before and after these, or before and after a period in
+        doubt, become separate groups.
 
         Args:
             spoilt: the positions.
@@ -140,13 +142,14 @@ class Steps:
         threads = self.table[["process", "thread"]].drop_duplicates()
         everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
         times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
-        return replace(self, table=self._parted(kept), spoilt=times, doubts=(*self.doubts, *why))
+        return replace(self, table=self._parted(kept, spans), spoilt=times, doubts=(*self.doubts, *why))
 
-    def _parted(self, kept: NDArray[np.bool_]) -> pd.DataFrame:
-        """Some of the steps; where others between them were left out, a new group begins."""
+    def _parted(self, kept: NDArray[np.bool_], spans: Sequence[Span] = ()) -> pd.DataFrame:
+        """Some of the steps; where others, or one of the spans, lie between them, a new group begins."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        return table.assign(group=numbered(table["group"], part[kept])[0])
+        after = np.searchsorted(sorted(end for _, end in spans), table["start"].to_numpy(), side="right")
+        return table.assign(group=numbered(table["group"], part[kept], after)[0])
 
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase (all with "all"), renumbered; see `Bounds.phase`.

@@ -12,7 +12,6 @@ import pandas as pd
 
 from tracer.analysis.calls import host_calls
 from tracer.analysis.causes import present
-from tracer.analysis.conditions import conditions
 from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
@@ -22,6 +21,7 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.model import run_json
+from tracer.model.run_json import conditions
 from tracer.model.trace import Trace
 
 

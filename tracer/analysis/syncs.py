@@ -12,13 +12,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, COPY, LAUNCHES, POLL, SYNC, among, host_calls, match_rows
-from tracer.analysis.conditions import was_traced
 from tracer.analysis.fetches import FetchLag, fetch_lag
-from tracer.analysis.polls import poll_loops
 from tracer.analysis.signature import classify, compress, strategies_followed, without_copies
 from tracer.analysis.tokens import Steps
-from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, targets
+from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
+from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
 

@@ -24,7 +24,6 @@ from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
-from tracer.analysis.conditions import was_traced
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import with_phases
@@ -33,6 +32,7 @@ from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.model import run_json
 from tracer.model.intervals import within_any
+from tracer.model.run_json import was_traced
 from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
 from tracer.model.trace import Trace
 

@@ -1,10 +1,13 @@
 """The threads for which a host waits while it makes no call: who holds the GIL, releases a lock, or is at work.
 
-That a host waits for a thread inside an NVTX range is a guess, because ranges say nothing about locks.
+A thread that enters or leaves a Python function holds the global interpreter lock (GIL). So while one thread does that
+and another neither enters nor leaves any, the first thread holds the lock, unless it is waiting itself. That a host
+waits for a thread inside an NVTX range is a guess, because ranges say nothing about locks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -12,10 +15,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis import python_turns
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
-from tracer.analysis.calls import by_thread
-from tracer.model.schema import MISSING
+from tracer.analysis.calls import among, by_thread, rows_named
+from tracer.model.intervals import touching, union
+from tracer.model.schema import MISSING, PYTHON_FUNCTION
 from tracer.model.trace import Trace
 
 RELEASED, UNKNOWN, RANGE, GIL = "released", "unknown", "range", "gil"
@@ -25,8 +28,81 @@ HOW: Final = {
     RANGE: "inside a range at that time: may hold a lock",
     GIL: "holds the interpreter's lock (GIL)",
 }
+Ints = NDArray[np.int64]
+Spans = tuple[Ints, Ints]
 
-Spans = python_turns.Spans
+WAITS: Final = re.compile(
+    r"^<(built-in (method|function)|method) '?(acquire|sleep|select|poll|kevent|recv\w*|accept|wait)\b"
+)
+"""Python functions that wait for another thread or process: the innermost, built-in ones."""
+
+
+def waits(functions: pd.DataFrame) -> Spans:
+    """Periods in which a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
+    chosen = functions[rows_named(functions["text"], WAITS.search)]
+    return union(chosen["start"], chosen["end"])
+
+
+RELEASES: Final = re.compile(r"^<built-in method release of _thread\.|^<(built-in )?method '?put\b.*SimpleQueue")
+"""Python functions that release what another thread waits for: the innermost, built-in ones."""
+
+_LOCKED: Final = re.compile(r"^<(built-in method|method) '?acquire\b")
+
+
+def waits_for(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+    """Periods in which a thread waits, by the thread that it waits for; `MISSING` where that is unknown.
+
+    Profilers name a lock's method but not the lock, so who releases a lock is known only if no other thread releases
+    any lock during the wait. It is unknown for messages, sockets and timers.
+
+    Args:
+        functions: those of one process.
+        thread: the thread that may be waiting.
+    """
+    mine = functions["thread"] == thread
+    waiting = functions[mine & rows_named(functions["text"], WAITS.search)]
+    locked = waiting[rows_named(waiting["text"], _LOCKED.search)]
+    start, end = locked["start"].to_numpy(np.int64), locked["end"].to_numpy(np.int64)
+    releases = functions[~mine & rows_named(functions["text"], RELEASES.search)]
+    releasing = {
+        int(str(other)): np.searchsorted(times, end, side="left") > np.searchsorted(times, start, side="left")
+        for other, times in releases.groupby("thread")["start"].agg(np.sort).items()
+    }
+    alone = np.sum([*releasing.values(), np.zeros(len(start), np.int64)], axis=0) == 1
+    found = {other: (start[during & alone], end[during & alone]) for other, during in releasing.items()}
+    found[MISSING] = waits(waiting)  # what is left of them
+    return {other: spans for other, spans in found.items() if len(spans[0])}
+
+
+def functions_of(trace: Trace, process: int) -> pd.DataFrame:
+    """The Python functions of a process."""
+    nvtx = trace["nvtx"]
+    return nvtx[among(nvtx["process"].to_numpy(), [process]) & (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()]
+
+
+def turns_of_others(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+    """Periods in which another thread holds the GIL and this one makes no progress: thread -> spans, ns.
+
+    Args:
+        functions: those of one process.
+        thread: the thread that may be waiting.
+    """
+    mine = functions["thread"] == thread
+    own = _edges(functions[mine])
+    found = {}
+    for other, of_other in functions[~mine].groupby("thread", sort=True):
+        edges = _edges(of_other)
+        low, high = edges[:-1], edges[1:]
+        before = np.searchsorted(own, low, side="left")
+        steps = np.searchsorted(own, high, side="right") - before
+        chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(of_other))
+        if chosen.any():
+            found[int(str(other))] = (low[chosen], high[chosen])
+    return found
+
+
+def _edges(functions: pd.DataFrame) -> Ints:
+    return np.unique(np.concatenate([functions["start"].to_numpy(np.int64), functions["end"].to_numpy(np.int64)]))
 
 
 class Thread(NamedTuple):
@@ -52,12 +128,12 @@ def on_threads(
         process: its process.
         thread: the thread.
     """
-    for other, spans in python_turns.waits_for(functions, thread).items():
+    for other, spans in waits_for(functions, thread).items():
         yield "host_wait", spans, Thread(process, other, UNKNOWN if other == MISSING else RELEASED)
     for _, other, rows in by_thread(ranges):
         start, end = (ranges[side].to_numpy()[rows] for side in ("start", "end"))
         yield "host_lock", (start, end), Thread(process, int(other), RANGE)
-    for other, spans in python_turns.turns_of_others(functions, thread).items():
+    for other, spans in turns_of_others(functions, thread).items():
         yield "host_lock", spans, Thread(process, other, GIL)
 
 
@@ -96,7 +172,7 @@ def named(row: Mapping[Any, Any]) -> str:
 
 def _runs(trace: Trace, one: Thread) -> str:
     """The outermost function of the program that a thread is in."""
-    functions = python_turns.functions_of(trace, one.process)
+    functions = functions_of(trace, one.process)
     here = functions[functions["thread"] == one.thread].sort_values("start", kind="stable")
     texts = (str(text) for text in here["text"].unique())
     return next((text for text in texts if PYTHON_FILE.search(text) and not BELOW_PROGRAM.search(text)), "")

@@ -166,11 +166,11 @@ def _write_budget(
     path: Path, target: Path, within: str | None, bounds: Bounds, untraced_tokens_per_s: float | None, force: bool
 ) -> None:  # fmt: skip
     from tracer.analysis.budget import Scope
-    from tracer.analysis.budget_check import Measured, fulfilled_budget
+    from tracer.analysis.budget_check import ScopeFigures, fulfilled_budget
 
     check_output(target, "a budget", (".toml",), replace=force)
     trace, steps = load(path, within, bounds)
-    text = fulfilled_budget(Measured(trace, Scope(within), steps, untraced_tokens_per_s))
+    text = fulfilled_budget(ScopeFigures(trace, Scope(within), steps, untraced_tokens_per_s))
     write_output(target, lambda partial: partial.write_text(text, encoding="utf-8"), replace=force)
     click.echo(f"{target}: {len(read_budget(target).lines)} lines")
 

@@ -17,8 +17,7 @@ from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.holes import PLACES
-from tracer.analysis.idle_sites import idle_by_site, idle_stacks
-from tracer.analysis.sampled import Sampled, sampled_functions
+from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
 from tracer.analysis.step_stacks import host_steps
 from tracer.analysis.summary import Summary, figures
 from tracer.analysis.waited_for import named

@@ -86,8 +86,8 @@ def record(
     from tracer.analysis.fits import fits_of
     from tracer.formats import check_writable, nsys_parquet
     from tracer.recorders.foreground import shell_code
-    from tracer.recorders.light_window import Window
     from tracer.recorders.record_pass import Passes, recover
+    from tracer.recorders.window import Window
     from tracer.stored.run_parts import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels

@@ -21,8 +21,7 @@ import ijson
 from ijson.common import JSONError
 
 from tracer.errors import FormatError
-from tracer.files.bounded import check_unpacked, parsed
-from tracer.files.json_pieces import Pieces
+from tracer.files.bounded import Pieces, check_unpacked, parsed
 
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"

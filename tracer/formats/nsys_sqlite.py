@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys
-from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
-from tracer.formats.nsys_sqlite_tables import Part, StoredTable, find_tables
+from tracer.formats.nsys_sqlite_tables import RowRange, StoredTable, find_tables
 from tracer.formats.nsys_sqlite_write import write
-from tracer.formats.sqlite_cursor import cursor_of
+from tracer.formats.sqlite_rows import JoinedRows, cursor_of
 from tracer.model.trace import Trace
 from tracer.progress import tell
 
@@ -116,7 +115,7 @@ def _read_plain(path: Path, table: StoredTable, done: int, total: int) -> pa.Tab
     return read_integers(path, table.root, table.rowids, columns, lambda rows: tell(done + rows, total))
 
 
-def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict[str, JoinedRows]:
+def _fetch_all(path: Path, parts: Sequence[RowRange], done: int, total: int) -> dict[str, JoinedRows]:
     """The rows of all parts, by table, after `done` rows of `total`.
 
     Every connection parses the schema, so each worker reuses one.
@@ -128,7 +127,7 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
         for _ in range(min(_WORKERS, len(parts))):
             free.put(stack.enter_context(_connect(path)))
 
-        def fetch(part: Part) -> pa.Table:
+        def fetch(part: RowRange) -> pa.Table:
             connection = free.get()
             try:
                 chunk = _fetch(connection, part)
@@ -147,7 +146,7 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
     return tables
 
 
-def _fetch(connection: Any, part: Part) -> pa.Table:
+def _fetch(connection: Any, part: RowRange) -> pa.Table:
     # ADBC infers a column's type from the first batch, so a chunk is one batch.
     rows = part.most_rows + 1
     with cursor_of(connection) as cursor:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tracer.errors import FormatError
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
-from tracer.formats.sqlite_cursor import cursor_of
+from tracer.formats.sqlite_rows import cursor_of
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_TABLES: Final = 2000
@@ -52,21 +52,21 @@ class StoredTable:
         dense = self.rowids is not None and self.rowids[1] - self.rowids[0] + 1 == self.most_rows
         return dense and self.root is not None and self.integers.issuperset(self.wanted)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[RowRange]:
         """The rows of the table, split by ranges of rowids."""
         sql = f"SELECT {', '.join(map(_name, self.wanted))} FROM {_name(self.name)} NOT INDEXED"
         if self.rowids is None:
-            yield Part(self.name, sql, self.most_rows)
+            yield RowRange(self.name, sql, self.most_rows)
             return
         low, high = self.rowids
         step = max(_CHUNK, -(-(high - low + 1) // -(-self.most_rows // _CHUNK)))
         for first in range(low, high + 1, step):
             last = min(high, first + step - 1)
-            yield Part(self.name, f"{sql} WHERE {self.rowid} BETWEEN {first} AND {last}", self.most_rows)
+            yield RowRange(self.name, f"{sql} WHERE {self.rowid} BETWEEN {first} AND {last}", self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowRange:
     """A chunk of the rows of a table; the whole table has at most `most_rows`."""
 
     table: str

@@ -1,4 +1,4 @@
-"""The facts about a recording in a run directory's run.json; all are optional.
+"""The facts about a recording: those in a run directory's run.json, which are all optional, and its circumstances.
 
 The schema, `intertoken.run/1`: `configuration` (backend, model, strategy, concurrency, ...), `machine`, `measured`
 (`tokens_per_s` and `steps_per_s`, each `{median, low, high}`, without a profiler), and for a recording of several
@@ -10,11 +10,17 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from tracer.model.schema import OTHER_DOMAINS
 from tracer.model.trace import Trace
 
 SCHEMA: Final = "intertoken.run/1"
 _LEAST: Final = 1e-6  # per second; a value outside these limits is not a rate
 _MOST: Final = 1e12
+_TRACING_CUDA: Final = {
+    "nsys": "nsys --trace=cuda,nvtx",
+    "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
+}
+"""Prefix of a trace's source -> how to make its recorder trace CUDA."""
 
 
 def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
@@ -93,3 +99,28 @@ def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
 
 def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and _LEAST < value < _MOST else None
+
+
+def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
+    """The circumstances given by run.json and the device table, as text; unknown ones are left out."""
+    host = machine(trace)
+    devices = trace["devices"]
+    clocks = sorted({int(rate) for rate in devices["clock_rate"] if rate > 0})
+    found: dict[str, Any] = configuration(trace, within) | {
+        "gpu": ", ".join(sorted(set(map(str, devices["name"])))) or host.get("gpu"),
+        "clock rate": ", ".join(f"{rate / 1e6:.0f} MHz" for rate in clocks),
+        "driver": host.get("driver"),
+        "source": trace.metadata.get("source"),
+    }
+    return {key: str(value) for key, value in found.items() if value not in (None, "")}
+
+
+def was_traced(what: str, trace: Trace) -> str:
+    """A question to the user, such as "were kernels traced?", with the remedy for the recorder of the trace; for a
+    recording of an unsupported accelerator, the name of that accelerator."""
+    others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
+    if others:
+        return f"its work ran on an accelerator that is not supported ({', '.join(sorted(others))})"
+    source = str(trace.metadata.get("source", ""))
+    remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
+    return f"was {what} traced{remedy}?"

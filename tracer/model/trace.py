@@ -19,6 +19,9 @@ LIGHT: Final = "light"
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 
+PAUSES: Final = "pauses_ns"
+"""Member of the metadata: [since, until) of each time in which the recorder paused, ns."""
+
 UNTRACED: Final = ("host", LIGHT)
 """Recorders (`metadata["source"]`) whose overhead on the program is no more than they state."""
 
@@ -34,7 +37,7 @@ class Trace:
         tables: name -> frame with the schema's columns and dtypes, followed by carried columns (`schema.CARRIED`).
             Rows are sorted by start, samples by time.
         metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
-            (the contents of run.json, if it came from a run directory), `clock` and others.
+            (the contents of run.json, if it came from a run directory), `clock`, `pauses_ns` and others.
         notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
         carried: nsys tables that have no counterpart in the schema, unchanged, by their nsys names.
         name: of the file or directory it was read from, for people; empty otherwise.

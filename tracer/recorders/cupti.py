@@ -20,15 +20,13 @@ from tracer.errors import RecordError, UsageError
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders import ranges
-from tracer.recorders.cupti_buffers import Buffers
-from tracer.recorders.cupti_callbacks import CallStacks
+from tracer.recorders.cupti_callbacks import Buffers, CallStacks
 from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find, refuse_other_profilers
 from tracer.recorders.cupti_names import CallNames, c_string
-from tracer.recorders.cupti_nvtx import OwnRanges
+from tracer.recorders.cupti_nvtx import NamedDefault, OwnRanges
 from tracer.recorders.cupti_records import parse
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
-from tracer.recorders.nvtx_package import NamedDefault
 from tracer.recorders.stacks import Stack, with_chains
 
 GraphTrace = Literal["node", "graph"]

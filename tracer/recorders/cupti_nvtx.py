@@ -1,4 +1,9 @@
-"""NVTX ranges: those that CUPTI delivers as MARKER records, and those that `tracer.annotate` records directly."""
+"""NVTX ranges: those that CUPTI delivers as MARKER records, and those that `tracer.annotate` records directly.
+
+The Python package `nvtx` asks NVTX whether a domain is enabled, and opens no ranges if it is not. Under CUPTI the
+default domain is reported as disabled, while named domains are enabled. So the default domain gets a name while CUPTI
+records; the trace removes it again.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,18 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from nvtx import nvtx as package
 
 from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders.cupti_names import categorical, renamed
 from tracer.recorders.cupti_records import Records
 from tracer.recorders.cupti_tables import Sources, ints
-from tracer.recorders.nvtx_package import STAND_IN
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
@@ -24,6 +30,10 @@ _DOUBLE, _UINT64, _INT64 = 0, 1, 4  # CUpti_MetricValueKind
 _PROCESS: Final = 1  # CUPTI_ACTIVITY_OBJECT_PROCESS: the owner of start/end ranges
 
 _COLUMNS: Final = ("start", "end", "thread", "text", "domain", "color", "payload")
+STAND_IN: Final = "intertoken.default"
+"""The name of the default domain while recording."""
+
+_LOOKUP: Final = "_get_domain_cached"
 
 
 class OwnRanges:
@@ -127,3 +137,28 @@ def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
         "payload": data["payload"].to_numpy(),
         **{name: data[name].fillna(MISSING).to_numpy(np.int64) for name in ("color", "category")},
     }
+
+
+class NamedDefault:
+    """Between `install` and `remove`, ranges that `nvtx` opens without a domain are opened in `STAND_IN`.
+
+    Existing `nvtx.annotate` objects keep their domain. With a version of the package that looks up domains differently,
+    nothing happens.
+    """
+
+    def __init__(self) -> None:
+        self._original: Callable[[str | None], Any] | None = None
+
+    def install(self) -> None:
+        """Redirect the default domain; repeated calls do nothing."""
+        original = getattr(package, _LOOKUP, None)
+        if self._original is not None or original is None:
+            return
+        self._original = original
+        setattr(package, _LOOKUP, lambda name: original(STAND_IN if name is None else name))
+
+    def remove(self) -> None:
+        """Restore the default domain."""
+        if self._original is not None:
+            setattr(package, _LOOKUP, self._original)
+            self._original = None

@@ -13,12 +13,10 @@ from tracer.model.trace import Trace
 from tracer.recorders import cupti_layout as layout
 from tracer.recorders import cupti_library, foreground, light_program
 from tracer.recorders.cupti_file import cupti_trace
-from tracer.recorders.cut import Span, profiler_spans, within
 from tracer.recorders.light import read_rings
 from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
-from tracer.recorders.light_library import library
-from tracer.recorders.light_program import Outcome
-from tracer.recorders.light_window import WHOLE, Window, switched
+from tracer.recorders.light_program import Outcome, library
+from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, switched, within
 
 KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds
@@ -112,13 +110,13 @@ def read_folder(rings: Path, failures: list[str] | None = None) -> Trace | None:
     return trace
 
 
-def _spans(trace: Trace, window: Window, begun: int) -> list[Span]:
+def _spans(trace: Trace, window: Window, begun: int) -> list[TimeRange]:
     """The parts of the recording that a window shows."""
     if window.is_programs:
         return profiler_spans(trace)
     since = begun - trace.metadata["clock"]["origin_ns"] + round(window.after * 1e9)
     end = trace.span[1] + 1
-    return [Span(since, end if window.seconds is None else since + round(window.seconds * 1e9))]
+    return [TimeRange(since, end if window.seconds is None else since + round(window.seconds * 1e9))]
 
 
 def _why_nothing(rings: Path, failures: Sequence[str]) -> str:

@@ -25,8 +25,8 @@ from tracer.model.trace import LIGHT, Trace
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
-from tracer.recorders.light_window import newest
 from tracer.recorders.light_work import StampedWork, covered, letters, stamped_work, stream_keys
+from tracer.recorders.window import newest
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13

@@ -1,21 +1,43 @@
-"""Converts the call sites that the preloaded library wrote next to a ring (`native/sites.c`) to call chains."""
+"""Converts the call sites that the preloaded library wrote next to a ring (`native/sites.c`) to call chains.
+
+Names of functions, including static ones, come from the symbol tables of ELF files (64 bit, little endian). Source:
+System V ABI, chapters 4 and 5; elf.h.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import struct
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.schema import MISSING
-from tracer.recorders.elf_symbols import functions_at, plain_name
 from tracer.recorders.light_ring import Ring
 
 _COLUMNS: Final = ["site", "offset", "symbol", "file"]
 _CHAIN: Final = ["chain", "depth", "symbol", "module"]
 _PARTS: Final = 4
+_SECTION: Final = np.dtype([
+    ("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8"),
+    ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry", "<u8"),
+])  # fmt: skip
+_SEGMENT: Final = np.dtype([
+    ("type", "<u4"), ("flags", "<u4"), ("offset", "<u8"), ("address", "<u8"), ("physical", "<u8"), ("size", "<u8"),
+    ("memory", "<u8"), ("align", "<u8"),
+])  # fmt: skip
+_SYMBOL: Final = np.dtype([
+    ("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")
+])  # fmt: skip
+_LOAD, _SYMTAB, _DYNSYM = 1, 2, 11
+_FUNCTIONS: Final = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+_MAGIC: Final = b"\x7fELF\x02\x01"
+_LONGEST: Final = 4096
 
 
 def sites_of(ring: Ring) -> NDArray[np.int64]:
@@ -47,3 +69,87 @@ def chains_beside(ring: Path) -> pd.DataFrame:
 
 def _beside(ring: Path) -> Path:
     return ring.with_name(f"{ring.name}.sites")
+
+
+def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
+    """The functions that contain these addresses, demangled and without their arguments.
+
+    Args:
+        path: an ELF file.
+        offsets: addresses, in bytes from the address at which the file was loaded.
+
+    Returns:
+        One name per address; "" if it is in no function, or if the file cannot be read or is not an ELF file.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _functions(content, offsets) if content[: len(_MAGIC)] == _MAGIC else [""] * len(offsets)
+    except (OSError, ValueError, struct.error, IndexError):
+        return [""] * len(offsets)
+
+
+def _functions(content: mmap.mmap, offsets: NDArray[np.int64]) -> list[str]:
+    segments_at, sections_at = struct.unpack_from("<QQ", content, 0x20)
+    segment_count, _, section_count = struct.unpack_from("<HHH", content, 0x38)
+    segments = _array(content, _SEGMENT, segments_at, segment_count)
+    sections = _array(content, _SECTION, sections_at, section_count)
+    loaded = segments[segments["type"] == _LOAD]
+    base = int((loaded["address"] & ~np.uint64(4095)).min())
+    tables = sections[np.isin(sections["type"], [_SYMTAB, _DYNSYM])]
+    if not len(tables):
+        return [""] * len(offsets)
+    table = tables[np.argmin(tables["type"])]  # the whole table, where the file still has it
+    symbols = _array(content, _SYMBOL, int(table["offset"]), int(table["size"]) // _SYMBOL.itemsize)
+    symbols = symbols[np.isin(symbols["info"] & 15, _FUNCTIONS) & (symbols["section"] != 0)]
+    symbols = symbols[np.argsort(symbols["value"], kind="stable")]
+    at = np.searchsorted(symbols["value"].astype(np.int64), offsets + base, side="right") - 1
+    texts = int(sections[int(table["link"])]["offset"])
+    found = []
+    for place, row in zip((offsets + base).tolist(), at.tolist(), strict=True):
+        is_inside = row >= 0 and place < int(symbols["value"][row]) + max(int(symbols["size"][row]), 1)
+        found.append(_text(content, texts + int(symbols["name"][row])) if is_inside else "")
+    return [plain_name(text) for text in found]
+
+
+def _array(content: mmap.mmap, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
+    """Return a copy, so that the mapping can be closed."""
+    return np.frombuffer(content[at : at + count * kind.itemsize], kind, count)
+
+
+def _text(content: mmap.mmap, at: int) -> str:
+    return content[at : at + _LONGEST].partition(b"\0")[0].decode(errors="replace")
+
+
+def plain_name(symbol: str) -> str:
+    """A demangled symbol, without arguments and without the suffixes that compilers add to clones of a function.
+
+    Example:
+        >>> plain_name("main"), plain_name("decode.constprop.0")
+        ('main', 'decode')
+    """
+    name = _demangled(symbol.partition(".")[0]) if symbol.startswith("_Z") else symbol.partition(".")[0]
+    return name.replace("(anonymous namespace)::", "").partition("(")[0]
+
+
+def _demangled(symbol: str) -> str:
+    library = _cxx()
+    if library is None:
+        return symbol
+    status = ctypes.c_int()
+    found = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return symbol
+    text = ctypes.string_at(found).decode(errors="replace")
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+@cache
+def _cxx() -> ctypes.CDLL | None:
+    """The C++ runtime, for its `__cxa_demangle`; None if there is none."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return None
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    return library

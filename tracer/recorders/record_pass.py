@@ -16,8 +16,8 @@ from tracer import formats
 from tracer.errors import RecordError, TraceError, UsageError
 from tracer.files.output import clear_away, hidden_folder
 from tracer.formats import nsys_parquet, writer_of
-from tracer.recorders.cut import first_steps
 from tracer.recorders.foreground import how_it_ended
+from tracer.recorders.window import first_steps
 from tracer.stored.run_parts import is_part_of_run
 from tracer.stored.run_passes import hand_on, run_of
 from tracer.text import spelled
@@ -25,7 +25,7 @@ from tracer.text import spelled
 if TYPE_CHECKING:
     from tracer.model.trace import Trace
     from tracer.recorders.cupti_program import CuptiOutcome
-    from tracer.recorders.light_window import Window
+    from tracer.recorders.window import Window
 
 
 def python_program(command: Sequence[str]) -> tuple[str, ...] | None:

@@ -1,6 +1,6 @@
 """Comparisons with one base as a matrix: figures as rows, runs as columns, the largest difference of a row marked.
 
-The figures are the rows of `compare_report.compare_table`, worded as in `compare_words`.
+The figures are the rows of `compare.compare_table`, worded as in `compare_words`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LABELS: Final = {
         needed_row(unit): f"{unit.capitalize()} per run to show it" for unit in ("steps", "repeats", "recordings")
     },
 }  # fmt: skip
-"""Row of `compare_report.compare_table` -> its label, in display order; kernels are not in the matrix."""
+"""Row of `compare.compare_table` -> its label, in display order; kernels are not in the matrix."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _KEYS: Final = (
     _words(  # metadata, from each source
         "source schema_version start_utc_ns run clock overhead graph_trace kinds base_time_ns distributed backend rank",
         "world_size display_time_unit cuda_runtime_version cuda_driver_version origin_ns device_error_ns count ns",
-        "device_drift_ppm",
+        "device_drift_ppm pauses_ns",
     )
     | _words(  # run.json: what ran, and where
         "schema configuration machine versions clocks measured simulated plan created passes pass engine model",

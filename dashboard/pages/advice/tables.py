@@ -9,14 +9,13 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.pages.whatif.edits import concurrent
-from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.pages.whatif.view import ALL, concurrent, what_if_of
 from dashboard.reading.predictions import Candidate, Sites
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
-from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
-from tracer.analysis.sampled import SAMPLED
+from tracer.analysis.advice import INDEPENDENT, Advice, KernelOutsideGraph
+from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.waited_for import named
 from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
@@ -81,7 +80,7 @@ def changes_of(edit: Edit) -> dict[str, Any]:
     return {}
 
 
-def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
+def eager_rows(eager: Iterable[KernelOutsideGraph]) -> list[dict[str, Any]]:
     """The rows of the table of eager launches, with short names that remain distinct. The reason for a missing
     prediction omits the kernel, which has its own column."""
     eager = list(eager)

@@ -1,6 +1,6 @@
 """The callbacks of the overview.
 
-Two callbacks and one in the browser: each event creates a new view (`reduce`), the browser sets theme and width
+Two callbacks and one in the browser: each action creates a new view (`reduce`), the browser sets theme and width
 (`screen`), and the view is rendered (`render`).
 """
 
@@ -25,14 +25,14 @@ from dashboard.pages.overview import (
     costs,
     downloads,
     ladder,
-    rates,
+    minimap,
     strip,
+    table,
     tokens,
     tools,
 )
-from dashboard.pages.overview.events import after, events_of
-from dashboard.pages.overview.table import GRID, columns, height
-from dashboard.pages.overview.table import rows as rows_of
+from dashboard.pages.overview.actions import actions_of, after
+from dashboard.pages.overview.table import GRID, columns, height, rows_of
 from dashboard.pages.parts import asking
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
@@ -61,8 +61,9 @@ def register(app: Dash, store: RunStore) -> None:
     ladder.register(app, store)
     compare.register(app, store)
     tokens.register(app, store)
-    rates.register(app, store)
+    table.register(app, store)
     tools.register(app, store)
+    minimap.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
     costs.register(app, store)
@@ -172,10 +173,10 @@ def _reduce(app: Dash, store: RunStore) -> None:
         if not opens:
             unread = store.awaited(view.runs or ())  # the table cannot select them yet
             keys = [*(picked or {"data": []})["data"], *unread]
-            events = events_of(triggered, {"runs": keys, **fields}, clicks, pressed)
-            for event in events:
+            actions = actions_of(triggered, {"runs": keys, **fields}, clicks, pressed)
+            for action in actions:
                 view = after(
-                    view, event, store.ready(view.runs or (), view.rates), (screen or {}).get("scheme", "light")
+                    view, action, store.ready(view.runs or (), view.rates), (screen or {}).get("scheme", "light")
                 )
         runs = store.ready(view.runs or ())
         agreed = {run.key for run in runs} == set(_keys(selected)) and not arrives  # which the grid may have refused

@@ -79,7 +79,7 @@ def row_name(run: Run, spot: Spot) -> str:
 
 
 def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:
-    """A button that sends a request, see `acts.after_request`; `assets/timeline.js` passes it to the page."""
+    """A button that sends a request, see `actions.after_request`; `assets/timeline.js` passes it to the page."""
     data: dict[str, Any] = {"data-ask": json.dumps(wish)}
     return html.Button(text, className=look, title=label, **data, **named(label), **more)
 

@@ -14,7 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
-from dashboard.pages.syncs.table import known
+from dashboard.reading.background import known
 from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

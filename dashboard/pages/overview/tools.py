@@ -1,4 +1,4 @@
-"""Navigation tools of the timeline: keys, search, rows, ruler and minimap."""
+"""Navigation tools of the timeline: keys, search, rows and ruler."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import dash_bootstrap_components as dbc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
-from dashboard.figures.timeline import packed
 from dashboard.pages.frame import named
 from dashboard.pages.overview import areas, bookmarks, costs
-from dashboard.pages.overview.acts import after_request
+from dashboard.pages.overview.actions import after_request, wishes
 from dashboard.pages.overview.chosen import ask, event_texts
-from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene.choice import place_of
 from dashboard.scene.goto import gone
-from dashboard.scene.scene import token_of, whole_of
+from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.arrange import Group, all_groups, arranged
 from dashboard.timeline.query import HINT
@@ -52,8 +49,8 @@ _DELAY: Final = 300  # ms after the last letter
 
 
 def stores() -> list[Any]:
-    """What is requested, what is shown, and what the minimap shows."""
-    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady"), dcc.Store(id="mapped")]
+    """What is requested, and what is shown."""
+    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady")]
 
 
 def buttons() -> list[Any]:
@@ -100,18 +97,6 @@ def replies() -> html.Div:
     )
 
 
-def minimap() -> html.Div:
-    """The minimap, and its frame around what the timeline shows."""
-    graph = dcc.Graph(
-        id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True, style={"height": "28px"}
-    )
-    return html.Div(
-        [graph, html.Div(id="in-view")],
-        id="minimap-holder", role="img", style={"display": "none"},
-        **named("Minimap of the whole recordings, with the visible range"),
-    )  # fmt: skip
-
-
 def below() -> list[Any]:
     """The measurement, the chosen event and the list of keys."""
     return [
@@ -124,7 +109,7 @@ def below() -> list[Any]:
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Register the callbacks that show the chosen event, matches and measurement, and that draw the minimap."""
+    """Register the callbacks that show the chosen event, matches and measurement."""
     browser: Any = app
     browser.clientside_callback(
         ClientsideFunction("timeline", "chosen"),
@@ -148,16 +133,11 @@ def register(app: Dash, store: RunStore) -> None:
         ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True
     )
     browser.clientside_callback(
-        ClientsideFunction("minimap", "pointed"),
-        Input("minimap", "selectedData"), Input("minimap", "clickData"), prevent_initial_call=True,
-    )  # fmt: skip
-    browser.clientside_callback(
         ClientsideFunction("timeline", "refocus"),
         Input("row-list", "children"), Input("picked", "children"), prevent_initial_call=True,
     )  # fmt: skip
     _say(app, store)
     _go(app, store)
-    _map(app, store)
 
 
 def _say(app: Dash, store: RunStore) -> None:
@@ -203,37 +183,6 @@ def _go(app: Dash, store: RunStore) -> None:
                     view = after_request(view, earlier or {}, runs)
                 return _whole(gone(view, runs, words_of(text), step).said)
         raise PreventUpdate
-
-
-def _map(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("minimap", "figure"),
-        Output("minimap", "style"),
-        Output("minimap-holder", "style"),
-        Output("mapped", "data"),
-        Input("steady", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
-        State("mapped", "data"),
-        prevent_initial_call=True,
-    )
-    def draw(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], mapped: list[Any] | None) -> tuple[Any, ...]:
-        if screen is None:
-            raise PreventUpdate
-        view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.ready(view.runs or (), view.rates)
-        token = token_of(runs, view)
-        draws = [theme, screen["width"], token, view.align, *(run.identity for run in runs)]
-        if draws == mapped:
-            raise PreventUpdate
-        lanes = [
-            Lane(run.name, run.busy, run.tokens.anchor(token, view.align), run.phases_beside)
-            for run in runs
-            if run.tokens and run.busy
-        ]
-        plot = packed(minimap_plot(lanes, whole_of(runs, view), theme, int(screen["width"])))
-        shown = {"display": "block" if lanes else "none"}
-        return plot, {"height": f"{minimap_height(len(lanes))}px"}, shown, draws
 
 
 def found(view: View, runs: Sequence[Run]) -> str:

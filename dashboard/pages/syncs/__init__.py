@@ -1,8 +1,240 @@
-"""The syncs page: the host syncs of a token, what each waits for, and the predicted gain without it."""
+"""The syncs page: the host syncs of a token, what each waits for, and the predicted gain without it.
+
+A new view is rendered immediately with the available results. While answers are missing the page polls, and it is
+rendered again when more of them are available.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import Page
-from dashboard.pages.syncs.callbacks import register
-from dashboard.pages.syncs.layout import sections
-from dashboard.pages.syncs.table import ADDRESS
+from dashboard.pages.one_run import keep_run
+from dashboard.pages.opening import lead
+from dashboard.pages.parts import (
+    HIDDEN,
+    NO_RECORDINGS,
+    SHOWN,
+    asking,
+    choice,
+    csv_file,
+    keep_options,
+    links,
+    number,
+    poll,
+    section,
+    table_height,
+    table_of,
+    with_several,
+    with_values,
+    words,
+    wrapped,
+)
+from dashboard.pages.syncs.table import ADDRESS, rows_of
+from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.reading.background import known
+from dashboard.reading.predictions import gain_without
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
+from dashboard.text import plain
+from dashboard.units import duration
+from dashboard.view import View
+from tracer.analysis.whatif.prediction import Prediction
+from tracer.signed import percent
+
+_VERDICT_LINE = 38  # letters of a verdict that fit in one line
+_GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}
+_GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_text"}
+_SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
+
+COLUMNS: list[dict[str, Any]] = [
+    number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
+    words("what", "Wait", 116, "A sync, a blocking copy, or a polling loop"),
+    number("gain", "Tokens/s without it", "", 172, "Predicted; the most expensive sync is first")
+    | {"valueFormatter": _GAIN, "initialSort": "desc"},
+    words("margin", "Model margin", 148, "Of the prediction") | {"type": "rightAligned", "sortable": False},
+    number("gap_us", "Gap, µs", "", 84, "Predicted change of the median gap") | {"valueFormatter": _GAP},
+    wrapped("verdict", "Verdict", 280, "From the data flow and the critical path") | {"minWidth": 280, "flex": 3},
+    words("name", "Call", 226) | {"minWidth": 226, "flex": 2, **_SHORT_NAME},
+    words("site", "Call site", 228, "The function of the program that calls it")
+    | {"minWidth": 228, "flex": 2, "valueFormatter": {"function": "middleCut(params.value, 40)"}},
+    links("try", "Try", 84, "Predict the run without it"),
+    links("show", "Timeline", 92, "Show it in one token"),
+    words("waits_for", "Waited for", 120, "The activity it usually waited for; empty if the stream was idle")
+    | {"minWidth": 120, "flex": 1, **_SHORT_NAME},
+    number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
+    number("median_us", "Median, µs", ",.2f", 110, "Time inside the call, as recorded"),
+    number("max_us", "Longest, µs", ",.1f", 114, "As recorded"),
+    number("on_path_us", "On the path, µs", ",.2f", 144, "Part of a step's critical path inside this call (median)"),
+    number("slack_us", "Slack, µs", ",.2f", 92, "How much later it could return without delaying a step (median)"),
+    words("path", "NVTX ranges", 200, "Around the call in that token") | {"minWidth": 140, "flex": 1},
+    words("thread", "Thread", 120),
+    number("stream", "Stream", "d", 84),
+    number("steps", "Steps", "d", 76, "Steps that have it"),
+]  # fmt: skip
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns; NVTX ranges and call sites only if there are any, kinds only if there are several."""
+    return with_values(with_several(COLUMNS, rows, "what"), rows, "path", "site")
+
+
+def sections() -> list[Any]:
+    """The page's elements."""
+    return [
+        poll("poll"),
+        dcc.Store(id="progress"),
+        section(
+            "Syncs of a token",
+            [choice("run", "Run", clearable=False)],
+            html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
+            html.P(id="said-of-all", className="answer", role="status"),
+            html.P(id="warning", className="hint warns"),
+        ),
+        section(
+            "Inventory",
+            [
+                html.P("One row per sync, blocking copy and polling loop of a step, most expensive first. Gains are "
+                       "predicted by replaying the run without the sync.",
+                       className="hint"),
+                html.Button("Download CSV", id="download", className="button"),
+            ],
+            table_of("syncs", COLUMNS, getRowId="params.data.key",
+                     csvExportParams=csv_file("intertoken-syncs.csv")),
+            key="inventory-section",
+        ),
+    ]  # fmt: skip
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Register the page's callbacks with an app that shows the syncs of a run of `store`."""
+    keep_run(app, store)
+    keep_options(app, store, "run")
+    _render(app, store)
+    _download(app)
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("syncs", "columnDefs"),
+        Output("syncs", "rowData"),
+        Output("syncs", "style"),
+        Output("inventory-section", "style"),
+        Output("said-of-all", "children"),
+        Output("warning", "children"),
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("poll", "disabled"),
+        Output("progress", "data"),
+        Input("screen", "data"),
+        Input("poll", "n_intervals"),
+        State("view", "data"),
+        State("progress", "data"),
+        prevent_initial_call=True,
+        running=asking("poll"),
+    )
+    def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        run = lead(view, store)
+        rows = [] if run is None else rows_of(store, run, view.theme)
+        together: Prediction | str | None = ""
+        if run is not None and rows:
+            together = known(gain_without(store, run, None))
+        missing = sum(row["pending"] for row in rows) + (together is None)
+        progress = [view.query(), missing]
+        if ctx.triggered_id == "poll" and progress == before:
+            raise PreventUpdate
+        nothing = nothing_to_show(store, run, rows)
+        return (
+            columns_of(rows),
+            rows,
+            table_height(rows, [max(-(-len(row["verdict"]) // _VERDICT_LINE), 1) for row in rows]),
+            HIDDEN if nothing else SHOWN,
+            [] if run is None or nothing else in_words(run, rows, together, view.theme),
+            warning_of(run),
+            nothing,
+            SHOWN if nothing else HIDDEN,
+            missing == 0,
+            progress,
+        )
+
+
+def _download(app: Dash) -> None:
+    @app.callback(Output("syncs", "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    def download(_: Any) -> bool:
+        return True
+
+
+def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
+    """Instructions if there is no inventory; empty if there is one."""
+    if not store.so_far():
+        return NO_RECORDINGS
+    if run is None:
+        return "Select a run above."
+    if run.syncs is None:
+        return f"{plain(run.name, 90)} has no CUDA calls inside its token steps."
+    return "" if rows else f"The steps of {plain(run.name, 90)} have no host sync: class {run.syncs.strategy}."
+
+
+def warning_of(run: Run | None) -> str:
+    """A note on the recorded times."""
+    if run is None:
+        return ""
+    given = f"{run.rate_note}. ".capitalize() if run.rate_note else ""
+    if run.gaps is None or run.gaps.warning is None:
+        return given.strip()
+    distortion = f" (tracing overhead × {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
+    start = "start from the corrected times" if run.gaps.distortion is not None else "need the engine's own rate"
+    return f"{given}Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
+
+
+def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | None, theme: str) -> list[Any]:
+    """The number of syncs per token, and the predicted gain without all unneeded ones."""
+    assert run.syncs is not None
+    beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
+    count = run.syncs.syncs_per_token
+    syncs = f"{count:g} sync{'' if count == 1 else 's'} a token"
+    summary = f"{syncs} (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
+    summary += f"; {beside} of them cost nothing. " if beside else ". "
+    summary += dearest(rows)
+    if together is None:
+        return [summary, "Predicting the gain without each …"]
+    if isinstance(together, str):
+        return [summary, plain(together, 300)]
+    target = what_if_of(run, theme, ADDRESS, without=(ALL,))
+    return [
+        summary,
+        html.A("Without all syncs that the data flow does not need", href=target),
+        f": {_gained(together)}",
+    ]
+
+
+def dearest(rows: list[dict[str, Any]]) -> str:
+    """The sync whose removal gains most, in a sentence; nothing while gains are being computed, or if there is none."""
+    gains = [row for row in rows if row["gain"] is not None and row["gain"] > 0]
+    if not gains or any(row["pending"] for row in rows):
+        return ""
+    row = max(gains, key=lambda row: row["gain"])
+    doubt = "" if row["low"] is not None and row["low"] > 0 else ", and may be none"
+    margin = f" {row['margin']}" if row["margin"] else ""
+    return (
+        f"Most expensive: sync {row['position']}, {plain(row['name'], 60)}: {row['gain_text']} tokens/s without it"
+        f"{margin}, predicted{doubt}. "
+    )
+
+
+def _gained(prediction: Prediction) -> str:
+    if prediction.of_engine is None:
+        return "the gain is unknown: enter the engine's own rate."
+    bounds = prediction.of_engine.bounds
+    margin = f" [model margin {percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
+    idle = [one.idle_us["p50"] for one in (prediction.before, prediction.predicted) if one.idle_us]
+    change = f", idle a step {duration(idle[0] * 1e3)} → {duration(idle[1] * 1e3)}" if len(idle) == 2 else ""
+    return f"{percent(prediction.of_engine.estimate - 1, 2)} tokens/s{margin}{change}, predicted."
+
 
 PAGE = Page(ADDRESS, "Syncs", "the syncs of a token, and those that can be removed", sections, register, place=2)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pandas as pd
 
 from dashboard.pages.frame import link
 from dashboard.pages.whatif.view import what_if_of
-from dashboard.reading.predictions import gain_without, site_of, slack_of
+from dashboard.reading.background import known
+from dashboard.reading.predictions import Listed, gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
 from dashboard.view import Spot, View, span
 from tracer.analysis.calls import SYNC
-from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
-from tracer.errors import IntertokenError, printable
 from tracer.signed import percent, signed
 
 ADDRESS: Final = "syncs/"
 _PENDING: Final = "…"
-Answer = TypeVar("Answer")
 
 
 def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
@@ -67,16 +63,6 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
     return rows
 
 
-def known(answer: Future[Answer]) -> Answer | str | None:
-    """The answer, why there is none, or None if it is still being computed."""
-    if not answer.done() or answer.cancelled():
-        return None
-    problem = answer.exception()
-    if problem is None:
-        return answer.result()
-    return printable(str(problem)) if isinstance(problem, IntertokenError) else f"internal error: {problem!r}"
-
-
 def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
     return {key: row[key] if row else None for key in ("on_path_us", "slack_us")}
 
@@ -107,46 +93,6 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
         return "not needed; enter the engine's own rate to predict the gain"
     sure = gain.of_engine.bounds is not None and gain.of_engine.bounds[0] > 1
     return "not needed: can be removed" if sure else "not needed; the gain may be zero"
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A row of the inventory without answers, and a step that has that sync: its number, and the call."""
-
-    row: dict[str, Any]
-    step: int
-    call: pd.DataFrame
-
-
-def inventory_of(store: RunStore, run: Run) -> list[Listed]:
-    """The rows of `SyncReport.inventory`, each with thread and NVTX path of the middle step that has it."""
-    return store.background.now((run.recorded, "inventory"), lambda: _inventory(run), len)
-
-
-def _inventory(run: Run) -> list[Listed]:
-    if run.syncs is None or run.trace is None:
-        return []
-    calls = run.syncs.calls[run.syncs.calls["letter"].isin(WAITS)]
-    what = calls["letter"].map(WAITS)
-    by_position = calls.groupby([what, calls.groupby([what, calls["step"]]).cumcount() + 1])
-    threads = run.trace["threads"]
-    inventory = []
-    for row in run.syncs.inventory().to_dict("records"):
-        waits = by_position.get_group((row["what"], row["position"]))
-        call = waits.iloc[len(waits) // 2]
-        process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
-        names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
-        name = plain(str(names.iloc[0]), 60) if len(names) else ""
-        found = {
-            **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},
-            "waiting_share": None if pd.isna(row["waiting_share"]) else row["waiting_share"],
-            **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
-            "key": str(row["position"]) if row["what"] == WAITS[SYNC] else f"{row['what']} {row['position']}",
-            "thread": f"{name} {thread}".strip(),
-            "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
-        }
-        inventory.append(Listed(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
-    return inventory
 
 
 def timeline_link(run: Run, listed: Listed, theme: str) -> str:

@@ -26,7 +26,7 @@ from executor.backends.cpu.handles import (
     Ticket,
     topology,
 )
-from executor.backends.cpu.kernels import KERNELS, NumpyKernel, Work
+from executor.backends.cpu.kernels import KERNELS, BoundKernel, NumpyKernel
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import Quantised, address
 from executor.graph import BLOCK_FORMATS, Tensor
@@ -189,7 +189,7 @@ class CpuBackend(Backend):
         """Return a key of op, addresses, shapes and parameters."""
         return kernel.key
 
-    def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> Work:
+    def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> BoundKernel:
         """Bind the kernel of a node; a fused node computes its parts in sequence."""
         if PARTS not in node.params:
             if node.op not in self._kernels:
@@ -350,7 +350,7 @@ class CpuBackend(Backend):
                 device=self._device, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],
             )  # fmt: skip
 
-    def _attempt(self, work: Work, what: str) -> bool:
+    def _attempt(self, work: BoundKernel, what: str) -> bool:
         """Run work unless earlier work failed; keep the first failure for the host."""
         if self._failure is not None:
             return False
@@ -364,7 +364,7 @@ class CpuBackend(Backend):
         return True
 
 
-def _run_all(work: Sequence[Work]) -> None:
+def _run_all(work: Sequence[BoundKernel]) -> None:
     for part in work:
         part()
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from executor.backends.cpu.kernels import Work
+from executor.backends.cpu.kernels import BoundKernel
 from executor.backends.weight_formats import Array, Quantised, as_bits
 from tracer.errors import UsageError
 
@@ -98,7 +98,7 @@ class CompiledKernels:
         self._callers = threading.local()
         self._untold: dict[str, float] = {}
 
-    def bound(self, op: str, out: Array, src: Sequence[Any], **params: Any) -> Work:
+    def bound(self, op: str, out: Array, src: Sequence[Any], **params: Any) -> BoundKernel:
         """Compile and bind the kernel of a node that `is_compiled`.
 
         Raises:
@@ -110,7 +110,7 @@ class CompiledKernels:
             return self._rows(op, out, src, params)
         return self._product(out, *src)
 
-    def _rows(self, op: str, out: Array, src: Sequence[Array], params: Mapping[str, Any]) -> Work:
+    def _rows(self, op: str, out: Array, src: Sequence[Array], params: Mapping[str, Any]) -> BoundKernel:
         from executor.backends.cpu.rows import ARGUMENTS
 
         loop, arranged = ARGUMENTS[op]
@@ -120,7 +120,7 @@ class CompiledKernels:
         self._compile(op, kernel, *arguments, self._threads)
         return partial(self._run, kernel, *arguments) if shared else partial(kernel, *arguments, 1)
 
-    def _product(self, out: Array, weight: Array | Quantised, x: Array, ids: Array | None = None) -> Work:
+    def _product(self, out: Array, weight: Array | Quantised, x: Array, ids: Array | None = None) -> BoundKernel:
         from executor.backends.cpu.tile import products
 
         outputs, inputs = weight.shape[-2:]
@@ -146,7 +146,7 @@ class CompiledKernels:
 
     def _attention(
         self, out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
-    ) -> Work:
+    ) -> BoundKernel:
         from executor.backends.cpu.attention import attention
 
         streams = np.arange(len(k), dtype=np.int32) if streams is None else streams

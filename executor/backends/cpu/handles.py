@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.backends.cpu.kernels import Work
+from executor.backends.cpu.kernels import BoundKernel
 from executor.backends.interface import HostArray
 from executor.planning.plans import Instruction
 
@@ -83,7 +83,7 @@ class CpuKernel:
     """
 
     label: str
-    run: Work
+    run: BoundKernel
     key: Hashable = None
     reads: Callable[[], int | None] | None = None
 
@@ -109,7 +109,7 @@ class CpuStream:
     """A queue and the thread that processes it; None ends the thread."""
 
     def __init__(self, number: int) -> None:
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._queue: SimpleQueue[BoundKernel | None] = SimpleQueue()
         self.put = self._queue.put
         self.thread = threading.Thread(target=self._work, name=f"cpu stream {number}", daemon=True)
         self.thread.start()

@@ -17,7 +17,7 @@ import numpy as np
 
 from executor.backends.weight_formats import Array, Quantised, floats
 
-Work = Callable[[], None]
+BoundKernel = Callable[[], None]
 """A kernel bound to its arrays."""
 NumpyKernel = Callable[..., None]
 

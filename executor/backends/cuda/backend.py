@@ -15,8 +15,16 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from executor.backends.cuda.copies import CudaCopies
-from executor.backends.cuda.graph import CudaGraph, instantiate, update
-from executor.backends.cuda.handles import CopyCount, CudaArray, CudaEvent, Streams, pinned_array
+from executor.backends.cuda.handles import (
+    CopyCount,
+    CudaArray,
+    CudaEvent,
+    CudaGraph,
+    Streams,
+    instantiate,
+    pinned_array,
+    update,
+)
 from executor.backends.cuda.kernels import CudaKernel, bind
 from executor.backends.cuda.library import KernelCall, Library
 from executor.backends.cuda.runtime import load_cuda

@@ -25,7 +25,7 @@ from itertools import count
 from typing import ClassVar, Final
 
 from executor.backends.interface import Backend, HostArray
-from executor.backends.sim.device import Item, Mark, Span, Stage, VirtualDevice, Waiting, Work
+from executor.backends.sim.device import Fence, FenceWait, Item, Span, Stage, Task, VirtualDevice
 from executor.backends.sim.graph import SimGraph, SimKernel, instantiate, kernel_of
 from executor.backends.sim.profiles import FETCH, CopyCost, Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
@@ -60,10 +60,10 @@ class SimArray:
 
 @dataclass(slots=True)
 class SimEvent:
-    """An event: the mark of its latest record, and whether a copy to the host precedes it."""
+    """An event: the fence of its latest record, and whether a copy to the host precedes it."""
 
     id: int
-    mark: Mark | None = None
+    fence: Fence | None = None
     fetches: bool = False
 
 
@@ -159,7 +159,7 @@ class SimBackend(Backend):
         kinds = ("HtoD", "pinned", "device") if call == "copy_in" else ("DtoH", "device", "pinned")
         done = partial(self._copied, kinds, array.nbytes, stream, self._next_call)
         stage = Stage(cost.fixed_ns + math.ceil(array.nbytes / cost.bytes_per_ns))
-        self._issue(call, "memcpyAsync", stream, Work(0, [stage], done=done), 0)
+        self._issue(call, "memcpyAsync", stream, Task(0, [stage], done=done), 0)
 
     def _copied(
         self, kinds: tuple[str, str, str], nbytes: int, stream: int, correlation: int, spans: list[Span]
@@ -180,7 +180,7 @@ class SimBackend(Backend):
     def launch(self, kernel: SimKernel, stream: int) -> None:
         """Launch a kernel."""
         done = partial(self._ran, kernel.label, stream, self._next_call)
-        work = Work(0, [kernel.stage], done=done)
+        work = Task(0, [kernel.stage], done=done)
         self._issue("launch", "launchKernel", stream, work, self.profile.launch_latency_ns)
 
     def _ran(self, label: str, stream: int, correlation: int, spans: list[Span]) -> None:
@@ -190,13 +190,13 @@ class SimBackend(Backend):
     def synchronize(self, stream: int) -> None:
         """Wait for all work issued to the stream."""
         fetches, self._fetching[stream] = self._fetching[stream], False
-        self._wait("streamSynchronize", lambda: self._device.mark(self._queue(stream)), stream, MISSING, fetches)
+        self._wait("streamSynchronize", lambda: self._device.fence(self._queue(stream)), stream, MISSING, fetches)
 
-    def _wait(self, api: str, mark: Callable[[], Mark | None], stream: int, event: int, fetches: bool) -> None:
-        """Make a call that returns when the work issued before the mark is done."""
+    def _wait(self, api: str, fence: Callable[[], Fence | None], stream: int, event: int, fetches: bool) -> None:
+        """Make a call that returns when the work issued before the fence is done."""
         start = self._begin("sync")
         self._send()
-        awaited = mark()
+        awaited = fence()
         done = 0 if awaited is None else self._device.finish(awaited)
         woken = done + self.profile.wake_up_ns if done > self.host.now else 0
         self.host.now = max(self.host.now + self.profile.calls_ns["sync"], woken)
@@ -211,17 +211,17 @@ class SimBackend(Backend):
 
     def event_record(self, event: SimEvent, stream: int) -> None:
         """Issue a record."""
-        event.mark, event.fetches = Mark(self._queue(stream)), self._fetching[stream]
-        self._issue("event_record", "eventRecord", stream, event.mark, 0, event.id)
+        event.fence, event.fetches = Fence(self._queue(stream)), self._fetching[stream]
+        self._issue("event_record", "eventRecord", stream, event.fence, 0, event.id)
 
     def event_wait(self, event: SimEvent, stream: int) -> None:
         """Issue a wait."""
-        waiting = Waiting(event.mark) if event.mark is not None else None
+        waiting = FenceWait(event.fence) if event.fence is not None else None
         self._issue("event_wait", "streamWaitEvent", stream, waiting, 0, event.id)
 
     def event_synchronize(self, event: SimEvent) -> None:
         """Wait for the event's latest record."""
-        self._wait("eventSynchronize", lambda: event.mark, MISSING, event.id, event.fetches)
+        self._wait("eventSynchronize", lambda: event.fence, MISSING, event.id, event.fetches)
 
     # Graphs
 
@@ -233,7 +233,7 @@ class SimBackend(Backend):
     def launch_graph(self, graph: SimGraph, stream: int = MAIN_STREAM) -> None:
         """Launch the graph in one call."""
         done = partial(self._ran_graph, graph, stream, self._next_call)
-        work = Work(0, graph.stages, self.profile.graph.start_ns, done)
+        work = Task(0, graph.stages, self.profile.graph.start_ns, done)
         self._issue("graph_launch", "graphLaunch", stream, work, self.profile.launch_latency_ns, extra_ns=graph.host_ns)
 
     def _ran_graph(self, graph: SimGraph, stream: int, correlation: int, spans: list[Span]) -> None:

@@ -31,7 +31,7 @@ Span = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Work:
+class Task:
     """A sequence of stages.
 
     Attributes:
@@ -49,7 +49,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Mark:
+class Fence:
     """A point in a stream, such as an event's record; `time` is None until it is known."""
 
     queue: int
@@ -58,14 +58,14 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Waiting:
-    """A stream waits for a mark."""
+class FenceWait:
+    """A stream waits for a fence."""
 
-    mark: Mark
+    fence: Fence
     ready: int = 0
 
 
-Item = Work | Mark | Waiting
+Item = Task | Fence | FenceWait
 _NEVER: Final = float("inf")
 
 
@@ -73,7 +73,7 @@ _NEVER: Final = float("inf")
 class _Running:
     """The current stage of a piece of work: in its fixed time until `until`, or (None) with `left` bytes to move."""
 
-    work: Work
+    work: Task
     start: int
     until: int | None
     left: float
@@ -82,12 +82,12 @@ class _Running:
 class VirtualDevice:
     """Streams, simulated only as far as results are requested.
 
-    A caller that has requested the time of a mark may afterwards only submit work that is ready at that time or later.
+    A caller that has requested the time of a fence may afterwards only submit work that is ready at that time or later.
     Later work therefore never changes an earlier result.
 
     Args:
         bytes_per_ns: memory bandwidth.
-        edge_ns: from a mark on one stream to the work that waits for it on another.
+        edge_ns: from a fence on one stream to the work that waits for it on another.
     """
 
     def __init__(self, bytes_per_ns: float, edge_ns: int) -> None:
@@ -102,30 +102,30 @@ class VirtualDevice:
         self._queues.setdefault(queue, deque()).append(item)
         self._free.setdefault(queue, 0)
 
-    def mark(self, queue: int, ready: int = 0) -> Mark:
+    def fence(self, queue: int, ready: int = 0) -> Fence:
         """Mark the end of the work submitted to a stream so far."""
-        mark = Mark(queue, ready)
-        self.submit(queue, mark)
-        return mark
+        fence = Fence(queue, ready)
+        self.submit(queue, fence)
+        return fence
 
-    def finish(self, mark: Mark) -> int:
-        """Simulate until a mark is passed; return the time of the mark.
+    def finish(self, fence: Fence) -> int:
+        """Simulate until a fence is passed; return the time of the fence.
 
         Raises:
-            ExecutionError: the mark is never passed, because streams wait for a mark that is not submitted.
+            ExecutionError: the fence is never passed, because streams wait for a fence that is not submitted.
         """
-        while mark.time is None:
+        while fence.time is None:
             self._settle()
-            if mark.time is None:
+            if fence.time is None:
                 self._advance()
-        return mark.time
+        return fence.time
 
     def drain(self) -> int:
         """Simulate all submitted work; return the time when the last stream is done."""
-        return max((self.finish(self.mark(queue)) for queue in list(self._queues)), default=0)
+        return max((self.finish(self.fence(queue)) for queue in list(self._queues)), default=0)
 
     def _settle(self) -> None:
-        """Pass all marks, and waits for passed marks, that idle streams have reached."""
+        """Pass all fences, and waits for passed fences, that idle streams have reached."""
         passed = True
         while passed:
             passed = False
@@ -135,10 +135,10 @@ class VirtualDevice:
                     passed = True
 
     def _pass(self, queue: int, item: Item) -> bool:
-        if isinstance(item, Mark):
+        if isinstance(item, Fence):
             item.time = max(self._free[queue], item.ready)
-        elif isinstance(item, Waiting) and item.mark.time is not None:
-            happened = item.mark.time + (self._edge_ns if item.mark.queue != queue else 0)
+        elif isinstance(item, FenceWait) and item.fence.time is not None:
+            happened = item.fence.time + (self._edge_ns if item.fence.queue != queue else 0)
             self._free[queue] = max(self._free[queue], item.ready, happened)
         else:
             return False
@@ -161,7 +161,7 @@ class VirtualDevice:
         self._now = now
         if queue not in self._running:
             work = self._queues[queue].popleft()
-            if isinstance(work, Work):
+            if isinstance(work, Task):
                 self._enter(queue, work, now)
         elif self._running[queue].until is not None and self._running[queue].left > 0:
             self._running[queue].until = None
@@ -169,12 +169,12 @@ class VirtualDevice:
             self._leave(queue, now)
 
     def _starts(self) -> Iterator[tuple[int, int]]:
-        """Yield the start of the next work of every idle stream that waits for no mark."""
+        """Yield the start of the next work of every idle stream that waits for no fence."""
         for queue, items in self._queues.items():
-            if items and queue not in self._running and isinstance(work := items[0], Work):
+            if items and queue not in self._running and isinstance(work := items[0], Task):
                 yield max(work.ready, self._free[queue] + work.after_ns, self._now), queue
 
-    def _enter(self, queue: int, work: Work, now: int) -> None:
+    def _enter(self, queue: int, work: Task, now: int) -> None:
         stage = work.stages[len(work.spans)]
         self._running[queue] = _Running(work, now, now + stage.fixed_ns, stage.nbytes)
 

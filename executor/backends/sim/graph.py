@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from executor.backends.sim.device import Span, Stage, VirtualDevice, Waiting, Work
+from executor.backends.sim.device import FenceWait, Span, Stage, Task, VirtualDevice
 from executor.backends.sim.profiles import Profile
 from executor.graph import Tensor
 from executor.graph.fusion import PARTS, outer_sources
@@ -105,17 +105,17 @@ def run_alone(
 ) -> tuple[list[Execution], int]:
     """Return the times of each kernel of a plan that runs alone, and its end, in ns from the start."""
     device, executions = VirtualDevice(profile.bytes_per_ns, profile.edge_ns), list[Execution]()
-    marks = {}
+    fences = {}
     for number, instruction in enumerate(instructions):
         queue = instruction.stream % profile.streams
         if isinstance(instruction, Launch):
             kernel = kernels[instruction.node]
             keep = partial(_keep, executions, kernel, instruction.stream, number)
-            device.submit(queue, Work(0, [_in_graph(profile, kernel.stage)], done=keep))
+            device.submit(queue, Task(0, [_in_graph(profile, kernel.stage)], done=keep))
         elif isinstance(instruction, Record):
-            marks[instruction.event] = device.mark(queue)
+            fences[instruction.event] = device.fence(queue)
         else:
-            device.submit(queue, Waiting(marks[instruction.event]))
+            device.submit(queue, FenceWait(fences[instruction.event]))
     length = device.drain()
     return sorted(executions, key=lambda e: e.node), length
 

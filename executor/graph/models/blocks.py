@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from executor.graph import Flag, Graph, Tensor, ops
-from executor.graph.models.inputs import StepTensors
 from executor.graph.models.kv_cache import KvCache
 from executor.graph.models.shape import DeltaNet, Experts, Shape
+from executor.graph.models.step import StepTensors
 
 
 @dataclass(frozen=True)

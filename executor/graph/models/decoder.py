@@ -13,10 +13,9 @@ import numpy as np
 
 from executor.graph import Flag, Graph, Tensor, ops
 from executor.graph.models.blocks import Blocks, delta_net
-from executor.graph.models.inputs import Feed, StepTensors, step_tensors
 from executor.graph.models.kv_cache import KvCache, Position
 from executor.graph.models.shape import Shape
-from executor.graph.models.step import DecodeStep, History, HostArrays, StepValues
+from executor.graph.models.step import DecodeStep, Feed, History, HostArrays, StepTensors, StepValues, step_tensors
 
 
 def build(

@@ -6,7 +6,6 @@ A removed segment keeps its two points but takes no time: whatever waited for it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -65,15 +64,22 @@ class Changes:
         return self.causality.segments.calls
 
     def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
-        """Remove calls with their waits and, with `and_issued`, the activities that they issue."""
+        """Remove calls with their waits and, with `and_issued`, the activities that they issue.
+
+        The host code that belongs to a call lies before and behind it, together with the end of what its neighbours do
+        and the preparation of the next call. Neither side can hold more of it than the shorter pause. So between none
+        and twice the shorter pause vanishes; the middle is taken.
+        """
         segments, edges = self.causality.segments, self._edges
         gone = self._chosen(calls)
         if and_issued:
             gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities["call"]]
+        before = self._pauses_before()
         self.remove(gone)
         behind = (edges.kind == HOST) & gone[edges.source // 2]
-        vanishing = self._usual_pause[edges.source[behind] // 2]
-        self._weight[behind] = np.maximum(self._weight[behind] - vanishing, self.causality.host_compute[behind])
+        computed = self.causality.host_compute[behind]
+        pause = self._weight[behind] - computed
+        self._weight[behind] = computed + pause - np.minimum(pause, before[edges.source[behind] // 2])
 
     def remove(self, gone: Bools) -> None:
         """Set the duration of segments to 0; they wait only for their predecessor in their thread or stream."""
@@ -174,6 +180,11 @@ class Changes:
         self._scale((edges.kind == DEVICE) & chosen[edges.target // 2], factor)
         self._scale((edges.kind == ORDER) & (edges.source % 2 == 0) & chosen[edges.source // 2], factor)
 
+    def lengthen_activities(self, activities: Ints, by_ns: int) -> None:
+        """Let each of these activities take this much longer."""
+        own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
+        self._weight[own] += by_ns
+
     def shorten_activities(self, activities: Ints, share: float, most_ns: int) -> None:
         """Shorten activities by this share of their duration, at most by `most_ns`."""
         own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
@@ -209,14 +220,10 @@ class Changes:
         weight = computed + ((dag.edges.weight - computed) * factor).astype(np.int64)
         return weight, (dag.residual * np.where(points, host, 1.0)).astype(np.int64)
 
-    @cached_property
-    def _usual_pause(self) -> Ints:
-        """For each segment, the median time between a call of the same kind and the next one of its thread, ns.
-
-        Pauses in which the host computes as a device do not count.
-        """
-        host = (self._edges.kind == HOST) & (self.causality.host_compute == 0)
-        does = self.calls["letter"].cat.codes.to_numpy()
-        pauses = pd.Series(self._weight[host]).groupby(does[self._edges.source[host] // 2]).median()
-        usual = pauses.reindex(range(int(does.max(initial=0)) + 1)).fillna(0).to_numpy()
-        return np.append(usual[does], np.zeros(len(self.removed) - len(does))).astype(np.int64)
+    def _pauses_before(self) -> Ints:
+        """The host code between each segment and the previous call of its thread, without what the host computes as a
+        device, ns."""
+        host = np.flatnonzero(self._edges.kind == HOST)
+        found = np.zeros(len(self.causality.segments), np.int64)
+        found[self._edges.target[host] // 2] = self._weight[host] - self.causality.host_compute[host]
+        return found

@@ -15,6 +15,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Unmeasured
 from tracer.analysis.whatif.needed import reading_syncs, sending_copies
+from tracer.analysis.whatif.sampling import choose_on_device
 from tracer.analysis.whatif.strategies import check_device_alone, check_host_idle, windows
 from tracer.errors import EmptyTraceError
 
@@ -158,4 +159,7 @@ class ReadLater(Unmeasured):
         gone = np.zeros(len(changes.removed), bool)
         gone[reading] = True
         changes.remove(gone)  # not `remove_calls`: the host's code behind the waits stays
-        return ["assumes that the host processes a result after the next launch, in the same time"]
+        return [
+            choose_on_device(changes, steps),
+            "assumes that the host processes a result after the next launch, in the same time",
+        ]

@@ -21,6 +21,7 @@ from tracer.analysis.fits import fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs
+from tracer.analysis.whatif.sampling import choose_on_device
 from tracer.errors import UnsafePlanError, UsageError
 
 Ints = NDArray[np.int64]
@@ -76,7 +77,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
         inside_run = launch & launch.shift(-1, fill_value=False) & (table["window"] == table["window"].shift(-1))
         changes.drop_pauses(table.loc[~inside_run, "call"].to_numpy())
         changes.remove_calls(others["call"].to_numpy())
-        return ["assumes that the device chooses the token and prepares its next step in no time"]
+        return [choose_on_device(changes, steps), "assumes that the device prepares its next step in no time"]
     inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
     copy = inputs["letter"].isin(COPIES) & ~inputs["call"].isin(bringing_copies(changes.causality))
     order = pd.Series(np.arange(len(inputs)), index=inputs.index)

@@ -4,7 +4,19 @@
 #include "hot.h"
 #include "ring.h"
 
-enum { BURST_NS = 500000 /* of stamps, after a time without launches */ };
+enum {
+    BURST_NS = 500000,   /* of stamps, after a time without launches */
+    ENOUGH_NS = 5000000, /* of stamps since the start of the process describe the launches that recur: */
+    LATER = 2,           /* from then on the share is divided by this */
+};
+
+static double ns_of(uint64_t ticks) { return (double)ticks * 1e3 / ring.ticks_per_us; }
+
+/* The ticks until the next sample may come, per tick of this one. */
+static double apart_now(Samples *of, uint64_t spent) {
+    uint64_t before = atomic_fetch_add_explicit(&of->spent, spent, memory_order_relaxed);
+    return device_driver()->apart * (ns_of(before) < ENOUGH_NS ? 1 : LATER);
+}
 
 /* Once there is time, a random number of candidates is skipped: otherwise those after a pause of the host would be
  * chosen most often. */
@@ -27,10 +39,9 @@ HOT int samples_choose(Samples *of, uint64_t now) {
 /* What was left of the share before, when nothing was launched, is added up to BURST_NS. */
 COLD void samples_spend(Samples *of, uint64_t since) {
     uint64_t now = ring_now(), next = atomic_load_explicit(&of->next, memory_order_relaxed), later;
-    uint64_t apart = (uint64_t)((double)(now - since) * device_driver()->apart);
-    double burst = BURST_NS / 1e3 * ring.ticks_per_us * device_driver()->apart;
+    double apart = apart_now(of, now - since), burst = BURST_NS / 1e3 * ring.ticks_per_us * apart;
     uint64_t least = burst < (double)now ? now - (uint64_t)burst : 0;
-    ring_count(COUNT_run_stamps_ns, (uint64_t)((double)(now - since) * 1e3 / ring.ticks_per_us));
-    do later = (next > least ? next : least) + apart;
+    ring_count(COUNT_run_stamps_ns, (uint64_t)ns_of(now - since));
+    do later = (next > least ? next : least) + (uint64_t)((double)(now - since) * apart);
     while (!atomic_compare_exchange_weak(&of->next, &next, later));
 }

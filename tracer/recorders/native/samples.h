@@ -1,4 +1,4 @@
-/* Random samples of what costs time to measure, limited to a share of the time. */
+/* Random samples of what costs time to measure, limited to a share of the time, which falls once there are many. */
 #ifndef INTERTOKEN_SAMPLES_H
 #define INTERTOKEN_SAMPLES_H
 
@@ -8,6 +8,7 @@
 /* One kind of sample. Threads may lose each other's counts. */
 typedef struct {
     _Atomic uint64_t next;         /* the tick from which there is time for the next sample */
+    _Atomic uint64_t spent;        /* ticks that the samples have taken */
     _Atomic uint32_t passed, skip; /* candidates since the last sample, and those to skip before the next one */
 } Samples;
 

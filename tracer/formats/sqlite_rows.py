@@ -1,4 +1,4 @@
-"""Chunks of rows -> one Arrow table with contiguous columns, whose memory NumPy and pandas can share.
+"""Rows that ADBC reads from SQLite files -> one Arrow table with contiguous columns, which NumPy and pandas can share.
 
 Touching new memory dominates the time for large tables. Therefore numbers are copied only once, from a chunk to their
 final position, and columns that are NULL throughout take no memory.
@@ -6,11 +6,33 @@ final position, and columns that are NULL throughout take no memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+
+@contextmanager
+def cursor_of(connection: Any) -> Iterator[Any]:
+    """A cursor that is closed when the block exits.
+
+    ADBC before 1.13, the last for Python 3.10, reports the error of a query again when its statement is released, then
+    considers the cursor open, and prints a message on stderr when it is collected.
+    """
+    from adbc_driver_manager import dbapi  # only here: other formats start faster without it
+
+    cursor = connection.cursor()
+    try:
+        yield cursor
+    except BaseException:
+        with suppress(dbapi.Error):
+            cursor.close()
+        cursor._closed = True
+        raise
+    cursor.close()
 
 
 class JoinedRows:

@@ -1,19 +1,25 @@
-"""How search, rows, the chosen event, ruler and minimap change the view."""
+"""The effect of each action on the view, also of search, rows, ruler and minimap: from the old view to the new one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from dashboard.pages import timeline
+from dashboard.pages.presses import Clicks, done
+from dashboard.pages.timeline import Action
 from dashboard.reading.run import Run
 from dashboard.scene.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
 from dashboard.scene.goto import at_token, gone
 from dashboard.scene.scene import limits_of, token_of
 from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
 from dashboard.view import (
+    ALIGNMENTS,
+    FURTHEST,
     GROUPINGS,
     MOST_BOOKMARKS,
+    MOST_RUNS,
     Area,
     Arrangement,
     Bookmark,
@@ -24,7 +30,78 @@ from dashboard.view import (
     words_of,
 )
 
+_STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # time-stamped by the browser
+_MOST = 50  # requests handled by one call
 _PIXELS: Final = 1000  # about the width of the timeline
+
+
+def actions_of(
+    triggered: Sequence[str], values: Mapping[str, Any], clicks: Clicks, before: Clicks | None
+) -> list[Action]:
+    """The actions of the reader since the last call.
+
+    Args:
+        triggered: properties that have changed, as "component.property".
+        values: current values of fields and the table, by component.
+        clicks: how often each button was pressed, and when the last request was made or the timeline moved.
+        before: the same when it was last handled.
+    """
+    buttons = {name: times for name, times in clicks.items() if name not in _STAMPED}
+    sources = done([prop for prop in triggered if prop not in _STAMPED.values()], buttons, before)
+
+    def is_new(name: str) -> bool:
+        at = clicks.get(name)
+        return _STAMPED[name] in triggered if at is None else at != (before or {}).get(name)
+
+    sources = [*filter(is_new, ["timeline"]), *sources]  # the move came before the press
+    actions = [Action(source, values.get(source)) for source in sources if source in buttons or source in values]
+    if "asked" not in values or not is_new("asked"):
+        return actions
+    return [*actions, *(Action("asked", wish) for wish in wishes(values["asked"], (before or {}).get("asked")))]
+
+
+def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str, Any] | None]:
+    """The requests since the last one handled, the newest last."""
+    earlier = (asked or {}).get("earlier", [])[-_MOST:]
+    times = [(wish.get("at"), wish) for wish in earlier]
+    return [*(wish for at, wish in times if isinstance(at, int | float) and at > (heeded or 0)), asked]
+
+
+def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
+    """The view after an action.
+
+    Args:
+        view: the view before.
+        action: what happened.
+        runs: the runs of `view`.
+        scheme: "light" or "dark", the page's current theme.
+    """
+    match action:
+        case Action("runs", keys):
+            return replace(view, runs=_ordered(view.runs or (), keys))
+        case Action("token", int(number)):
+            return replace(view, token=min(max(number, 0), FURTHEST))
+        case Action("align", str(how)) if how in ALIGNMENTS:
+            return replace(view, align=how)
+        case Action("find", text) if text is None or isinstance(text, str):
+            return replace(view, find=words_of(text))
+        case Action("only", text) if text is None or isinstance(text, str):
+            return replace(view, rows=replace(view.rows, only=words_of(text)))
+        case Action("find-on" | "find-back" as which):
+            return next_found(view, runs, 1 if which == "find-on" else -1)
+        case Action("sum"):
+            return summed(view, runs)
+        case Action("measure"):
+            return measured(view, runs)
+        case Action("asked", dict(wish)):
+            return after_request(view, wish, runs)
+    return timeline.after(view, action, runs, scheme)
+
+
+def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys now selected, those shown before first and in their old order, so that nothing moves."""
+    kept = [key for key in before if key in keys]
+    return tuple(kept + [key for key in keys if key not in kept])[:MOST_RUNS]
 
 
 def after_request(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:

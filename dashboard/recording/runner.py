@@ -29,7 +29,7 @@ _PATIENCE: Final = 120.0
 _TRIES, _PAUSE = 40, 0.05
 
 
-class Recorder:
+class Runner:
     """Starts `intertoken run`, one at a time among all servers that write to the same directory.
 
     Args:

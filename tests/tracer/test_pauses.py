@@ -1,0 +1,89 @@
+"""A recording of several windows has no gap, and no step, across a pause of its recorder."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.recordings import LLAMA
+from tests.tracer.machine import recorded
+from tracer import Trace, formats
+from tracer.analysis.clocks import pauses
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
+from tracer.model.trace import PAUSES
+from tracer.recorders.window import TimeRange, within
+from tracer.scrub import facts
+from tracer.scrub.texts import Texts
+
+PAUSED_NS = 50_000_000  # less than what a clock is taken to have jumped
+
+
+def windows(trace: Trace, ends: list[int]) -> Trace:
+    """The trace with its recorder paused after each of these steps, for so long as no engine idles."""
+    steps = find_steps(trace).table
+    edges = steps["end"].to_numpy()[ends]
+
+    def later(frame: pd.DataFrame) -> pd.DataFrame:
+        by = {"start": "right", "end": "left"}  # the next step may begin as this one ends
+        return frame.assign(**{c: frame[c] + PAUSED_NS * np.searchsorted(edges, frame[c], side=by[c]) for c in by})
+
+    moved = trace.map_tables(lambda _, frame: later(frame) if "start" in frame else frame)
+    until = [int(edge) + number * PAUSED_NS for number, edge in enumerate(edges)]
+    begin, end = moved.span
+    since = [begin, *(edge + PAUSED_NS for edge in until)]
+    return within(moved, [TimeRange(a, b) for a, b in zip(since, [*until, end + 1], strict=True)])
+
+
+@pytest.mark.parametrize("ends", [[3], [3, 7]])
+def test_no_idle_time_is_across_a_pause(ends: list[int]) -> None:
+    """On a machine whose steps are alike: the mean stays, and the figures say that the recorder paused."""
+    whole = gap_report(recorded("sccc"), find_steps(recorded("sccc")))
+    cut = windows(recorded("sccc"), ends)
+    steps = choose_steps(cut, None, ALL_STEPS)
+    report = gap_report(cut, steps)
+    assert len(pauses(cut)) == len(ends)
+    assert report.gap_us == pytest.approx(whole.gap_us)
+    assert report.idle.idle_us == pytest.approx(whole.idle.idle_us)
+    assert len(report.idle.steps) == len(whole.idle.steps) - 2 * len(ends)  # what each pause cuts, and the step before
+    times = "once" if len(ends) == 1 else f"{len(ends)} times"
+    said = f"the recorder paused {times}; left out: {len(ends)} of 12 steps"
+    assert [note for note in steps.notes if "paused" in note] == [said]
+
+
+def test_a_pause_of_a_real_recording_is_no_gap() -> None:
+    """Steps found by calls lie side by side, so that a pause cuts one."""
+    trace = formats.read(LLAMA["saaas", "graph"])
+    whole = gap_report(trace, find_steps(trace))
+    middle = len(find_steps(trace)) // 2
+    report = gap_report(cut := windows(trace, [middle]), steps := choose_steps(cut, None, ALL_STEPS))
+    assert any(note.startswith("the recorder paused once") for note in steps.notes)
+    assert report.gap_us["mean"] == pytest.approx(whole.gap_us["mean"], rel=0.02)
+    assert report.gap_us["mean"] < PAUSED_NS / 1e3 / len(steps)
+
+
+def test_a_cut_of_a_cut_keeps_its_pauses_and_leaves_the_original_alone() -> None:
+    cut = windows(recorded("sccc"), [2, 6])
+    again = within(Trace(dict(cut.tables), cut.metadata, list(cut.notes)), [TimeRange(*cut.span)])
+    assert again.metadata[PAUSES] == cut.metadata[PAUSES]
+    begin, end = cut.span
+    within(Trace(dict(cut.tables), cut.metadata, []), [TimeRange(begin, begin + 1), TimeRange(end, end + 1)])
+    assert len(cut.metadata[PAUSES]) == 2
+
+
+def test_pauses_survive_every_format_of_ours_and_scrubbing(tmp_path: Path) -> None:
+    cut = windows(recorded("sccc"), [2])
+    formats.write(cut, tmp_path / "cut")
+    assert pauses(formats.read(tmp_path / "cut")) == pauses(cut)
+    assert facts.metadata(cut.metadata, Texts())[PAUSES] == cut.metadata[PAUSES]
+
+
+@pytest.mark.parametrize(
+    "told", [None, 3, "x", [1], [[1]], [[5, 2]], [["a", "b"]], [[1, 2, 3]], {"a": 1}, [[0, 1 << 80]]]
+)
+def test_damaged_pauses_are_none(told: object) -> None:
+    trace = recorded("sccc")
+    trace.metadata[PAUSES] = told
+    assert pauses(trace) == []
+    choose_steps(trace, None, ALL_STEPS)

@@ -1,0 +1,129 @@
+"""How far a device's clock can be ahead of the host's.
+
+Work cannot start before the call that launched it begins, and a wait for it cannot return before it ends. So each
+activity gives a lower and an upper bound. Sequences of activities that are consistent with one offset are windows; if
+that offset is not 0, the clocks differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import BLOCKING_COPY, SYNC, among, match_rows
+from tracer.analysis.waits import targets
+from tracer.model.rows import groups_of
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace
+
+Ints = NDArray[np.int64]
+
+TOLERANCE_NS: Final = 1000
+"""Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
+
+NO_BOUND: Final = np.iinfo(np.int64).max // 4
+LANE: Final = ["process", "device", "context", "stream"]
+"""The columns that name a stream."""
+
+
+def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> tuple[Ints, Ints]:
+    """How far the device's clock can be ahead of the host's, according to each activity.
+
+    Args:
+        trace: the recording.
+        activities: `trace.activities()`.
+        call: their `launch_rows`.
+        calls: `host_calls(trace)`.
+
+    Returns:
+        The lower and the upper bound from each activity, ns; `-NO_BOUND` and `NO_BOUND` if there is none.
+    """
+    api = trace["api"]
+    high = activities["start"].to_numpy() - np.append(api["start"].to_numpy(), MISSING)[call]
+    high[call < 0] = NO_BOUND
+    low = np.full(len(activities), -NO_BOUND)
+    waits = calls[among(calls["letter"].to_numpy(), (SYNC, BLOCKING_COPY))]
+    failed = api.loc[(api["return_value"] > 0).to_numpy(), ["process", "correlation"]]
+    waits = waits[match_rows(failed, waits) < 0].reset_index(drop=True)
+    awaited = _awaited(trace, waits, activities, call)
+    known = awaited >= 0
+    ended = activities["end"].to_numpy()[awaited[known]] - waits["end"].to_numpy()[known]
+    np.maximum.at(low, awaited[known], ended)
+    return low, high
+
+
+def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
+    """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
+
+    For a blocking copy it is the copy itself.
+    """
+    asked = targets(trace, waits)
+    given = np.append(trace["api"]["end"].to_numpy(), NO_BOUND)[call]  # the call had returned: it was enqueued by then
+    place = ["device", "context", "stream"]
+    last = _last_of_calls(activities, call)
+    works = activities[["process", *place]].iloc[last].assign(given=given[last], at=last)
+    works = works.iloc[np.lexsort((activities["end"].to_numpy()[last], works["given"]))]
+    copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
+    wanted = asked.table.assign(process=waits["process"].to_numpy(), row=np.arange(len(waits)))
+    wanted = wanted[asked.known & ~copies & (asked.table["stream"] != MISSING).to_numpy()].sort_values("until")
+    keys = ["process", *place]
+    joined = pd.merge_asof(wanted, works, left_on="until", right_on="given", by=keys).dropna(subset=["at"])
+    found = np.full(len(waits), -1, np.int64)
+    found[joined["row"].to_numpy()] = joined["at"].to_numpy(np.int64)
+    own = match_rows(activities, waits)
+    found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)
+    return found
+
+
+def _last_of_calls(activities: pd.DataFrame, call: Ints) -> Ints:
+    """The positions of the last activity to end among those that each call issued to each stream."""
+    known = np.flatnonzero(call >= 0)
+    lane, lanes = groups_of(activities, LANE)
+    of, end = call[known] * lanes + lane[known], activities["end"].to_numpy()[known]
+    order = np.argsort(of, kind="stable")  # fast, since most are in order
+    known, of, end = known[order], of[order], end[order]
+    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))[: len(of)]
+    if not len(first):
+        return known
+    latest = np.repeat(np.maximum.reduceat(end, first), np.diff(first, append=len(of)))
+    return known[np.maximum.reduceat(np.where(end == latest, np.arange(len(of)), 0), first)]
+
+
+def windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
+    """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
+    windows, start = [], 0
+    while start < len(low):
+        size, end = 64, start
+        while True:
+            part = slice(start, start + size)
+            least, most = np.maximum.accumulate(low[part]), np.minimum.accumulate(high[part])
+            apart = np.flatnonzero(least > most + TOLERANCE_NS)
+            if len(apart) or start + size >= len(low):
+                end = start + max(int(apart[0]) if len(apart) else len(least), 1)
+                break
+            size *= 4
+        windows.append((start, end))
+        start = end
+    return windows
+
+
+def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
+    """Whether all bounds allow both clocks to agree."""
+    return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
+
+
+def in_words(low: Ints, high: Ints) -> str:
+    """The offset of a window in words.
+
+    Example:
+        >>> in_words(np.array([-2_010_000]), np.array([-1_996_000])), in_words(np.array([5000]), np.array([NO_BOUND]))
+        ('1,996 to 2,010 µs behind', 'at least 5 µs ahead')
+    """
+    least, most = int(low.max()), int(high.min())
+    word, near, far = ("behind", -most, -least) if most < -TOLERANCE_NS else ("ahead", least, most)
+    if far >= NO_BOUND:
+        return f"at least {near / 1e3:,.0f} µs {word}"
+    return f"{min(near, far) / 1e3:,.0f} to {max(near, far) / 1e3:,.0f} µs {word}"

@@ -1,0 +1,36 @@
+"""The time in which the device chooses tokens, where the host of the recording does so from their logits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.fits import fits_for
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Changes
+from tracer.model.collectives import computes
+
+_MOST_OF_TOKENS: Final = 4096
+"""Bytes that a step copies to the host: the tokens of 512 sequences take at most this, the logits of one take more."""
+
+
+def choose_on_device(changes: Changes, steps: Steps) -> str:
+    """Lengthen the compute of each step by the time in which the device chooses its tokens, unless it already does;
+    return the assumption."""
+    causality = changes.causality
+    activities = causality.segments.activities
+    at = activity_steps(causality.trace, steps, activities)
+    brings = (activities["name"] == "memcpy DtoH").to_numpy() & (at >= 0)
+    sizes = causality.trace["memcpys"]["bytes"].to_numpy()[activities["row"].to_numpy()[brings]]
+    per_step = np.bincount(at[brings], weights=sizes, minlength=len(steps))
+    if np.median(per_step) <= _MOST_OF_TOKENS:
+        return "assumes that the device chooses the token in no more time than it does now"
+    compute = np.flatnonzero(computes(activities) & (at >= 0))
+    compute = compute[np.argsort(activities["end"].to_numpy()[compute], kind="stable")]
+    last = pd.Series(compute).groupby(at[compute]).last().to_numpy()
+    took_ns = fits_for(causality.trace).sampling.choose_ns
+    changes.lengthen_activities(last, took_ns)
+    return f"assumes that the device chooses the token in {took_ns / 1e3:g} µs, where the host now copies its logits"
