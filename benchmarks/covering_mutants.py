@@ -5,7 +5,8 @@ cache, in the tracer of a format, the clocks, a gap or a comparison. It is made 
 tests run of which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows,
 and where they pass, all. The former are among the latter, which find what they find.
 
-A test run that takes longer than --timeout hangs because of the fault, and has found it. The file of results is written
+A test run that takes longer than --timeout, or one of all rows than ten times that, hangs because of the fault, and has
+found it: give it several times what the tests need here, as a busy machine takes longer. The file of results is written
 after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
 
     python benchmarks/covering_mutants.py [executor|tracer] [-o FILE] [--only NUMBER ...]
@@ -163,7 +164,7 @@ def tried(mutant: Mutant, tests: Sequence[str], package: Path, seconds: float) -
     path.write_text(text.replace(mutant.before, mutant.after))
     try:
         pairs = outcome(package.parent, tests, False, seconds)
-        products = None if pairs["found_by"] else outcome(package.parent, tests, True, seconds)
+        products = None if pairs["found_by"] else outcome(package.parent, tests, True, 10 * seconds)
     finally:
         path.write_text(text)
     return {**mutant._asdict(), "line": line, "pairs": pairs, "products": products}
