@@ -1,13 +1,15 @@
-"""Whether covering pairs of options find what the whole products find: faults put into the executor one by one.
+"""Whether the rows of `make test` find what those of `make test-all` find: faults put into a package one by one.
 
-Each fault changes one line of a strategy, a plan, an allocator, a launcher, the scheduler or the KV cache. It is made
-in a copy of the repository, where the tests over products run: first on covering pairs as in `make test`, and where
-these pass, on the whole products as in `make test-all`. Pairs are rows of the products, so both find what pairs find.
+Each fault changes one line: in the executor of a strategy, a plan, an allocator, a launcher, the scheduler or the KV
+cache, in the tracer of a format, the clocks, a gap or a comparison. It is made in a copy of the repository. There the
+tests run of which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows,
+and where they pass, all. The former are among the latter, which find what they find.
 
-A test run that takes longer than --timeout hangs because of the fault, and has found it. The file of results is written
+A test run that takes longer than --timeout, or one of all rows than ten times that, hangs because of the fault, and has
+found it: give it several times what the tests need here, as a busy machine takes longer. The file of results is written
 after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
 
-    python benchmarks/covering_mutants.py [-o benchmarks/results/covering_mutants.json] [--only NUMBER ...]
+    python benchmarks/covering_mutants.py [executor|tracer] [-o FILE] [--only NUMBER ...]
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TESTS: Final = (
+OF_EXECUTOR: Final = (
     "tests/executor/test_hazards.py::test_safe_allocators_have_none_on_the_models",
     "tests/executor/test_run_hazards.py::test_what_the_guarantees_allow_has_no_hazard",
     "tests/executor/test_growing.py::test_logits_are_the_references_however_the_graphs_change",
@@ -38,18 +41,25 @@ TESTS: Final = (
     "tests/sync_counts/test_cpu.py",
     "tests/sync_counts/test_splits.py",
 )
-"""Those whose rows `tests.thorough.covering` chooses."""
+OF_TRACER: Final = (
+    "tests/tracer/test_formats_nsys.py::test_any_optional_column_may_be_missing",
+    "tests/tracer/test_formats_carry.py::test_what_was_changed_is_written_as_it_is_now",
+    "tests/tracer/test_clocks.py::test_sound_recordings_lose_no_step",
+    "tests/tracer/test_distortion.py::test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld",
+    "tests/tracer/test_compare_truths.py::test_our_ladder",
+    "tests/tracer/test_formats_perfetto.py::test_every_event_of_a_recording_is_inside",
+)
 
 
 class Mutant(NamedTuple):
-    """A fault: in this module of the executor the first text becomes the second."""
+    """A fault: in this module of the package the first text becomes the second."""
 
     module: str
     before: str
     after: str
 
 
-MUTANTS: Final = (
+IN_EXECUTOR: Final = (
     Mutant("strategies", "copy.issue()\n            copy.backend", "copy.backend"),
     Mutant("strategies", '"""`s a*n s`."""\n        backend.synchronize(MAIN_STREAM)\n', '"""`s a*n s`."""\n'),
     Mutant("strategies", "copies):\n        backend.sync", "copies[:1]):\n        backend.sync"),
@@ -77,6 +87,41 @@ MUTANTS: Final = (
     Mutant("several", "if next(stages, \"done\") != \"done\"]", "if next(stages, \"done\") == \"done\"]"),
     Mutant("several", "        for scheduler in self._schedulers:\n            scheduler.grow()\n", ""),
 )  # fmt: skip
+IN_TRACER: Final = (
+    Mutant("formats/nsys", "given.get(nsys.GLOBAL_TID, given.get(nsys.GLOBAL_PID))", "given.get(nsys.GLOBAL_TID)"),
+    Mutant("formats/nsys", 'if table.name == "kernels" and "graph" not in columns', 'if "graph" in columns'),
+    Mutant("formats/nsys", "else ints(values, column.missing)", "else ints(values, 0)"),
+    Mutant("formats/nsys", ' if "syncType" in given else old', ""),
+    Mutant("formats/nsys_nvtx", ' if "domainId" in have else zeros', ""),
+    Mutant("formats/nsys_nvtx", ' if "textId" in have else inline(nothing)', ""),
+    Mutant("formats/nsys_nvtx", ' if "text" in have else nothing', ""),
+    Mutant("formats/nsys_changed", "(ours, theirs, equal_nan=ours.dtype.kind == \"f\")", "(ours[:1], theirs[:1])"),
+    Mutant("formats/nsys_changed", '"textId": ["text"]', '"textId": []'),
+    Mutant("formats/nsys_changed", "len(theirs):\n        return True", "len(theirs):\n        return False"),
+    Mutant("formats/nsys_changed", "frame.drop(columns=changed)", "frame"),
+    Mutant("formats/tracks", "offset = sum(map(len, tracks))", "offset = 0"),
+    Mutant("formats/tracks", 'starts = np.append(trace["api"]["start"]', 'starts = np.append(trace["api"]["end"]'),
+    Mutant("analysis/clocks", "high[call < 0] = _NONE", "high[call < 0] = 0"),
+    Mutant("analysis/clocks", "low = np.full(len(activities), -_NONE)", "low = np.full(len(activities), 9_000)"),
+    Mutant("analysis/clocks", "works.iloc[np.lexsort(", "works.iloc[-np.lexsort("),
+    Mutant("analysis/gaps", "min(least, low), max(most, high)", "max(least, low), min(most, high)"),
+    Mutant("analysis/gaps", "if most - least > max(", "if most - least > 5 * max("),
+    Mutant("analysis/gaps", 'if level != "node":', 'if level == "node":'),
+    Mutant("analysis/compare", "speedup.ratio if stated else None", "speedup.ratio"),
+    Mutant("analysis/compare", 'if basis == "traced" else None', 'if basis == "light" else None'),
+    Mutant("analysis/compare", '("faster", "slower"):\n        return found', '("faster",):\n        return found'),
+    Mutant("analysis/compare", "_paired(base, other)\n    speedup", "False\n    speedup"),
+)  # fmt: skip
+
+
+class Suite(NamedTuple):
+    """Tests of a package of which `make test` takes some rows, and faults in it."""
+
+    tests: tuple[str, ...]
+    mutants: tuple[Mutant, ...]
+
+
+SUITES: Final = {"executor": Suite(OF_EXECUTOR, IN_EXECUTOR), "tracer": Suite(OF_TRACER, IN_TRACER)}
 
 
 def output_of(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str | None:
@@ -92,10 +137,10 @@ def output_of(command: list[str], folder: Path, environment: dict[str, str], sec
         return None
 
 
-def outcome(copy: Path, everything: bool, seconds: float) -> dict[str, Any]:
+def outcome(copy: Path, tests: Sequence[str], everything: bool, seconds: float) -> dict[str, Any]:
     """What the tests say: the first that fails (None if all pass), how many passed, and the CPU seconds."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "INTERTOKEN_TEST_ALL": str(int(everything))}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *TESTS]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = output_of(command, copy, environment, seconds)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -109,28 +154,29 @@ def outcome(copy: Path, everything: bool, seconds: float) -> dict[str, Any]:
     return {"found_by": failed and failed[1], "passed": int(passed[1]) if passed else 0, **used}
 
 
-def tried(mutant: Mutant, folder: Path, seconds: float) -> dict[str, Any]:
-    """The fault, and what pairs and, where these pass, the whole products say of it."""
-    (path,) = (folder / "executor").rglob(f"{mutant.module}.py")
+def tried(mutant: Mutant, tests: Sequence[str], package: Path, seconds: float) -> dict[str, Any]:
+    """The fault, and what some rows and, where these pass, all rows say of it."""
+    (path,) = package.rglob(f"{mutant.module}.py")
     text = path.read_text()
     if text.count(mutant.before) != 1:
         raise ValueError(f"{mutant.module}: {mutant.before!r} is there {text.count(mutant.before)} times")
     line = text[: text.index(mutant.before)].count("\n") + 1
     path.write_text(text.replace(mutant.before, mutant.after))
     try:
-        pairs = outcome(folder, False, seconds)
-        products = None if pairs["found_by"] else outcome(folder, True, seconds)
+        pairs = outcome(package.parent, tests, False, seconds)
+        products = None if pairs["found_by"] else outcome(package.parent, tests, True, 10 * seconds)
     finally:
         path.write_text(text)
     return {**mutant._asdict(), "line": line, "pairs": pairs, "products": products}
 
 
 def copied(folder: Path) -> None:
-    """Copy what the tests need; the sample recordings are linked."""
+    """Copy what the tests need; the sample recordings and the benchmarks' results are linked."""
     for part in ("intertoken", "executor", "tracer", "dashboard", "tests"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / "sample_traces").symlink_to(ROOT / "sample_traces")
+    for part in ("sample_traces", "benchmarks"):
+        (folder / part).symlink_to(ROOT / part)
 
 
 def report(unchanged: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,26 +190,29 @@ def report(unchanged: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, A
 def main() -> None:
     """Try all faults, print a line for each, and write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", type=Path, default=ROOT / "benchmarks" / "results" / "covering_mutants.json")
+    parser.add_argument("package", nargs="?", choices=SUITES, default="executor")
+    parser.add_argument("-o", type=Path, help="default: benchmarks/results/covering_mutants_PACKAGE.json")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of faults, from 0")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of one run of the tests")
     options = parser.parse_args()
-    chosen = [MUTANTS[number] for number in options.only] if options.only else MUTANTS
-    before = json.loads(options.o.read_text()) if options.o.exists() else {}
+    tests, mutants = SUITES[options.package]
+    chosen = [mutants[number] for number in options.only] if options.only else mutants
+    results = options.o or ROOT / "benchmarks" / "results" / f"covering_mutants_{options.package}.json"
+    before = json.loads(results.read_text()) if results.exists() else {}
     known = {Mutant(*(row[key] for key in Mutant._fields)): row for row in before.get("rows", [])}
     with tempfile.TemporaryDirectory(prefix="intertoken-mutants-") as name:
         folder = Path(name)
         copied(folder)
-        unchanged = before.get("unchanged") or outcome(folder, False, options.timeout)
+        unchanged = before.get("unchanged") or outcome(folder, tests, False, options.timeout)
         if unchanged["found_by"]:
             raise SystemExit(f"without a fault: {unchanged['found_by']}")
         for mutant in chosen:
             if mutant not in known:
-                known[mutant] = row = tried(mutant, folder, options.timeout)
+                known[mutant] = row = tried(mutant, tests, folder / options.package, options.timeout)
                 found = row["pairs"]["found_by"] or (row["products"]["found_by"] and "only by the products")
                 print(f"{row['module']}:{row['line']}  {found or 'by neither'}", flush=True)
-            facts = report(unchanged, [known[mutant] for mutant in MUTANTS if mutant in known])
-            options.o.write_text(json.dumps(facts, indent=1) + "\n")
+            facts = report(unchanged, [known[mutant] for mutant in mutants if mutant in known])
+            results.write_text(json.dumps(facts, indent=1) + "\n")
     of_pairs, of_products = facts["found_by_pairs"], facts["found_by_products"]
     print(f"{of_pairs} of {facts['faults']} found by pairs, {of_products} by the products")
 

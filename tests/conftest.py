@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from executor.backends.cuda.runtime import load_cuda
 from tests.thorough import EVERYTHING
 from tests.tracer.compiled_once import FOLDER
+from tracer.analysis import estimates
 from tracer.errors import ExecutionError
 from tracer.pandas_options import set_options
 
@@ -26,6 +27,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+ALL_RESAMPLES = estimates.RESAMPLES
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # all cores are busy: threads that wait hold those that others need
 set_options()  # as commands do
 os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
@@ -40,11 +42,35 @@ hypothesis.settings.register_profile("everything", deadline=None, max_examples=6
 hypothesis.settings.load_profile("everything" if EVERYTHING else "intertoken")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_resamples():
+    """Intervals from a fifth of the resamples, unless everything is tried."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not EVERYTHING:
+            patch.setattr(estimates, "RESAMPLES", ALL_RESAMPLES // 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_resamples(few_resamples):
+    """Intervals from as many resamples as commands take, for a module that compares with what is published."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimates, "RESAMPLES", ALL_RESAMPLES)
+        yield
+
+
 def pytest_configure(config):
     """The folder of what the tests compile, for all workers."""
     if not hasattr(config, "workerinput"):
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="intertoken-builds-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER)))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is `thorough`, unless everything is tried."""
+    if not EVERYTHING:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 def pytest_collection_finish():

@@ -1,11 +1,13 @@
 """Covering pairs: nothing that two values do together is left out, and few rows are needed."""
 
 from itertools import product
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import thorough
+from tests import conftest, thorough
 from tests.thorough import covering, covering_pairs, examples, of_every_kind, pairs_of
 
 ROWS = st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=40)
@@ -55,3 +57,13 @@ def test_everything_is_tried_where_it_is_asked_for(monkeypatch):
     assert (len(covering(whole)), examples(30).max_examples) == (6, 6)
     monkeypatch.setattr(thorough, "EVERYTHING", True)
     assert (covering(whole), examples(30).max_examples) == (whole, 30)
+
+
+@pytest.mark.parametrize(("everything", "left"), [(False, ["a"]), (True, ["a", "b"])])
+def test_what_is_thorough_is_left_out_unless_everything_is_tried(everything, left, monkeypatch):
+    monkeypatch.setattr(conftest, "EVERYTHING", everything)
+    items = [SimpleNamespace(name=name, get_closest_marker={marker: marker}.get) for name, marker in
+             (("a", "gpu"), ("b", "thorough"))]  # fmt: skip
+    config = SimpleNamespace(hook=SimpleNamespace(pytest_deselected=lambda items: None))
+    conftest.pytest_collection_modifyitems(config, items)
+    assert [item.name for item in items] == left

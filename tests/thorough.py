@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 EVERYTHING = os.environ.get("INTERTOKEN_TEST_ALL") == "1"
+
+thorough = pytest.mark.thorough
+"""Of a test, or of a row of one, that finds what others find too: only where everything is tried (`conftest.py`)."""
 
 Row = tuple[Any, ...]
 
@@ -31,14 +35,18 @@ def covering_pairs(rows: Iterable[Row]) -> list[Row]:
     few more.
     """
     rows = list(rows)
-    pairs = [pairs_of(row) for row in rows]
-    missing, used, chosen = set().union(*pairs), Counter(), set()
+    bits: dict[tuple[int, Any, int, Any], int] = {}  # a pair's place in a number that stands for a set of pairs
+    pairs = [sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs_of(row)) for row in rows]
+    missing, used, chosen = (1 << len(bits)) - 1, Counter(), set()
     best = 0
     while missing:
-        missing -= pairs[best]
+        missing &= ~pairs[best]
         used.update(enumerate(rows[best]))
         chosen.add(best)
-        best = max(range(len(rows)), key=lambda i: (len(pairs[i] & missing), -sum(used[v] for v in enumerate(rows[i]))))
+        gains = [(row & missing).bit_count() for row in pairs]
+        most = max(gains)
+        equal = [i for i, gain in enumerate(gains) if gain == most]
+        best = min(equal, key=lambda i: sum(used[value] for value in enumerate(rows[i])))
     return [rows[i] for i in sorted(chosen)]
 
 

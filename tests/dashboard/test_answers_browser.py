@@ -11,6 +11,7 @@ from selenium.webdriver.common.by import By
 from tests.dashboard.conftest import alter, faults, load, served, until, visit
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
+from tests.thorough import thorough
 from tracer import formats
 
 pytestmark = pytest.mark.browser
@@ -183,7 +184,10 @@ def test_a_chosen_sync_says_what_it_waits_for(page, address):
 
 
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
-@pytest.mark.parametrize("query", ["?run=%3Cimg+src%3Dx+onerror%3D%22window.hacked%3D1%22%3E&host=0.5", "?run=gone"])
+@pytest.mark.parametrize(
+    "query",
+    ["?run=%3Cimg+src%3Dx+onerror%3D%22window.hacked%3D1%22%3E&host=0.5", pytest.param("?run=gone", marks=thorough)],
+)
 def test_hostile_names_and_unknown_runs(page, address, place, query):
     page.open(f"{address}{place}{query}")
     if "gone" in query:

@@ -20,6 +20,8 @@ from tracer import formats
 from tracer.cli import main
 from tracer.reporting.compare_matrix import LABELS, matrix
 
+pytestmark = pytest.mark.usefixtures("all_resamples")
+
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
 OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
 PUBLISHED = [LLAMA[s, "graph"] for s in ("sccc", "saaas")]

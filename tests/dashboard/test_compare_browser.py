@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from tests.dashboard.conftest import faults, served, until, visit
 from tests.recordings import SAMPLES
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("all_resamples")]
 
 SCCC, SAAAS = (f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas"))
 HOSTILE = "<img src=x onerror=window.hacked=1>"

@@ -12,6 +12,7 @@ from axe_core_python.base import AXE_SCRIPT
 from dashboard.palette import THEMES
 from tests.dashboard.conftest import alter, screen_of, until
 from tests.dashboard.filled import FILLED, TRACED, open_filled
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.browser
 
@@ -87,7 +88,9 @@ def test_a_phone_has_no_need_to_scroll_sideways(browser, place):
         assert faults_of(browser) == []
 
 
+@thorough
 def test_axe_finds_no_serious_fault(browser, place):
+    """Light on a desk, which it sees of one page anyway; light on a phone and dark on a desk it sees all."""
     assert faults_of(browser) == []
 
 
@@ -153,6 +156,11 @@ def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled)
     assert re.findall(rb"/MediaBox ?\[0 0 (\d+)[\d.]* (\d+)", pdf)[0] > (b"700", b"600"), "a lying page"
     assert 1 < len(re.findall(rb"/Type ?/Page\b", pdf)) < 8
     assert TRACED in browser.execute_script("return document.querySelector('#figures').innerText")
+
+
+def test_axe_finds_no_serious_fault_on_a_light_desk(browser, filled):
+    open_filled(browser, filled, "")
+    assert faults_of(browser) == []
 
 
 def test_a_tall_figure_stands_on_one_sheet(browser, filled):

@@ -6,18 +6,48 @@ import re
 import pytest
 
 from dashboard.pages import gap
-from tests.dashboard.conftest import alter, served, until, visit
+from dashboard.view import View
+from tests.dashboard.conftest import alter, client_of, served, until, visit
 from tests.dashboard.filled import FILLED, TRACED, open_filled
+from tests.fuzz.callbacks import callbacks_of, post
+from tests.fuzz.hostile import asked
+from tests.thorough import thorough
 from tracer.errors import FormatError
 
-pytestmark = pytest.mark.browser
 SAID = """
 const [box, said] = ["failure", "failure-said"].map((id) => document.getElementById(id));
 return box.checkVisibility() ? said.innerText : ""
 """
 
 
-@pytest.mark.parametrize("problem", [ValueError("secret /etc/passwd"), FormatError("a.sqlite: no table KERNEL")])
+PROBLEMS = ValueError("secret /etc/passwd"), FormatError("a.sqlite: no table KERNEL")
+SCREEN = {"scheme": "light", "width": 1200}
+
+
+def answer(client, place, output, **view):
+    """What a page's callback for an output answers."""
+    callback = next(one for one in callbacks_of(client, place) if output in one["output"])
+    values = {"view.data": View(**view).data(), "screen.data": SCREEN}
+    return post(client, place, asked(callback, values)).get_json()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_what_is_said_of_a_failure(runs, monkeypatch, problem):
+    def fails(*_):
+        raise problem
+
+    client = client_of(runs)
+    monkeypatch.setattr(gap, "panels_of", fails)
+    said = answer(client, "gap/", "made-of.rowData", runs=("a",))["sideUpdate"]
+    assert said["failure"] == {"hidden": False}
+    words = said["failure-said"]["children"]
+    expected = "a.sqlite: no table KERNEL (" if isinstance(problem, FormatError) else "The server failed to handle this"
+    assert words.startswith(expected)
+    assert "secret" not in words
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("problem", [PROBLEMS[0], pytest.param(PROBLEMS[1], marks=thorough)])
 def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled, monkeypatch, caplog, problem):
     def fails(*_):
         raise problem
@@ -53,7 +83,17 @@ def empty(tmp_path_factory):
         yield address
 
 
-@pytest.mark.parametrize("place", [place for place in FILLED if place != "record/"])
+SHOWING = [place for place in FILLED if place != "record/"]
+
+
+@pytest.mark.parametrize("place", SHOWING)
+def test_without_recordings_the_server_says_how_to_make_some(tmp_path, place):
+    told = answer(client_of(tmp_path), place, "nothing.children")["response"]
+    assert "intertoken run" in str(told["nothing"]["children"])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("place", [*SHOWING[:2], *(pytest.param(place, marks=thorough) for place in SHOWING[2:])])
 def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
     visit(browser, f"{empty}{place}")
     words = "intertoken run"
@@ -61,6 +101,7 @@ def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
     assert browser.execute_script(SAID) == ""
 
 
+@pytest.mark.browser
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
 def test_without_a_chosen_run_a_page_says_so(browser, filled, place):
     visit(browser, f"{filled}{place}?run=")

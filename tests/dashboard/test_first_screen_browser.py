@@ -11,8 +11,9 @@ from dashboard.reading.readers import Readers
 from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import faults, load, screen_of, served, until, visit
 from tests.recordings import LLAMA, SAMPLES
+from tests.thorough import thorough
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("all_resamples")]
 
 OURS = [f"llama-1.1b-{way}-sequential-cuda" for way in ("sccc", "saaas", "aaas", "aga", "aaeg", "ggg")]
 LLAMA_TWO = [LLAMA[way, "graph"].name for way in ("sccc", "saaas")]
@@ -65,7 +66,11 @@ def page(browser):
     assert faults(browser) == []
 
 
-@pytest.mark.parametrize("runs", [LLAMA_TWO[:1], LLAMA_TWO, VLLM_TWO[:1], VLLM_TWO], ids=" ".join)
+@pytest.mark.parametrize(
+    "runs",
+    [LLAMA_TWO[:1], pytest.param(LLAMA_TWO, marks=thorough), pytest.param(VLLM_TWO[:1], marks=thorough), VLLM_TWO],
+    ids=" ".join,
+)
 def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(page, address, runs):
     with screen_of(page, 1440, 900):
         visit(page, f"{address}{link(runs)}")

@@ -7,6 +7,7 @@ from selenium.webdriver import ActionChains
 
 from tests.dashboard.conftest import alter, faults, load, served, until, visit
 from tests.dashboard.traces import GAP, PERIOD, decode
+from tests.thorough import thorough
 from tracer import formats
 
 pytestmark = pytest.mark.browser
@@ -153,7 +154,7 @@ notch();
 """
 
 
-@pytest.mark.parametrize("apart", [150, 250])
+@pytest.mark.parametrize("apart", [150, pytest.param(250, marks=thorough)])
 def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(browser, address, apart):
     show(browser, address, load)
     browser.execute_async_script("setTimeout(arguments[0], 1000)")  # what else a new page asks

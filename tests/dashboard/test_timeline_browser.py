@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 from dashboard.pages.overview.tools import KEYS
 from tests.dashboard.conftest import alter, click_on, faults, load, served, unfold, until, visit
 from tests.dashboard.traces import GAP, PERIOD, decode
+from tests.thorough import thorough
 from tracer import formats
 
 pytestmark = pytest.mark.browser
@@ -359,7 +360,7 @@ return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length);
 """
 
 
-@pytest.mark.parametrize("runs", ["run=a", "run=a&run=b"])
+@pytest.mark.parametrize("runs", [pytest.param("run=a", marks=thorough), "run=a&run=b"])
 def test_the_minimap_has_its_frame_before_anything_is_moved(page, address, runs):
     page.open(f"{address}?{runs}&token=5&range=0..{10 * PERIOD}", load)
     seen = "return document.getElementById('in-view').checkVisibility()"

@@ -1,6 +1,6 @@
 """Allocators: no two tensors that are in use together share a byte, and how much each takes."""
 
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import pytest
 from hypothesis import given
@@ -18,6 +18,7 @@ from executor.planning.happens_before import happens_before
 from executor.planning.plans import make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
+from tests.thorough import covering
 
 
 def scheduled(graph, regions=(), streams=None):
@@ -197,10 +198,9 @@ def test_a_mode_that_pins_more_shares_less(graph):
     assert not any(a & ~b for a, b in zip(aware, pinned, strict=True))
 
 
-@pytest.mark.parametrize(("fused", "batch"), [(False, 1), (True, 4)])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("model", MODELS)
-def test_order_of_the_arenas_on_the_models(model, mode, fused, batch):
+@pytest.mark.parametrize(("model", "mode", "form"), covering(product(MODELS, MODES, [(False, 1), (True, 4)])), ids=str)
+def test_order_of_the_arenas_on_the_models(model, mode, form):
+    fused, batch = form
     step = MODELS[model](batch=batch)
     step = fuse(step) if fused else step
     plans = [

@@ -51,12 +51,12 @@ def recognised(strategy):
     return {"s c*n ": "sccc", "s a*n s ": "saaas", "a*n s ": "aaas", "": "ggg"}.get(before, "aaag")
 
 
-def budgeted(strategy, backend="host", **more):
-    """The strategy as a parameter; in a token with six inputs the test may do what the strategy says, and no more."""
+def budgeted(strategy, *others, backend="host", **more):
+    """The strategy and other options as a row; in a token with six inputs it may do what it says, and no more."""
     counts = {"syncs": syncs(strategy, 6), "copies": copies(strategy, 6), "class_": recognised(strategy)}
     graph = {"launches": 1, "signature": spelled(strategy)}
     budget = pytest.mark.sync_budget(backend=backend, **counts, **(more or graph))
-    return pytest.param(strategy, id=strategy, marks=budget)
+    return pytest.param(strategy, *others, id="-".join(map(str, (strategy, *others))), marks=budget)
 
 
 def assert_counts(trace, strategy, inputs, **launches):
@@ -91,8 +91,10 @@ def run(backend="cpu", **options):
     return result.trace
 
 
-@pytest.mark.parametrize("strategy", [budgeted(name) for name in STRATEGIES])
-@pytest.mark.parametrize(("backend", "batch", "concurrency"), on_backends((1, 3), ("sequential", "branches")))
+@pytest.mark.parametrize(
+    ("strategy", "backend", "batch", "concurrency"),
+    [budgeted(*row) for row in covering(product(STRATEGIES, ("cpu", "sim"), (1, 3), ("sequential", "branches")))],
+)
 def test_graph_launches(recording, backend, strategy, concurrency, batch):
     """The order of the calls is that of the notation, in every token."""
     run(backend, strategy=strategy, concurrency=concurrency, batch=batch)
@@ -100,8 +102,7 @@ def test_graph_launches(recording, backend, strategy, concurrency, batch):
     assert recording.report.steps == TOKENS * REPEATS - 1
 
 
-@pytest.mark.parametrize("backend", ["cpu", "sim"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("backend", "strategy"), on_backends(STRATEGIES))
 def test_subgraph_launches(backend, strategy):
     """A layer is Q, K, V, what follows them, gate, up, what follows these; the first norm lies before."""
     trace = run(backend, strategy=strategy, concurrency="subgraphs")

@@ -37,14 +37,14 @@ def run(**options):
 
 
 @pytest.mark.parametrize("concurrency", ["sequential", "branches"])
-@pytest.mark.parametrize("strategy", [budgeted(name, "cupti") for name in STRATEGIES])
+@pytest.mark.parametrize("strategy", [budgeted(name, backend="cupti") for name in STRATEGIES])
 def test_graph_launches(recording, strategy, concurrency):
     run(strategy=strategy, concurrency=concurrency)
     assert recording.report.signature_share == 1.0
     assert recording.report.steps == 2 * TOKENS - 1
 
 
-@pytest.mark.parametrize("strategy", [budgeted(name, "cupti", launches={"min": 21}) for name in STRATEGIES])
+@pytest.mark.parametrize("strategy", [budgeted(name, backend="cupti", launches={"min": 21}) for name in STRATEGIES])
 def test_eager_launches(strategy):
     run(strategy=strategy, launch="eager")
 

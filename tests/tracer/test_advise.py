@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SAMPLES
+from tests.thorough import thorough
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tracer import read, write
@@ -82,7 +83,14 @@ def test_advice_of_llama_cpp_with_its_own_rate() -> None:
     assert all(one["speedup"]["low"] is None for one in facts["unsure"] if one["edit"] in of_host)
 
 
-@pytest.mark.parametrize("name", ["vllm-b1-graph", "vllm-b1-node-nvtx", "vllm-b8-node", "transformers-static"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vllm-b1-node-nvtx",
+        "transformers-static",
+        *(pytest.param(n, marks=thorough) for n in ("vllm-b1-graph", "vllm-b8-node")),
+    ],
+)
 def test_an_engine_that_idles_for_its_hosts_code_gets_no_figure(name: str) -> None:
     facts = advised(SAMPLES / name)
     assert facts["advice"] == []

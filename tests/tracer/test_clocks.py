@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
+from tests.thorough import of_every_kind
 from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
@@ -78,11 +79,9 @@ def close_to(found: GapReport, truth: GapReport) -> None:
     assert found.causes_us == pytest.approx(truth.causes_us, rel=0.2, abs=2)
 
 
-@pytest.mark.parametrize(
-    "name", [*LLAMA.values(), SIX, *(SAMPLES / name for name in ENGINES)], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("name", of_every_kind([*(path.name for path in (*LLAMA.values(), SIX)), *ENGINES]))
 def test_sound_recordings_lose_no_step(name):
-    trace = formats.read(name, whole=False)
+    trace = formats.read(SAMPLES / name, whole=False)
     steps = find_steps(trace)
     assert without_doubtful(trace, steps).doubts == ()
 

@@ -17,6 +17,8 @@ from tests.tracer.steady import NSYS, trace_of
 from tracer import write
 from tracer.cli import main
 
+pytestmark = pytest.mark.usefixtures("all_resamples")
+
 GRAPH = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]
 LADDER = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "aaas", "aaag", "ggg")]
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import EVERYTHING
+from tests.thorough import EVERYTHING, covering
 from tracer import formats
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.recorded import measure
@@ -88,15 +88,21 @@ def test_six_strategies(one: str, other: str) -> None:
     check_sign(compare(*(run_at(SIX.name, f"run {name}", rated=False) for name in (one, other))), truth)
 
 
-@pytest.mark.parametrize(("one", "other"), [("sccc", "saaas"), ("saaas", "sccc"), ("sccc", "ggg"), ("ggg", "aaag")])
-@pytest.mark.parametrize("passes", [("", ""), ("/node", "/node"), ("", "/node"), ("/node", "")])
-def test_our_ladder(one: str, other: str, passes: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("one", "other", "of_one", "of_other"),
+    covering(
+        (*rungs, *passes)
+        for rungs in [("sccc", "saaas"), ("saaas", "sccc"), ("sccc", "ggg"), ("ggg", "aaag")]
+        for passes in product(["", "/node"], repeat=2)
+    ),
+)
+def test_our_ladder(one: str, other: str, of_one: str, of_other: str) -> None:
     """The light passes are the truth; node passes by CUPTI agree where their rates are known, else refuse."""
-    paths = [f"llama-1.1b-{s}-sequential-cuda{part}" for s, part in zip((one, other), passes, strict=True)]
+    paths = [f"llama-1.1b-{s}-sequential-cuda{part}" for s, part in ((one, of_one), (other, of_other))]
     truth = LADDER.index(other) > LADDER.index(one)
     assert compare(*map(run_at, paths)).verdict == ("faster" if truth else "slower")
     unrated = compare(*(run_at(path, rated=False) for path in paths))
-    light = passes == ("", "")
+    light = of_one == of_other == ""
     assert unrated.verdict == (("faster" if truth else "slower") if light else "no verdict")
     assert unrated.basis == ("light" if light else "traced")
 

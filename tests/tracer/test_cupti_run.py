@@ -356,7 +356,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     found = subprocess.run([compiler, f"-print-file-name={runtime}"], capture_output=True, text=True, check=True)
     if not os.path.isabs(found.stdout.strip()):
         pytest.skip(f"{compiler} has no {runtime}")
-    flags = [f"-fsanitize={sanitizer}", "-g", "-O1"]
+    flags = [f"-fsanitize={sanitizer}", "-g", "-O0"]
     built = Build.library(tmp_path, flags)
     fake_cuda.build(tmp_path, flags)
     for what, code in {"": 0, "threads": 0, "forks": 0, "execs": 0, "left": 3, "profiles": 0, "window": 0}.items():

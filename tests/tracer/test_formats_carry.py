@@ -5,6 +5,7 @@ import sqlite3
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.thorough import covering
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, SCHEMAS, Rows, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
@@ -154,9 +156,10 @@ def fewer(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[1:]
 
 
-@pytest.mark.parametrize("copy", ["b.sqlite", "b"])
-@pytest.mark.parametrize("change", [renamed, later, elsewhere, fewer])
-@pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
+@pytest.mark.parametrize(
+    ("change", "schema", "copy"),
+    covering(product([renamed, later, elsewhere, fewer], ["3.20.3", "3.25.0"], ["b.sqlite", "b"])),
+)
 def test_what_was_changed_is_written_as_it_is_now(
     change: Callable[[str, pd.DataFrame], pd.DataFrame], schema: str, copy: str, tmp_path: Path
 ) -> None:

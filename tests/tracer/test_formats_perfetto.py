@@ -14,7 +14,7 @@ from hypothesis import given
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import examples
+from tests.thorough import examples, of_every_kind
 from tests.tracer.handmade import PROCESS, THREAD, Script, decode_loop
 from tests.tracer.test_formats_roundtrip import traces
 from tracer import formats
@@ -146,12 +146,14 @@ def test_every_event_of_any_trace_is_inside(trace: Trace) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [*LLAMA.values(), SIX, SAMPLES / "llama-1.1b-aaag-branches-cuda", SAMPLES / "llama-1.1b-sccc-sequential-cuda/node"],
-    ids=lambda path: path.name,
-)
-def test_every_event_of_a_recording_is_inside(source: Path) -> None:
-    trace = formats.read(source)
+    "name",
+    of_every_kind(
+        [*(path.name for path in (*LLAMA.values(), SIX)), "llama-1.1b-aaag-branches-cuda",
+         "llama-1.1b-sccc-sequential-cuda/node"]
+    ),
+)  # fmt: skip
+def test_every_event_of_a_recording_is_inside(name: str) -> None:
+    trace = formats.read(SAMPLES / name)
     found = decoded(trace)
     assert sorted(as_rows(found)) == sorted(expected_slices(trace))
     call_of = {flow: slice for slice in found.slices for flow in slice.flows}

@@ -329,7 +329,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     found = subprocess.run([compiler, f"-print-file-name={runtime}"], capture_output=True, text=True, check=True)
     if not os.path.isabs(found.stdout.strip()):
         pytest.skip(f"{compiler} has no {runtime}")
-    built = Build.into(tmp_path, [f"-fsanitize={sanitizer}", "-g", "-O1"])
+    built = Build.into(tmp_path, [f"-fsanitize={sanitizer}", "-g", "-O0"])
     built.extra = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
     for what in ("", "child", "memory", "threads", "forks", "reset"):
         built.run("decode", "proc", what, "2000" if what == "threads" else "3")
