@@ -132,7 +132,7 @@ def cupy_loop() -> Iterator[Row]:
 
 
 def changed() -> Iterator[Row]:
-    """Yield what `advice_check.py` found of syncs and strategies, by applying them: programs measured in one process."""
+    """Yield what `advice_check.py` found of syncs and strategies by applying them, before and after in one process."""
     rows = json.loads((ROOT / "results" / "advice_check.json").read_text())["rows"]
     for each in rows:
         if each["edit"] in ("without syncs", *LADDER) and each["predicted"]:
