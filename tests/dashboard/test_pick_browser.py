@@ -145,7 +145,8 @@ def test_the_chosen_event_says_what_its_hover_says_and_what_is_behind_it(page, a
     page.press("n")
     says(page, "cost", "of the syncs")
     says(page, "cost", "of the critical path")
-    assert page.browser.find_element(By.ID, "to-what-if").get_attribute("href").endswith("whatif/?run=a&without=1")
+    link = page.browser.find_element(By.CSS_SELECTOR, "#cost .to-what-if")
+    assert link.get_attribute("href").endswith("whatif/?run=a&without=1")
 
 
 def test_a_row_is_kept_on_top_by_keyboard(page, address):

@@ -22,7 +22,7 @@ from dashboard.pages.overview import (
     areas,
     bookmarks,
     compare,
-    costs,
+    details,
     downloads,
     ladder,
     rates,
@@ -65,7 +65,7 @@ def register(app: Dash, store: RunStore) -> None:
     tools.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
-    costs.register(app, store)
+    details.register(app, store)
     ahead.register(app, store)
     downloads.register(app, store)
 

@@ -12,9 +12,9 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
 from dashboard.pages.frame import named
-from dashboard.pages.overview import areas, bookmarks, costs
+from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.acts import after_request
-from dashboard.pages.overview.chosen import ask, event_texts
+from dashboard.pages.overview.chosen import ask
 from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
@@ -53,7 +53,7 @@ _DELAY: Final = 300  # ms after the last letter
 
 def stores() -> list[Any]:
     """What is requested, what is shown, and what the minimap shows."""
-    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady"), dcc.Store(id="mapped")]
+    return [*(dcc.Store(id=key) for key in ("asked", "chosen", "steady", "mapped")), *details.stores()]
 
 
 def buttons() -> list[Any]:
@@ -117,8 +117,7 @@ def below() -> list[Any]:
     return [
         html.P(id="measured", role="status", className="picked"),
         *areas.below(),
-        html.Div(id="picked", role="status", className="picked"),
-        *costs.below(),
+        *details.below(),
         _keys(),
     ]
 
@@ -145,9 +144,6 @@ def register(app: Dash, store: RunStore) -> None:
         ClientsideFunction("gestures", "drawn"), Input("drawn", "data"), prevent_initial_call=True
     )
     browser.clientside_callback(
-        ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True
-    )
-    browser.clientside_callback(
         ClientsideFunction("minimap", "pointed"),
         Input("minimap", "selectedData"), Input("minimap", "clickData"), prevent_initial_call=True,
     )  # fmt: skip
@@ -167,7 +163,6 @@ def _say(app: Dash, store: RunStore) -> None:
         Output("find-back", "disabled"),
         Output("row-list", "children"),
         Output("measured", "children"),
-        Output("picked", "children"),
         Input("chosen", "data"),
         Input("arrived", "data"),
         State("view", "data"),
@@ -182,7 +177,6 @@ def _say(app: Dash, store: RunStore) -> None:
             not view.find,
             row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
             measured(view),
-            event_texts(view, runs),
         )
 
 
