@@ -8,7 +8,9 @@
   const MOST = 500; // answers kept
   const pointer = { x: 0, y: 0 };
   const known = new Map(); // answers by bar and drawing
-  let bar = null; // the one under the pointer: its key and mark, whether it was asked for, and whether its card is unwanted
+  // The one under the pointer: its plot and where that was in the window, its key and mark, whether it was asked for, and
+  // whether its card is unwanted.
+  let bar = null;
   let resting = 0;
 
   const place = (card) => {
@@ -51,22 +53,26 @@
     window.dash_clientside.set_props("card", { children: said });
     settle();
   };
+  const rest = () => {
+    window.clearTimeout(resting);
+    resting = window.setTimeout(ask, REST);
+  };
   const ask = () => {
-    if (window.dash_clientside.gestures.moves()) return;
+    if (window.dash_clientside.gestures.moves()) return rest();
     bar.asked = true;
     if (known.has(bar.key)) return show(known.get(bar.key));
     window.dash_clientside.set_props("pointed", { data: { ...bar.mark, key: bar.key, at: performance.now() } });
   };
 
+  const top_of = (plot) => plot.getBoundingClientRect().top;
   const over = (plot) => {
     const found = window.dash_clientside.timeline.mark(plot, pointer), mark = found && { ...found, part: plot.layout.meta.part };
     const key = JSON.stringify(mark);
     if (bar?.key !== key) leave();
     if (!mark) return;
-    bar = bar ?? { key, mark, asked: false, unwanted: false };
+    bar = bar ?? { plot, top: top_of(plot), key, mark, asked: false, unwanted: false };
     if (bar.asked) return settle();
-    window.clearTimeout(resting);
-    if (!bar.unwanted) resting = window.setTimeout(ask, REST);
+    if (!bar.unwanted) rest();
   };
   document.addEventListener("pointermove", ({ target, clientX, clientY, pointerType, buttons }) => {
     const plot = pointerType !== "touch" && !buttons && target.closest?.("#timeline .nsewdrag") && window.dash_clientside.gestures.plotted();
@@ -78,11 +84,15 @@
   document.addEventListener("pointerout", ({ relatedTarget }) => relatedTarget || leave(), true); // it left the window
   document.addEventListener("pointerdown", dismiss, true);
   document.addEventListener("keydown", ({ key }) => key === "Escape" && dismiss(), true);
-  for (const type of ["wheel", "scroll"]) document.addEventListener(type, leave, { passive: true, capture: true });
+  document.addEventListener("wheel", leave, { passive: true, capture: true });
+  // Not if something else scrolls, or the page to keep the timeline in its place.
+  document.addEventListener("scroll", () => bar === null || top_of(bar.plot) === bar.top || leave(), { passive: true, capture: true });
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.card = {
     leave: leave,
+    // It was drawn anew: the bar under the pointer may be another.
+    drawn: (plot) => bar === null || over(plot),
     // Other recordings, or read again: what was said may be wrong.
     forget: () => known.clear(),
     // An answer, which may be late: of another bar it is kept for later.

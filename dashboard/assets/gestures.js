@@ -89,7 +89,7 @@
         if (window.dash_clientside.intertoken.latest.view?.range) tell_at_rest(asked);
         settled();
       }
-      window.dash_clientside.card.leave();
+      window.dash_clientside.card.drawn(plot);
       window.dash_clientside.moving.drawn(plot);
       show();
       window.dash_clientside.ahead.drawn(plot, target);

@@ -92,6 +92,7 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, a
     page.browser.find_element(By.ID, "to-timeline").click()
 
     kernel = "mul_mat(blk.0.attn_k)"
+    page.says("compare-words", "steps/s")  # which stands above and moves it
     spot = page.until(lambda: page.browser.execute_script(CLICK, kernel), "the kernel in the timeline")
     assert "range=" in page.browser.current_url
     page.click("timeline-holder", "#timeline .nsewdrag", *spot)
