@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from dashboard.figures import overlay, repeats, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
-from dashboard.text import markup, plain
+from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import RULER, Panel
 from dashboard.timeline.marks import joined
 from dashboard.units import ticks
@@ -22,7 +22,10 @@ from tracer.model.schema import MISSING
 MARGIN = {"r": 22, "t": 52, "b": 8}
 BETWEEN = "  ·  "
 """Between the parts of a note."""
-_NARROW, _PER_LETTER, _PER_LETTER_OF_HEADING = 700, 6.5, 7.4  # px
+_NARROW, _PER_LETTER_OF_HEADING = 700, 7.4  # px
+_BESIDE_NAMES = 10  # px on both sides of the names of rows
+SIZE_OF_NAMES = 11
+"""Of the letters of the names of rows, px."""
 _NUMBER_PX = 30  # of a token in the ruler
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BIN = (
@@ -67,9 +70,9 @@ def left_of(width: int) -> int:
     return 112 if width < _NARROW else 145
 
 
-def letters_of(width: int) -> int:
-    """The number of characters of a name that fit into this margin."""
-    return round((left_of(width) - 10) / _PER_LETTER)
+def room_of(width: int) -> int:
+    """The room for a name in this margin, px."""
+    return left_of(width) - _BESIDE_NAMES
 
 
 def timeline_figure(plot: Plot) -> go.Figure:
@@ -248,7 +251,6 @@ def _layout(
 ) -> dict[str, object]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
-    letters = letters_of(width)
     return {
         "barmode": "overlay",
         "hovermode": "closest",
@@ -283,8 +285,8 @@ def _layout(
             "showgrid": False,
             "zeroline": False,
             "tickvals": [p.middle for p in placed if p.line.label],
-            "ticktext": [markup(p.line.label, letters) for p in placed if p.line.label],
-            "tickfont": {"color": look.muted, "size": 11},
+            "ticktext": [markup(fitting(p.line.label, room_of(width), SIZE_OF_NAMES)) for p in placed if p.line.label],
+            "tickfont": {"color": look.muted, "size": SIZE_OF_NAMES},
             "ticklabelstandoff": 8,
         },
         "shapes": [*_tracks(drawings, look)],
