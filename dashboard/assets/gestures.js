@@ -89,6 +89,7 @@
         if (window.dash_clientside.intertoken.latest.view?.range) tell_at_rest(asked);
         settled();
       }
+      window.dash_clientside.card.drawn(plot);
       window.dash_clientside.moving.drawn(plot);
       show();
       window.dash_clientside.ahead.drawn(plot, target);
@@ -118,6 +119,7 @@
     attend(plot);
     target = moved(there, [1, 0, 0]);
     window.dash_clientside.ahead.wait();
+    window.dash_clientside.card.leave();
     rest();
     soon();
   };
@@ -134,9 +136,9 @@
     move(plot, Math.exp(by), Math.min(Math.max(at, 0), 1), 0);
   }, { passive: false, capture: true });
 
-  // Touch and mouse keep the pointer captured. Plotly gets only presses that were no drag.
+  // Touch and mouse keep the pointer captured. Plotly gets no such presses.
   const held = new Map(); // where each is, px
-  let dragged = false, replayed = false;
+  let dragged = false;
   const holds = (event) => {
     const drag = !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey && event.target.closest?.("#timeline .nsewdrag");
     return drag && plotted()?.layout.dragmode === "pan" ? drag : null;
@@ -165,18 +167,10 @@
   for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, ({ pointerId }) => held.delete(pointerId), true);
   document.addEventListener("touchstart", (event) => holds(event) && event.stopPropagation(), { passive: true, capture: true });
   document.addEventListener("mousedown", (event) => {
-    if (replayed || event.button !== 0 || !holds(event)) return;
+    if (event.button !== 0 || !holds(event)) return;
     event.stopPropagation();
     event.preventDefault(); // which would select words, or drag them
     document.activeElement?.blur();
-  }, true);
-  document.addEventListener("mouseup", (event) => {
-    const drag = event.button === 0 && holds(event);
-    if (!drag || dragged || event.detail > 1) return; // a double click is the timeline's, not Plotly's
-    const { clientX, clientY, detail } = event;
-    replayed = true;
-    drag.dispatchEvent(new MouseEvent("mousedown", { clientX, clientY, detail, bubbles: true, cancelable: true, view: window }));
-    replayed = false;
   }, true);
 
   // Moves made since something was asked, from the view that answers it.
@@ -228,7 +222,12 @@
     },
     owe: owe,
     heeded: (name) => heard[name] ?? 0,
-    drawn: (runs) => runs?.length > 1 && await_plot(), // beside the theme
+    drawn: function (runs) {
+      window.dash_clientside.card.forget();
+      if (runs?.length > 1) await_plot(); // beside the theme
+    },
+    dragged: () => dragged, // since the last press
+    moves: () => Boolean(target || later.length || owing() || held.size), // or will soon
     plotted: plotted,
     range: () => range(plotted()),
     go: (there) => {
