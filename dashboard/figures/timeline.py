@@ -15,7 +15,7 @@ from dashboard.figures import overlay, repeats, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import RULER, Panel
-from dashboard.timeline.marks import joined
+from dashboard.timeline.marks import SIZE_OF_TEXTS, joined
 from dashboard.units import ticks
 from tracer.model.schema import MISSING
 
@@ -216,7 +216,7 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
             "x": labelled["text_x"].to_numpy(),
             "y": labelled["y"].to_numpy(),
             "text": labelled["text"].tolist(),
-            "textfont": {"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
+            "textfont": {"size": SIZE_OF_TEXTS, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
             "hoverinfo": "skip",
             "showlegend": False,
         }

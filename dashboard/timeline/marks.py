@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dashboard.text import markup
+from dashboard.text import markup, width_of
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.facts import lines_of, times_of
 from dashboard.timeline.layout import Panel, Placed
@@ -26,7 +26,9 @@ COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "m
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
 _MOST_WHOLE = 150  # visible events of a row; above, whole hovers have short names and only times
-_CHARACTER = 6.4  # px of one character inside a bar
+SIZE_OF_TEXTS = 10.5
+"""Of the letters inside bars, px."""
+_CHARACTER = 6.4  # px of one of them, and of the space around it
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
 
@@ -144,12 +146,17 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
 
 def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
     """The text that fits inside each bar, shortened if needed; nothing if not even three characters fit."""
-    fits = ((room - 6) / _CHARACTER).astype(np.int64)
     names = row.texts[row.codes[0][index]]
-    return [
-        "" if n < 4 else markup(name if len(name) <= n else f"{name[: n - 1]}…", limit=max(n, 4))
-        for name, n in zip(names, fits.tolist(), strict=True)
-    ]
+    return [_fitted(name, px) for name, px in zip(names, room.tolist(), strict=True)]
+
+
+def _fitted(name: str, px: float) -> str:
+    most = int((px - 6) / _CHARACTER)
+    for limit in range(most, 3, -1):  # capitals are wider than most letters
+        cut = name if len(name) <= limit else f"{name[: limit - 1]}…"
+        if width_of(cut, SIZE_OF_TEXTS) <= px:
+            return markup(cut, limit=limit)
+    return ""
 
 
 def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, brief: bool, whole: bool) -> list[str]:
