@@ -29,6 +29,7 @@ _MOST_WHOLE = 150  # visible events of a row; above, whole hovers have short nam
 SIZE_OF_TEXTS = 10.5
 """Of the letters inside bars, px."""
 _CHARACTER = 6.4  # px of one of them, and of the space around it
+_BESIDE = 4  # px on both sides of a text
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
 
@@ -154,7 +155,7 @@ def _fitted(name: str, px: float) -> str:
     most = int((px - 6) / _CHARACTER)
     for limit in range(most, 3, -1):  # capitals are wider than most letters
         cut = name if len(name) <= limit else f"{name[: limit - 1]}…"
-        if width_of(cut, SIZE_OF_TEXTS) <= px:
+        if width_of(cut, SIZE_OF_TEXTS) <= px - _BESIDE:
             return markup(cut, limit=limit)
     return ""
 
