@@ -51,7 +51,7 @@ class _FewerCalls:
 
 
 @dataclass(frozen=True)
-class Strategy(_FewerCalls):
+class FollowStrategy(_FewerCalls):
     """Another synchronisation strategy, see `strategies.follow`."""
 
     name: str
