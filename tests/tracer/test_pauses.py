@@ -9,11 +9,10 @@ import pytest
 from tests.recordings import LLAMA
 from tests.tracer.machine import recorded
 from tracer import Trace, formats
-from tracer.analysis.clocks import pauses
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
-from tracer.model.trace import PAUSES
-from tracer.recorders.window import TimeRange, within
+from tracer.model.pauses import PAUSES, Pause, add_pauses, pauses
+from tracer.recorders.window import TimeRange, pauses_between, within
 from tracer.scrub import facts
 from tracer.scrub.texts import Texts
 
@@ -74,16 +73,54 @@ def test_a_cut_of_a_cut_keeps_its_pauses_and_leaves_the_original_alone() -> None
 
 def test_pauses_survive_every_format_of_ours_and_scrubbing(tmp_path: Path) -> None:
     cut = windows(recorded("sccc"), [2])
-    formats.write(cut, tmp_path / "cut")
-    assert pauses(formats.read(tmp_path / "cut")) == pauses(cut)
+    for name in ("cut", "cut.sqlite", "cut.json", "cut.json.gz"):
+        formats.write(cut, tmp_path / name)
+        assert pauses(formats.read(tmp_path / name)) == pauses(cut) != []
     assert facts.metadata(cut.metadata, Texts())[PAUSES] == cut.metadata[PAUSES]
 
 
 @pytest.mark.parametrize(
-    "told", [None, 3, "x", [1], [[1]], [[5, 2]], [["a", "b"]], [[1, 2, 3]], {"a": 1}, [[0, 1 << 80]]]
+    "told",
+    [
+        None,
+        3,
+        "xy",
+        [1],
+        [[1]],
+        [[5, 2, None]],
+        [["a", "b", None]],
+        [[1, 2]],
+        [[1, 2, "x"]],
+        {},
+        [[0, 1 << 80, 1]],
+    ],
 )
 def test_damaged_pauses_are_none(told: object) -> None:
     trace = recorded("sccc")
     trace.metadata[PAUSES] = told
     assert pauses(trace) == []
-    choose_steps(trace, None, ALL_STEPS)
+    assert len(choose_steps(trace, None, ALL_STEPS)) == 12
+    add_pauses(trace, [Pause(1, 2)])
+    assert pauses(trace) == [Pause(1, 2)]
+
+
+def test_a_pause_is_of_its_process() -> None:
+    """One process pauses while another is recorded: the first has no gap across, the other loses nothing."""
+    cut, other = windows(recorded("sccc"), [3]), recorded("sccc", tokens=80)
+    (pause,), one = pauses(cut), int(cut["api"]["process"].iloc[0])
+    second = other.map_tables(lambda _, frame: frame.assign(process=2) if "process" in frame else frame)
+    both = Trace({name: pd.concat([cut[name], second[name]], ignore_index=True) for name in cut.tables}, {}, [])
+    add_pauses(both, [Pause(pause.since, pause.until, one)])
+    steps = choose_steps(both, None, ALL_STEPS)
+    assert (steps.table["process"] == 2).sum() == 80
+    assert steps.table.loc[steps.table["process"] == 2, "group"].unique().size == 1
+    assert steps.table.loc[steps.table["process"] == one, "group"].unique().size == 2
+    assert [note for note in steps.notes if "paused" in note] == [
+        f"the recorder paused once in process {one}; left out: 1 of 92 steps"
+    ]
+
+
+def test_pauses_between_windows_are_found_for_each_process() -> None:
+    spans = [TimeRange(0, 10, 1), TimeRange(5, 15, 2), TimeRange(20, 30, 1), TimeRange(25, 35, 2), TimeRange(35, 40, 2)]
+    assert pauses_between(spans) == [Pause(10, 20, 1), Pause(15, 25, 2)]
+    assert pauses_between([TimeRange(3, 9)]) == []

@@ -10,8 +10,10 @@ from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, SYNC, Machine, recorded
+from tests.tracer.machine import RETURN as RETURN_NS
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
+from tracer.analysis.causality.edges import RETURN
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
@@ -26,7 +28,7 @@ from tracer.analysis.whatif.edits import (
     SyncLatency,
     WithoutSyncs,
 )
-from tracer.analysis.whatif.host_edits import LaunchFirst
+from tracer.analysis.whatif.host_edits import LaunchFirst, ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
@@ -433,6 +435,28 @@ def test_with_a_call_goes_the_shorter_pause_beside_it(before: int, behind: int, 
 
     found = predicted(program(has_sync=True), WithoutSyncs((1,)))
     assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(program(has_sync=False)))
+
+
+def test_an_edit_that_comes_twice_changes_nothing_more() -> None:
+    """Neither the pauses beside removed calls nor the device's time to choose count again."""
+    trace = light(recorded("sccc"))
+    bring = (trace["memcpys"]["kind"] == "DtoH").to_numpy()
+    trace["memcpys"].loc[bring, "bytes"] = 64_000
+    for edits in ([FollowStrategy("aaag")], [WithoutSyncs((2,))], [FollowStrategy("ggg"), ReadLater()]):
+        once, twice = predicted(trace, *edits), predicted(trace, *edits, *edits)
+        assert once.predicted.period_us == twice.predicted.period_us
+
+
+def test_the_return_of_a_wait_is_not_the_profilers() -> None:
+    """With the rate of the untraced engine the host's code gets shorter, not what a wait takes after the work."""
+    trace = recorded("sccc")
+    base = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 60))
+    edges = base.causality.dag.edges
+    length = base.time[edges.target] - base.time[edges.source]
+    returns = (edges.kind == RETURN) & (edges.weight == RETURN_NS)
+    assert base.assumed.host < 0.95
+    assert returns.sum() >= 12
+    assert np.median(length[returns]) == RETURN_NS
 
 
 @pytest.mark.parametrize("size", [4, 64_000])

@@ -25,9 +25,10 @@ from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, 
 from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
+from tracer.model.pauses import pauses
 from tracer.model.rows import groups_of
 from tracer.model.schema import MISSING
-from tracer.model.trace import PAUSES, Trace
+from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
 
@@ -53,11 +54,13 @@ class Doubt:
         why: the reason in words, without the number of steps.
         steps: positions in the table of steps.
         spans: other periods of wall-clock time that this makes unusable, ns.
+        process: whose steps these concern; None: those of all.
     """
 
     why: str
     steps: Ints
     spans: tuple[Span, ...] = ()
+    process: int | None = None
 
     def line(self, of: int) -> str:
         """The doubt in one line, with the number of steps that are left out."""
@@ -76,8 +79,8 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     spoilt = np.unique(np.concatenate([doubt.steps for doubt in all_doubts])).astype(np.int64)
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
-        raise EmptyTraceError(f"the clocks of no step can be trusted: {'; '.join(lines)}")
-    return steps.without(spoilt, [span for doubt in all_doubts for span in doubt.spans], lines)
+        raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
+    return steps.without(spoilt, [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans], lines)
 
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
@@ -94,20 +97,20 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
     ]
 
 
-def pauses(trace: Trace) -> list[Span]:
-    """When nothing was recorded between the parts of a recording, [since, until) in ns, as its recorder says."""
-    told = trace.metadata.get(PAUSES)
-    pairs = [pair for pair in told if isinstance(pair, list) and len(pair) == 2] if isinstance(told, list) else []
-    return [(a, b) for a, b in pairs if isinstance(a, int) and isinstance(b, int) and -NO_BOUND < a < b < NO_BOUND]
-
-
 def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
     """Steps that a pause of the recorder cuts; no gap is across a pause."""
-    first, last = steps.table["start"].min(), steps.table["end"].max()
-    inside = [span for span in pauses(trace) if first < span[1] and span[0] < last]
-    if inside:
-        cut = _touched(steps, [(since, until - 1) for since, until in inside])
-        yield Doubt(f"the recorder paused {_times(len(inside))}", cut, tuple(inside))
+    processes = steps.table["process"].to_numpy()
+    for process in map(int, np.unique(processes)):
+        own = steps.table[processes == process]
+        inside = [
+            (each.since, each.until) for each in pauses(trace)
+            if each.process in (None, process) and own["start"].min() < each.until and each.since < own["end"].max()
+        ]  # fmt: skip
+        if inside:
+            cut = _touched(steps, [(since, until - 1) for since, until in inside])
+            where = f" in process {process}" if len(np.unique(processes)) > 1 else ""
+            why = f"the recorder paused {_times(len(inside))}{where}"
+            yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
 
 
 # --- 1. device against host ---
@@ -172,7 +175,7 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
         around = [*spans, *((time, time) for turn in back for time in turn.ends)]
         why = f"the clock went back by up to {most / 1e9:,.2f} s, {_times(len(back))}"
         yield Doubt(why, _touched(steps, around), tuple(spans))
-    known = [turn.mixed for turn in back] + pauses(trace)
+    known = [*(turn.mixed for turn in back), *((each.since, each.until) for each in pauses(trace))]
     silent = [span for span in silences(trace, steps, activities) if not _overlaps(span, known)]
     silent = [span for span in silent if _matters(steps, span)]
     if silent:

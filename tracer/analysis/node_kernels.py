@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.tokens import find_steps
+from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
+from tracer.model.pauses import pauses
 from tracer.model.schema import MISSING
 from tracer.model.trace import LIGHT, Trace
 
@@ -93,7 +94,7 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
     if light.metadata.get("source") != LIGHT or not len(steps):
         return None
     try:
-        others = find_steps(node)
+        others = choose_steps(node, None, ALL_STEPS) if pauses(light) else find_steps(node)
     except TraceError:
         return None
     graphs, replays, inside = _graphs_of(light, steps), *_replays_of(node, others)

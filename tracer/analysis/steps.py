@@ -18,6 +18,7 @@ from tracer.model.rows import groups_of, numbered
 from tracer.model.schema import MISSING
 
 Span = tuple[int, int]
+DoubtfulSpan = tuple[int, int, int | None]
 """Begin and end, ns."""
 
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
@@ -128,27 +129,32 @@ class Steps:
             notes.append(f"left out: {self._in_words(left)}; include with --phase {next(iter(left))} or --phase all")
         return notes
 
-    def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:
+    def without(self, spoilt: NDArray[np.int64], spans: list[DoubtfulSpan], why: list[str]) -> Steps:
         """The steps without those at some positions; the steps before and after these, or before and after a period in
         doubt, become separate groups.
 
         Args:
             spoilt: the positions.
-            spans: other periods in doubt, for all hosts.
+            spans: other periods in doubt, of a process or (None) of all.
             why: lines for the notes.
         """
         kept = np.ones(len(self), bool)
         kept[spoilt] = False
         threads = self.table[["process", "thread"]].drop_duplicates()
-        everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
+        everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end", "of"], dtype=object), how="cross")
+        everywhere = everywhere[everywhere["of"].isna() | (everywhere["of"] == everywhere["process"])]
+        everywhere = everywhere.astype({"start": np.int64, "end": np.int64})
         times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
         return replace(self, table=self._parted(kept, spans), spoilt=times, doubts=(*self.doubts, *why))
 
-    def _parted(self, kept: NDArray[np.bool_], spans: Sequence[Span] = ()) -> pd.DataFrame:
+    def _parted(self, kept: NDArray[np.bool_], spans: Sequence[DoubtfulSpan] = ()) -> pd.DataFrame:
         """Some of the steps; where others, or one of the spans, lie between them, a new group begins."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        after = np.searchsorted(sorted(end for _, end in spans), table["start"].to_numpy(), side="right")
+        after = np.zeros(len(table), np.int64)
+        for _, end, process in spans:
+            of_it = True if process is None else (table["process"] == process).to_numpy()
+            after += (table["start"] >= end).to_numpy() & of_it
         return table.assign(group=numbered(table["group"], part[kept], after)[0])
 
     def of_phase(self, phase: str | None) -> Steps:

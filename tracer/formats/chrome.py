@@ -117,13 +117,12 @@ def _not_understood(trace: Trace) -> list[str]:
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
-    from tracer.formats.chrome_write import OURS, RUN, SOURCE
+    from tracer.formats.chrome_write import OURS, SOURCE, own_members
 
     kept = {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
     own = given.get(OURS)
     if isinstance(own, dict) and isinstance(own.get(SOURCE), str) and own[SOURCE]:
-        run = {RUN: own[RUN]} if isinstance(own.get(RUN), dict) else {}
-        return {"source": own[SOURCE]} | kept | run
+        return {"source": own[SOURCE]} | kept | own_members(own)
     source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
     distributed = given.get("distributedInfo")
     numbers = [distributed.get(key) for key in ("rank", "world_size")] if isinstance(distributed, dict) else [None]

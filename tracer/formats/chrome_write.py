@@ -33,6 +33,7 @@ import pyarrow as pa
 from tracer.files.output import appearing
 from tracer.formats import chrome_lines
 from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
+from tracer.model.pauses import PAUSES
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
 from tracer.progress import tell
@@ -49,7 +50,8 @@ OURS: Final = "intertoken"
 
 SOURCE: Final = "source"
 RUN: Final = "run"
-"""Members of that member: metadata of the trace that analyses need to interpret its figures."""
+OWN_MEMBERS: Final = {RUN: dict, PAUSES: list}
+"""Members of that member, the others with their types: metadata that analyses need to interpret the figures."""
 
 _SCHEMA_VERSION: Final = 1  # Kineto's
 _KEPT: Final = {
@@ -94,8 +96,12 @@ def _head(trace: Trace) -> dict[str, Any]:
         head["baseTimeNanoseconds"] = base
     if len(trace["devices"]):
         head["deviceProperties"] = [_properties(device) for device in trace["devices"].to_dict("records")]
-    run = {RUN: known[RUN]} if isinstance(known.get(RUN), dict) else {}
-    return head | {OURS: {SOURCE: str(known.get("source", "")), "notes": trace.notes} | run}
+    return head | {OURS: {SOURCE: str(known.get("source", "")), "notes": trace.notes} | own_members(known)}
+
+
+def own_members(given: dict[str, Any]) -> dict[str, Any]:
+    """Those of `OWN_MEMBERS` that are there."""
+    return {name: given[name] for name, kind in OWN_MEMBERS.items() if isinstance(given.get(name), kind)}
 
 
 def _properties(device: dict[Any, Any]) -> dict[str, Any]:

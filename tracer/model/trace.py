@@ -19,9 +19,6 @@ LIGHT: Final = "light"
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 
-PAUSES: Final = "pauses_ns"
-"""Member of the metadata: [since, until) of each time in which the recorder paused, ns."""
-
 UNTRACED: Final = ("host", LIGHT)
 """Recorders (`metadata["source"]`) whose overhead on the program is no more than they state."""
 

@@ -20,6 +20,7 @@ from typing import Final
 from platformdirs import user_cache_path
 
 from tracer.errors import RecordError
+from tracer.model.pauses import add_pauses
 from tracer.model.trace import Trace
 from tracer.recorders import foreground
 from tracer.recorders.cupti_library import INJECTION as NVTX
@@ -27,7 +28,7 @@ from tracer.recorders.cupti_library import is_cupti
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.native import compile as native
-from tracer.recorders.window import WHOLE, Window, switched
+from tracer.recorders.window import WHOLE, Window, pauses_between, profiler_spans, switched
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
@@ -121,6 +122,8 @@ def record(
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     unread: list[str] = []
     trace = read_folder(rings, unread)
+    if trace is not None and window.is_programs:
+        add_pauses(trace, pauses_between(profiler_spans(trace)))
     return Outcome(trace, code, "" if trace else "; ".join([why_nothing(rings), *unread]))
 
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import plain
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
-from tracer.model.trace import PAUSES, Trace
+from tracer.model.pauses import Pause, add_pauses
+from tracer.model.trace import Trace
 from tracer.recorders.light_folder import repeating, trim
 from tracer.recorders.light_ring import facts_of, switch_recording
 
@@ -125,8 +126,7 @@ _START, _STOP = ("cudaProfilerStart", "cuProfilerStart"), ("cudaProfilerStop", "
 def within(trace: Trace, spans: Sequence[TimeRange]) -> Trace:
     """The host calls and ranges that start in any of these spans, and the device activities of these calls. The
     metadata say when nothing was recorded in between (`pauses_ns`)."""
-    if pauses := _pauses(spans):
-        trace.metadata = {**trace.metadata, PAUSES: [*trace.metadata.get(PAUSES, ()), *pauses]}
+    add_pauses(trace, pauses_between(spans))
     calls = pd.MultiIndex.from_frame(_between(trace["api"], spans)[_KEY])
     for name, table in trace.tables.items():
         if set(_KEY) <= set(table):
@@ -169,12 +169,15 @@ def profiler_spans(trace: Trace) -> list[TimeRange]:
     return spans
 
 
-def _pauses(spans: Sequence[TimeRange]) -> list[list[int]]:
-    """The times between the spans, ns: [since, until) of each, in order."""
-    edges = np.array(sorted((since, until) for since, until, _ in spans), np.int64).reshape(-1, 2)
-    ended, begun = np.maximum.accumulate(edges[:, 1])[:-1], edges[1:, 0]
-    pauses: list[list[int]] = np.column_stack([ended, begun])[ended < begun].tolist()
-    return pauses
+def pauses_between(spans: Sequence[TimeRange]) -> list[Pause]:
+    """The times between the spans of each process, in order."""
+    found = []
+    for process in dict.fromkeys(span.process for span in spans):
+        edges = np.array(sorted(span[:2] for span in spans if span.process == process), np.int64)
+        ended, begun = np.maximum.accumulate(edges[:, 1])[:-1], edges[1:, 0]
+        between = np.column_stack([ended, begun])[ended < begun].tolist()
+        found += [Pause(since, until, process) for since, until in between]
+    return found
 
 
 def _between(table: pd.DataFrame, spans: Sequence[TimeRange]) -> pd.DataFrame:

@@ -46,9 +46,11 @@ class Changes:
     Attributes:
         removed: which segments are removed.
         timetable: kernels to show instead of the recorded ones, or None.
+        chooses_tokens: whether the device's time to choose tokens is already added.
     """
 
     timetable: Timetable | None = None
+    chooses_tokens = False
 
     def __init__(self, causality: Causality, assumed: Assumed | None = None) -> None:
         self.causality = causality
@@ -74,12 +76,10 @@ class Changes:
         gone = self._chosen(calls)
         if and_issued:
             gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities["call"]]
-        before = self._pauses_before()
+        before, behind = self._pauses_before(), (edges.kind == HOST) & (gone & ~self.removed)[edges.source // 2]
         self.remove(gone)
-        behind = (edges.kind == HOST) & gone[edges.source // 2]
-        computed = self.causality.host_compute[behind]
-        pause = self._weight[behind] - computed
-        self._weight[behind] = computed + pause - np.minimum(pause, before[edges.source[behind] // 2])
+        pause = self._pauses()[behind]
+        self._weight[behind] -= np.minimum(pause, before[edges.source[behind] // 2])
 
     def remove(self, gone: Bools) -> None:
         """Set the duration of segments to 0; they wait only for their predecessor in their thread or stream."""
@@ -225,5 +225,9 @@ class Changes:
         device, ns."""
         host = np.flatnonzero(self._edges.kind == HOST)
         found = np.zeros(len(self.causality.segments), np.int64)
-        found[self._edges.target[host] // 2] = self._weight[host] - self.causality.host_compute[host]
+        found[self._edges.target[host] // 2] = self._pauses()[host]
         return found
+
+    def _pauses(self) -> Ints:
+        """The part of each edge that is not what the host computes as a device, ns."""
+        return np.asarray(np.maximum(self._weight - self.causality.host_compute, 0), dtype=np.int64)

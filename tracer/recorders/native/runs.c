@@ -73,6 +73,7 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 void stamps_fork(void) {
     const Runs none = {.lock = PTHREAD_MUTEX_INITIALIZER};
     has_lock = 0;
+    ends = parts = (Samples){0};
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
 }
 

@@ -6,8 +6,8 @@
 
 enum {
     BURST_NS = 500000,   /* of stamps, after a time without launches */
-    ENOUGH_NS = 5000000, /* of stamps since the start of the process describe the launches that recur: */
-    LATER = 2,           /* from then on the share is divided by this */
+    ENOUGH_NS = 5000000, /* of stamps of a kind, since the start of the process; */
+    LATER = 2,           /* from then on its share is divided by this */
 };
 
 static double ns_of(uint64_t ticks) { return (double)ticks * 1e3 / ring.ticks_per_us; }

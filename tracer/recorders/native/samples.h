@@ -1,4 +1,4 @@
-/* Random samples of what costs time to measure, limited to a share of the time, which falls once there are many. */
+/* Random samples of what costs time to measure, limited to a share of the time, which halves once there are many. */
 #ifndef INTERTOKEN_SAMPLES_H
 #define INTERTOKEN_SAMPLES_H
 
