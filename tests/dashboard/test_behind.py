@@ -5,12 +5,17 @@ import time
 
 import numpy as np
 import pytest
+from dash import Dash, html
+from dash._utils import to_json
 
-from dashboard.pages.overview import costs
+from dashboard.pages.overview import costs, details
+from dashboard.pages.overview.chosen import facts_of
 from dashboard.pages.overview.costs import made_at
 from dashboard.pages.overview.details import Details, details_of
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene.choice import panels_of
+from dashboard.scene.scene import part_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode
@@ -130,3 +135,31 @@ def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
     monkeypatch.setattr(costs, "calls_of", None)
     assert "(slack and gain)" in _costs(store, "sync", 2)
     assert _costs(store, "launch", 9) == _costs(store, "kernel", 9, "stream") == "[Ul([Li('NVTX: token 1')])]"
+
+
+def test_the_card_says_what_the_panel_says_and_nothing_of_another_drawing(store):
+    (run,) = store.chosen(["a"])
+    view = View(runs=("a",), token=2)
+    placed = panels_of([run], view)[0].row(stream=14)
+    mark = {"key": "of this bar", "part": part_of([run], view, "light"), "y": placed.middle, "event": 3}
+    app = Dash("of this test")
+    details.register(app, store)
+    app.layout = html.Div(details.stores())
+    client = app.server.test_client()
+
+    def ask(mark):
+        told = {"id": "told", "property": "data"}
+        state = [("view", view.data()), ("screen", {"scheme": "light", "width": 900})]
+        body = {
+            "output": "told.data", "outputs": told, "changedPropIds": ["pointed.data"],
+            "inputs": [{"id": "pointed", "property": "data", "value": mark}],
+            "state": [{"id": key, "property": "data", "value": value} for key, value in state],
+        }  # fmt: skip
+        return client.post("/_dash-update-component", json=body)
+
+    told = ask(mark).get_json()["response"]["told"]["data"]
+    assert told["key"] == told["said"]["props"]["data-of"] == "of this bar"
+    panel = facts_of(view, [run], Spot("a", placed.line.index, 3))
+    assert told["said"]["props"]["children"][: len(panel)] == json.loads(to_json(panel))
+    assert ask(mark | {"part": "another drawing"}).status_code == 204
+    assert ask(mark | {"event": 10**9}).get_json()["response"]["told"]["data"]["said"]["props"]["children"] == []

@@ -179,7 +179,7 @@ def test_the_card_goes_when_the_pointer_leaves_or_does_something(page, address, 
 
 def test_a_card_is_beside_the_pointer_inside_the_window_and_only_for_the_eye(page, address):
     page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    for width in (1440, 800):
+    for width in (1440, 800, 390):
         with screen_of(page.browser, width, 500):
             x, y = rest(page)
             left, top, right, bottom, wide, tall = page.browser.execute_script(PLACE)

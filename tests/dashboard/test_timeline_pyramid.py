@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dashboard.timeline import pyramid
 from dashboard.timeline.detail import Detail, detail, in_view
 from dashboard.timeline.pyramid import FEW, Pyramid
+from tracer.model.intervals import covered
 
 EVENTS = st.lists(st.tuples(st.integers(-500, 1500), st.integers(0, 300)), min_size=1, max_size=150)
 VIEW = st.tuples(st.integers(-3000, 900), st.integers(1, 6000))
@@ -44,6 +45,21 @@ def test_small_rows_with_levels_and_without(events, view, bins, sparing):
     start, end = _arrays(events)
     with mock.patch.multiple(pyramid, FEW=4, _SPARING=sparing):
         _same(Pyramid.of(start, end).detail(view[0], sum(view), bins), _reference(start, end, view[0], sum(view), bins))
+
+
+@given(EVENTS, VIEW, st.integers(1, 12), st.sampled_from([1, 2, 4, 1000]))
+def test_a_bin_stands_for_the_events_that_it_counts(events, view, bins, sparing):
+    start, end = _arrays(events)
+    with mock.patch.multiple(pyramid, FEW=4, _SPARING=sparing):
+        levels = Pyramid.of(start, end)
+        drawn = levels.detail(view[0], sum(view), bins)
+        for low, high, count, busy, longest in zip(
+            drawn.start, drawn.end, drawn.count, drawn.busy, drawn.longest, strict=True
+        ):
+            merged = levels.merged(low, high)
+            assert len(merged) == count
+            assert covered(start[merged], end[merged], [low], [high]) == busy
+            assert merged[np.argmax(end[merged] - start[merged])] == longest
 
 
 BURST = 100_000
