@@ -16,17 +16,17 @@ from tracer.analysis.whatif.margin import share_of
 Row = dict[str, Any]
 
 STREAMS: Final = "light pass, several streams"
+LIGHT: Final = "light pass, fewer host calls"
+GRAPH: Final = "whole graphs under a profiler, with the rate, fewer host calls"
+NODE: Final = "every kernel under a profiler, with the rate, fewer host calls"
+EAGER: Final = "single launches under a profiler, with the rate, one graph"
 GROUPS: Final = {
-    "ladder": "light pass, fewer host calls",
-    "sample ladder": "light pass, fewer host calls",
-    "branches": STREAMS,
-    "sample branches": STREAMS,
-    "both": STREAMS,
-    "eager": "single launches under a profiler, with the rate, one graph",
-    "llama.cpp": "graphs under a profiler, with the rate, fewer host calls",
-    "sample traced": "graphs under a profiler, with the rate, fewer host calls",
-    "CuPy loop": "graphs under a profiler, with the rate, fewer host calls",
-}
+    "ladder": LIGHT, "sample ladder": LIGHT, "changed, light": LIGHT,
+    "branches": STREAMS, "sample branches": STREAMS, "both": STREAMS,
+    "llama.cpp graph": GRAPH, "changed, graph": GRAPH,
+    "llama.cpp node": NODE, "sample traced": NODE, "CuPy loop": NODE,
+    "eager": EAGER,
+}  # fmt: skip
 """Maps the kind of a row to the kind of recording and what-if, each of which has its own margin."""
 
 WITHOUT_RATE: Final = "under a profiler, without the rate"
@@ -36,7 +36,9 @@ def program(row: Row) -> str:
     """Return the program of a row: all batches, modes and tracing levels of a model are one program."""
     if row["kind"].startswith("sample"):
         return "llama-1.1b"
-    return str(row["kind"] if row["kind"] in ("llama.cpp", "CuPy loop") else row["run"].split()[0])
+    if row["kind"].startswith("llama.cpp"):
+        return "llama.cpp"
+    return str(row["kind"] if row["kind"] == "CuPy loop" else row["run"].split()[0])
 
 
 GPU: Final = "NVIDIA H200"

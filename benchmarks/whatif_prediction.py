@@ -31,7 +31,7 @@ from tracer import read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
 from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
@@ -85,9 +85,9 @@ def llama_cpp() -> Iterator[Row]:
     for level, (at, strategy) in product(("graph", "node"), enumerate(("sccc", "saaas"))):
         trace = read(SAMPLES / f"llama1b-{strategy}-{level}")
         for other in ("saaas", "aaag")[at:]:
-            found = predicted(trace, [Strategy(other)], LLAMA_CPP[strategy])
+            found = predicted(trace, [FollowStrategy(other)], LLAMA_CPP[strategy])
             measured = {"median": LLAMA_CPP[other] / LLAMA_CPP[strategy]}
-            yield row("llama.cpp", f"llama1b-{strategy}-{level}", other, found, measured)
+            yield row(f"llama.cpp {level}", f"llama1b-{strategy}-{level}", other, found, measured)
 
 
 def rate_of(name: str) -> float:
@@ -113,7 +113,7 @@ def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
         base = Base.of(Causality.of(trace), find_steps(trace), rate_of(name))
         for other in others:
             measured = rate_of(name.replace(strategy, other)) / rate_of(name)
-            found = predict_from(base, [Strategy(other)])
+            found = predict_from(base, [FollowStrategy(other)])
             yield row(kind, f"{name} {at}".strip(), other, found, {"median": measured})
 
 
@@ -124,11 +124,24 @@ def cupy_loop() -> Iterator[Row]:
     causality = Causality.of(trace)
     for mode, (one, other) in product(("sequential", "concurrent"), combinations(("sccc", "saaas", "aaag"), 2)):
         name = f"run {one} {mode}"
-        found = predict(causality, find_steps(trace, within=name), [Strategy(other)], rates[name])
+        found = predict(causality, find_steps(trace, within=name), [FollowStrategy(other)], rates[name])
         measured = rates[f"run {other} {mode}"] / rates[name]
         yield row("CuPy loop", f"six-strategies, {name}", other, found, {"median": measured})
     beside = predicted(read(SAMPLES / "sync-beside"), [WithoutSyncs((1,))])
     yield row("CuPy loop", "sync-beside", "without sync 1", beside, BESIDE)
+
+
+def changed() -> Iterator[Row]:
+    """Yield what `advice_check.py` found of syncs and strategies by applying them, before and after in one process."""
+    rows = json.loads((ROOT / "results" / "advice_check.json").read_text())["rows"]
+    for each in rows:
+        if each["edit"] in ("without syncs", *LADDER) and each["predicted"]:
+            found = {name: round(each["measured"][name], 4) for name in ("median", "low", "high")}
+            yield {
+                "kind": f"changed, {each['pass']}", "run": f"{each['group']} {each['before']}", "what": each["edit"],
+                "predicted": {"estimate": round(each["predicted"]["estimate"], 4)}, "measured": found,
+                "error_percent": round(each["error_percent"], 2), "checked": each["predicted"]["low"] is not None,
+            }  # fmt: skip
 
 
 def measured_in(directory: Path) -> list[Row]:
@@ -149,7 +162,7 @@ def recorded(directory: Path) -> Iterator[Row]:
                 found = predicted(read(run / NODE), [OneGraph(early=True)], steps_per_s)
                 made = row("eager", of, launch, found, measured)
             else:
-                made = row("ladder", of, strategy, predicted(read(run), [Strategy(strategy)]), measured)
+                made = row("ladder", of, strategy, predicted(read(run), [FollowStrategy(strategy)]), measured)
             yield made | {"unseen": entry.get("unseen", False)}
 
 
@@ -175,7 +188,7 @@ def branches(directory: Path, unlike: Callable[[Row, Row], bool]) -> Iterator[Ro
         run = directory / entry["run"]
         taught = learned([p for other, p in teachers if unlike(entry, other)], GPU)
         ((what, measured),) = entry["measured"].items()
-        strategy = [Strategy(what.split()[0])] if entry["kind"] == BOTH else []
+        strategy = [FollowStrategy(what.split()[0])] if entry["kind"] == BOTH else []
         found = predicted(read(run), [*strategy, concurrent(run, taught)])
         name = " ".join([*(edit.name for edit in strategy), BRANCHES])
         made = row(entry["kind"], f"{entry['model']} b{entry['batch']}", name, found, measured)
@@ -237,7 +250,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     earlier, facts = not_kept(options)
-    rows = with_margins([*llama_cpp(), *cupy_loop(), *samples(), *earlier])
+    rows = with_margins([*llama_cpp(), *cupy_loop(), *samples(), *changed(), *earlier])
     for r in rows:
         p, m = r["predicted"], r["measured"]
         margin = f"[{p['low']:.3f}, {p['high']:.3f}]" if "low" in p else "no margin"

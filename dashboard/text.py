@@ -14,10 +14,20 @@ from typing import Final
 
 from tracer.text import LONGEST, plain
 
-__all__ = ["LONGEST", "apart", "brief_site", "markup", "plain"]
+__all__ = ["LONGEST", "apart", "brief_site", "fitting", "markup", "plain", "width_of"]
 
 _BETWEEN: Final = "-_ /.·~"
 """The boundaries of words in a name."""
+_WIDTHS: Final = {
+    letter: width
+    for letters, width in (
+        ("ijlI'|", 0.3), (" .,·:;!/-", 0.34), ("frt()[]", 0.41),
+        ("FJLT", 0.61), ("ABEKPRSVXYZ", 0.7), ("CDGHNOQU&", 0.79), ("MWmw@%…", 1.0),
+    )
+    for letter in letters
+}  # fmt: skip
+"""Widths of letters in shares of their size, in DejaVu Sans, wider than most; others in ASCII have `_USUAL`."""
+_USUAL: Final = 0.636
 _DIRECTORIES: Final = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+\(\d+\): )")
 _PLAIN: Final = frozenset(" .-_+()~")
 _LONGEST: Final = 100
@@ -62,6 +72,24 @@ def _shared(names: Sequence[str]) -> int:
     alike = [letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))]
     ends = [place for place, letter in enumerate(alike, 1) if letter in _BETWEEN]
     return ends[-1] if ends else len(alike)
+
+
+def width_of(text: str, size: float) -> float:
+    """About the width of a text in px, rather more than less, in sans-serif letters of `size` px."""
+    return size * sum(_WIDTHS.get(letter, _USUAL if letter.isascii() else 1.0) for letter in text)
+
+
+def fitting(name: str, px: float, size: float) -> str:
+    """A name, its middle cut if it is wider than `px` in letters of `size` px; like `tracer.text.plain`.
+
+    Example:
+        >>> fitting("NVTX · VLLM::EngineCore", 100, 11), fitting("stream 7", 100, 11)
+        ('NVTX · V…eCore', 'stream 7')
+    """
+    most = min(len(name), int(px / size * 3))
+    return next(
+        (cut for limit in range(most, 3, -1) if width_of(cut := plain(name, limit), size) <= px), plain(name, 3)
+    )
 
 
 def brief_site(site: str, limit: int = LONGEST) -> str:

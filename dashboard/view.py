@@ -76,16 +76,21 @@ _NAMES: Final = several(_MOST_NAMES)
 
 
 class Spot(NamedTuple):
-    """An event: the key of its run, the position of its row in the run, and its position in the row."""
+    """An event: the key of its run, the position of its row in the run, and its position in the row.
+
+    If it was chosen as the longest of those that one bar stands for, `bar` has the ends of the bar, ns from its start.
+    """
 
     run: str
     row: Position
     event: Position
+    bar: tuple[Time, Time] | None = None
 
     @property
     def text(self) -> str:
-        """Its text in a link."""
-        return f"{self.row}.{self.event}.{self.run}"
+        """Its text in a link: ROW.EVENT.RUN, or ROW.EVENT_FROM_TO.RUN with the ends of a bar."""
+        ends = "".join(f"_{time}" for time in self.bar or ())
+        return f"{self.row}.{self.event}{ends}.{self.run}"
 
     @classmethod
     def of(cls, text: str) -> Spot:
@@ -93,7 +98,11 @@ class Spot(NamedTuple):
         row, event, run = text.split(".", 2)
         if not run:
             raise ValueError("names no run")
-        return cls(run, int(row), int(event))
+        number, *ends = map(int, event.split("_"))
+        if not ends:
+            return cls(run, int(row), number)
+        first, last = ends
+        return cls(run, int(row), number, (first, last))
 
 
 class Bookmark(NamedTuple):

@@ -95,12 +95,13 @@ def test_margins_are_those_of_the_measured_cases():
     names = script("whatif_coverage").GROUPS
     margins = fits_of("NVIDIA H200").margins
     for kind, margin in (
-        ("ladder", margins.fewer_calls), ("llama.cpp", margins.fewer_calls_profiled), ("eager", margins.one_graph)
+        ("ladder", margins.fewer_calls), ("llama.cpp graph", margins.fewer_calls_graph),
+        ("llama.cpp node", margins.fewer_calls_node), ("eager", margins.one_graph),
     ):  # fmt: skip
         line = lines[names[kind]]
         assert line["share"] <= margin.share < line["share"] + 0.01
         assert (line["inside"] + line["outside"], line["programs"]) == (margin.cases, margin.programs)
-        assert line["inside"] >= 0.9 * margin.cases
+        assert line["inside"] >= (0.75 if kind == "llama.cpp node" else 0.85) * margin.cases
     assert lines[names["branches"]]["largest_error"] < fits_of("NVIDIA H200").overlap.error
     *kinds, without = found["coverage"]
     assert sum(line["cases"] for line in kinds) == len(found["rows"])

@@ -4,7 +4,10 @@
 // Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
   const REST = 180; // ms without a movement, longer than between the notches of most wheels
-  const PACE = 600; // ms between two requests of one gesture, however slow its notches are
+  const LATER = 1.3, LONG = 360; // times the pause between its last notches, and ms at most: a rest of a slower wheel
+  const PACE = 1000; // ms from one request to the next while a slow wheel goes on
+  const MOST = 3, WINDOW = 2000; // requests of gestures in so many ms, the last of which is for their rest
+  const TELLS = 600; // ms from the request for a drawing to the one for the link, which slow notches put off
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
   const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
@@ -13,7 +16,7 @@
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
-  let refined = -PACE, telling = 0; // when it was last requested
+  let refined = [], moved_at = -LONG, telling = 0; // when gestures requested it lately, and when they moved it last
   let heard = {}; // how often each button had been pressed that the server has heeded, and what was asked of it last
   const owed = {}, later = []; // the same of what it has not answered yet, and the moves since
 
@@ -24,9 +27,18 @@
   const settled = () => (target = asked = null);
   const owing = () => Object.keys(owed).length > 0;
   const rest = () => {
-    window.clearTimeout(resting);
+    const now = performance.now(), apart = now - moved_at, is_slow = apart > REST && apart < LONG;
+    moved_at = now;
     window.clearTimeout(telling);
-    resting = window.setTimeout(refine, Math.max(REST, refined + PACE - performance.now()));
+    refined = refined.filter((at) => at > now - WINDOW);
+    if (is_slow && refined.length === 1 && now - refined[0] > PACE) spend();
+    const free = refined.length < MOST ? 0 : refined[0] + WINDOW - now;
+    window.clearTimeout(resting);
+    resting = window.setTimeout(spend, Math.max(apart < LONG ? Math.min(LATER * apart, LONG) : 0, REST, free));
+  };
+  const spend = () => {
+    refined.push(performance.now());
+    refine();
   };
 
   // Show the target by what was drawn for another range.
@@ -48,7 +60,6 @@
     resting = 0;
     if (!target || later.length || !plotted()) return;
     asked = target;
-    refined = performance.now();
     const { view } = window.dash_clientside.intertoken.latest;
     if (!view || !("range" in view)) return tell(asked);
     window.dash_clientside.set_props("view", { data: { ...view, range: asked.map((time) => Math.round(time * 1e9)) } });
@@ -62,7 +73,7 @@
   const tell_at_rest = (range) => {
     const is_still = () => range.every((time, end) => Math.round(time * 1e9) === window.dash_clientside.intertoken.latest.view?.range?.[end]);
     window.clearTimeout(telling);
-    telling = window.setTimeout(() => owing() || !is_still() || tell(range), refined + PACE / 2 - performance.now());
+    telling = window.setTimeout(() => owing() || !is_still() || tell(range), (refined.at(-1) ?? 0) + TELLS - performance.now());
   };
 
   // A request to the server may move the timeline: first send it the range reached by the gesture.
@@ -89,6 +100,7 @@
         if (window.dash_clientside.intertoken.latest.view?.range) tell_at_rest(asked);
         settled();
       }
+      window.dash_clientside.card.drawn(plot);
       window.dash_clientside.moving.drawn(plot);
       show();
       window.dash_clientside.ahead.drawn(plot, target);
@@ -118,6 +130,7 @@
     attend(plot);
     target = moved(there, [1, 0, 0]);
     window.dash_clientside.ahead.wait();
+    window.dash_clientside.card.leave();
     rest();
     soon();
   };
@@ -134,9 +147,9 @@
     move(plot, Math.exp(by), Math.min(Math.max(at, 0), 1), 0);
   }, { passive: false, capture: true });
 
-  // Touch and mouse keep the pointer captured. Plotly gets only presses that were no drag.
+  // Touch and mouse keep the pointer captured. Plotly gets no such presses.
   const held = new Map(); // where each is, px
-  let dragged = false, replayed = false;
+  let dragged = false;
   const holds = (event) => {
     const drag = !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey && event.target.closest?.("#timeline .nsewdrag");
     return drag && plotted()?.layout.dragmode === "pan" ? drag : null;
@@ -165,18 +178,10 @@
   for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, ({ pointerId }) => held.delete(pointerId), true);
   document.addEventListener("touchstart", (event) => holds(event) && event.stopPropagation(), { passive: true, capture: true });
   document.addEventListener("mousedown", (event) => {
-    if (replayed || event.button !== 0 || !holds(event)) return;
+    if (event.button !== 0 || !holds(event)) return;
     event.stopPropagation();
     event.preventDefault(); // which would select words, or drag them
     document.activeElement?.blur();
-  }, true);
-  document.addEventListener("mouseup", (event) => {
-    const drag = event.button === 0 && holds(event);
-    if (!drag || dragged || event.detail > 1) return; // a double click is the timeline's, not Plotly's
-    const { clientX, clientY, detail } = event;
-    replayed = true;
-    drag.dispatchEvent(new MouseEvent("mousedown", { clientX, clientY, detail, bubbles: true, cancelable: true, view: window }));
-    replayed = false;
   }, true);
 
   // Moves made since something was asked, from the view that answers it.
@@ -228,7 +233,12 @@
     },
     owe: owe,
     heeded: (name) => heard[name] ?? 0,
-    drawn: (runs) => runs?.length > 1 && await_plot(), // beside the theme
+    drawn: function (runs) {
+      window.dash_clientside.card.forget();
+      if (runs?.length > 1) await_plot(); // beside the theme
+    },
+    dragged: () => dragged, // since the last press
+    moves: () => Boolean(target || later.length || owing() || held.size), // or will soon
     plotted: plotted,
     range: () => range(plotted()),
     go: (there) => {

@@ -1,6 +1,8 @@
 // Requests made by pointing at the timeline, and by buttons that carry their request.
 (function () {
   const MOST = 50;
+  const SLACK = 4; // px: a press that moves less is a click
+  const NEAR = 2; // px from a bar that count as on it: narrow ones are hard to hit
   const TWICE = 200; // ms in which a second click makes it a double click
   // Quick requests are sent with those not handled yet: of two overlapping calls Dash drops the first.
   let earlier = [];
@@ -11,8 +13,6 @@
     window.dash_clientside.set_props("asked", { data: { ...wish, earlier: earlier } });
     earlier = [...earlier, wish];
   };
-  const pointer = { x: 0, shift: false };
-  document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
 
   // What elements say, as seen, without the buttons that act on it; of hidden ones all their text.
   const textOf = (ids) => {
@@ -44,15 +44,27 @@
     const step = { "go-on": 1, "go-back": -1 }[target.closest("button")?.id];
     if (step) go(step);
   });
-  // A click waits until it is known not to be the first of a double click; of a slow one it is undone.
-  let waiting = 0, chose = false;
-  document.addEventListener("mousedown", ({ detail }) => {
+  // A click is a press that moves nothing. It waits until it is known not to be the first of a double click; of a slow
+  // one it is undone.
+  let waiting = 0, chose = false, press = null;
+  document.addEventListener("mousedown", ({ target, button, detail, clientX, clientY, shiftKey, ctrlKey, metaKey, altKey }) => {
     if (detail > 1) window.clearTimeout(waiting);
     else chose = false;
+    const counts = button === 0 && detail < 2 && !ctrlKey && !metaKey && !altKey && target.closest?.("#timeline .nsewdrag");
+    press = counts ? { x: clientX, y: clientY, shift: shiftKey } : null;
   }, true);
-  const choose = (wish) => {
+  document.addEventListener("mouseup", ({ clientX, clientY }) => {
+    const { plotted, dragged } = window.dash_clientside.gestures, plot = press && plotted();
+    if (plot && !dragged() && Math.hypot(clientX - press.x, clientY - press.y) < SLACK) clicked(plot, press);
+    press = null;
+  }, true);
+  // Which bar, and where on the time axis.
+  const clicked = (plot, { x, y, shift }) => {
+    const mark = window.dash_clientside.timeline.mark(plot, { x, y }), { xaxis } = plot._fullLayout;
+    if (!mark) return;
+    const time = xaxis.p2l(x - plot.getBoundingClientRect().left - xaxis._offset);
     window.clearTimeout(waiting);
-    waiting = window.setTimeout(() => (chose = true) && ask(wish), TWICE);
+    waiting = window.setTimeout(() => (chose = true) && ask({ what: "click", ...mark, x: time, measure: shift }), TWICE);
   };
   document.addEventListener("dblclick", ({ target, clientX, clientY }) => {
     const plot = target.closest?.("#timeline .nsewdrag") && window.dash_clientside.gestures.plotted();
@@ -86,15 +98,23 @@
   window.dash_clientside.timeline = {
     ask: ask,
 
-    // A click on a mark: which one, and where on the time axis. Sent once; the same mark may be clicked again.
-    clicked: function (click) {
-      const point = click && click.points && click.points[0];
-      if (!point) return;
-      const plot = document.querySelector("#timeline .js-plotly-plot"), { xaxis } = plot._fullLayout;
-      const x = xaxis.p2l(pointer.x - plot.getBoundingClientRect().left - xaxis._offset);
-      const event = Array.isArray(point.customdata) ? point.customdata[0] : -1;
-      window.dash_clientside.set_props("timeline", { clickData: null });
-      choose({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
+    // The bar at a point of the window, the topmost one, as the server finds its event: y (px), event, and of a bin,
+    // which stands for several, its ends (s). Of Plotly's points, idle time may be the closest, on top of which it is.
+    mark: function (plot, { x: clientX, y: clientY }) {
+      const { left, top } = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
+      const time = xaxis.p2l(clientX - left - xaxis._offset), height = yaxis.p2l(clientY - top - yaxis._offset);
+      let found = null, least = xaxis.p2l(NEAR) - xaxis.p2l(0);
+      for (const { base, x, y, width, customdata } of plot._fullData) {
+        if (!Array.isArray(customdata?.[0])) continue;
+        for (let at = 0; at < x.length; at++) {
+          const from = base[at], to = from + x[at], apart = Math.max(from - time, time - to, 0);
+          if (apart > least || Math.abs(y[at] - height) > (width[at] ?? width) / 2) continue;
+          const event = customdata[at][0];
+          found = { y: y[at], event, ...(event < 0 && { ends: [from, to] }) };
+          least = apart;
+        }
+      }
+      return found;
     },
 
     // The part of the view that sums depend on, sent only if it has changed.

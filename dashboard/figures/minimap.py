@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import MARGIN, Plot, left_of, letters_of
+from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, Plot, left_of, room_of
 from dashboard.palette import COLOURS, FONT, THEMES, Theme
-from dashboard.text import apart, markup
+from dashboard.text import apart, markup, width_of
 from dashboard.timeline.minimap import Busy
 from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NAMES
 from tracer.engines.engine import EAGER, PREFILL
@@ -21,6 +21,7 @@ _LEAST: Final = 1 / 400  # of the whole: least width of a span, and of a space b
 _COLOURS: Final = {CAPTURE: COLOURS["graph"], NAMES[PREFILL]: COLOURS["launch"], NAMES[EAGER]: COLOURS["host"]}
 _PATTERNS: Final = {BEFORE: "/", AFTER: "\\", CAPTURE: "x"}
 _CHARACTER: Final = 5.5  # px of a name's
+_LONGEST_NAME, _SHORTEST_NAME = 40, 8  # characters of a lane's
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +80,23 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
             **axis,
             "range": [0, max(len(lanes), 1)],
             "tickvals": [len(lanes) - 0.5 - lane for lane in range(len(lanes))],
-            "ticktext": [markup(name) for name in apart([lane.name for lane in lanes], letters_of(width) - 2)],
+            "ticktext": _of_lanes(lanes, width),
             "ticklabelstandoff": 8,
         },
         "annotations": words,
         "selections": [],
     }
     return {"data": data, "layout": layout}
+
+
+def _of_lanes(lanes: Sequence[Lane], width: int) -> list[str]:
+    """The names of the lanes, as long as all of them fit, and distinct."""
+    names = [lane.name for lane in lanes]
+    for limit in range(_LONGEST_NAME, _SHORTEST_NAME, -1):
+        cut = apart(names, limit)
+        if all(width_of(name, SIZE_OF_NAMES) <= room_of(width) for name in cut):
+            return list(map(markup, cut))
+    return list(map(markup, apart(names, _SHORTEST_NAME)))
 
 
 def _busy(lane: Lane, base: int) -> dict[str, Any]:

@@ -13,19 +13,21 @@ import plotly.graph_objects as go
 
 from dashboard.figures import overlay, repeats, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
-from dashboard.text import markup, plain
+from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import RULER, Panel
-from dashboard.timeline.marks import joined
+from dashboard.timeline.marks import SIZE_OF_TEXTS, joined
 from dashboard.units import ticks
 from tracer.model.schema import MISSING
 
 MARGIN = {"r": 22, "t": 52, "b": 8}
 BETWEEN = "  ·  "
 """Between the parts of a note."""
-_NARROW, _PER_LETTER, _PER_LETTER_OF_HEADING = 700, 6.5, 7.4  # px
+_NARROW, _PER_LETTER_OF_HEADING = 700, 7.4  # px
+_BESIDE_NAMES = 10  # px on both sides of the names of rows
+SIZE_OF_NAMES = 11
+"""Of the letters of the names of rows, px."""
 _NUMBER_PX = 30  # of a token in the ruler
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
-_HOVER_BRIEF = "<b>%{hovertext}</b><br>%{customdata[1]}<br><i>click for more</i><extra></extra>"
 _HOVER_BIN = (
     "<b>%{{customdata[1]}} events</b> in {}, busy %{{customdata[2]}}%<br>"
     "longest: %{{customdata[3]}} %{{hovertext}}<extra></extra>"
@@ -68,9 +70,9 @@ def left_of(width: int) -> int:
     return 112 if width < _NARROW else 145
 
 
-def letters_of(width: int) -> int:
-    """The number of characters of a name that fit into this margin."""
-    return round((left_of(width) - 10) / _PER_LETTER)
+def room_of(width: int) -> int:
+    """The room for a name in this margin, px."""
+    return left_of(width) - _BESIDE_NAMES
 
 
 def timeline_figure(plot: Plot) -> go.Figure:
@@ -96,7 +98,7 @@ def packed(value: Any) -> Any:
 
 def timeline_plot(
     drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int,
-    finds: bool = False, ruler: tuple[int, int] | None = None, clicks: bool = False,
+    finds: bool = False, ruler: tuple[int, int] | None = None,
 ) -> Plot:  # fmt: skip
     """Draw the runs.
 
@@ -108,7 +110,6 @@ def timeline_plot(
         width: of the plot, px.
         finds: whether there is a search, so that marks without matches are dimmed.
         ruler: the measured range, ns from time 0.
-        clicks: whether a click on an event shows more about it.
     """
     look = THEMES[theme]
     height = max((d.panel.bottom for d in drawings), default=0)
@@ -117,7 +118,7 @@ def timeline_plot(
         marks = joined([d.marks for d in drawings])
         data += shades.gap_bars([d.gaps for d in drawings], look)
         data += shades.hole_bars([d.holes for d in drawings], look)
-        data += _bars(marks, look, finds, clicks)
+        data += _bars(marks, look, finds)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
         data += _ruler(drawings, look, limits[1] / 1e9 - _NUMBER_PX / width * (limits[1] - limits[0]) / 1e9)
@@ -132,18 +133,16 @@ def height_of(drawings: Sequence[Drawing]) -> int:
     return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
 
 
-def _bars(marks: pd.DataFrame, look: Theme, finds: bool, clicks: bool) -> list[dict[str, Any]]:
-    """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top; and of hovering, if a click
-    shows more than a brief hover."""
+def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]:
+    """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
     way = np.where(marks["event"] == MISSING, 0, np.where(marks["wide"], 2, 1))
     bars = []
-    for _, part in marks.groupby([way, "what", marks["brief"] & clicks], sort=True):
+    for _, part in marks.groupby([way, "what"], sort=True):
         kind = KINDS[int(part["what"].iloc[0])]
         colour = COLOURS[kind]
         wide, merged = bool(part["wide"].iloc[0]), bool(part["event"].iloc[0] == MISSING)
-        of_events = _HOVER_BRIEF if clicks and part["brief"].iloc[0] else _HOVER_EVENT
         more = part["more"].tolist()
-        more, template = _of_bins(more) if merged else (more, of_events)
+        more, template = _of_bins(more) if merged else (more, _HOVER_EVENT)
         bars.append(
             {
                 "type": "bar",
@@ -217,7 +216,7 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
             "x": labelled["text_x"].to_numpy(),
             "y": labelled["y"].to_numpy(),
             "text": labelled["text"].tolist(),
-            "textfont": {"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
+            "textfont": {"size": SIZE_OF_TEXTS, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
             "hoverinfo": "skip",
             "showlegend": False,
         }
@@ -252,7 +251,6 @@ def _layout(
 ) -> dict[str, object]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
-    letters = letters_of(width)
     return {
         "barmode": "overlay",
         "hovermode": "closest",
@@ -287,8 +285,8 @@ def _layout(
             "showgrid": False,
             "zeroline": False,
             "tickvals": [p.middle for p in placed if p.line.label],
-            "ticktext": [markup(p.line.label, letters) for p in placed if p.line.label],
-            "tickfont": {"color": look.muted, "size": 11},
+            "ticktext": [markup(fitting(p.line.label, room_of(width), SIZE_OF_NAMES)) for p in placed if p.line.label],
+            "tickfont": {"color": look.muted, "size": SIZE_OF_NAMES},
             "ticklabelstandoff": 8,
         },
         "shapes": [*_tracks(drawings, look)],

@@ -38,12 +38,32 @@ def row_at(runs: Sequence[Run], view: View, y: float) -> tuple[Run, Placed] | No
     return None
 
 
-def spot_at(runs: Sequence[Run], view: View, y: float, event: int) -> Spot | None:
-    """The event of a mark, from its height in the figure and its position in its row; None for a bin."""
+def spot_at(
+    runs: Sequence[Run], view: View, token: int, y: float, event: int, ends: tuple[int, int] | None = None
+) -> Spot | None:
+    """The event of a mark, of a bin the longest that it merges; None if there is none.
+
+    Args:
+        runs, view, token: as shown.
+        y, event: the height of the mark in the figure, and the position of its event in its row, -1 for a bin.
+        ends: of a bin, ns from time 0.
+    """
     found = row_at(runs, view, y)
-    if found is None or not 0 <= event < len(found[1].row.events):
+    if found is None:
         return None
-    return Spot(found[0].key, found[1].line.index, event)
+    run, placed = found
+    row, index = placed.row, placed.line.index
+    if 0 <= event < len(row.events):
+        return Spot(run.key, index, event)
+    if ends is None:
+        return None
+    low, high = (time + _anchor(run, view, token) for time in ends)
+    merged = row.pyramid.merged(low, high)
+    if not len(merged):
+        return None
+    longest = int(merged[np.argmax(row.end[merged] - row.start[merged])])
+    start = int(row.start[longest])
+    return Spot(run.key, index, longest, (low - start, high - start) if len(merged) > 1 else None)
 
 
 def found_in(runs: Sequence[Run], spot: Spot | None) -> Run | None:

@@ -63,23 +63,23 @@ def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
 
 def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[go.Figure, int]:
     """The timeline figure of these runs in this view, `width` px wide with its margins, and its height, px."""
-    plot, height = timeline_of(runs, view, theme, width, clicks=False)
+    plot, height = timeline_of(runs, view, theme, width, brief=False)
     return timeline_figure(plot), height
 
 
-def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, clicks: bool = True) -> tuple[Plot, int]:
+def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, brief: bool = True) -> tuple[Plot, int]:
     """The timeline figure without Plotly's validation, which takes longer than everything else.
 
-    `clicks`: whether it is on a page where a click on an event shows more about it.
+    `brief`: whether its hovers have only names and durations, as on a page that shows the rest when the pointer rests.
     """
     within = min(max(width - left_of(width) - MARGIN["r"], 300), 4000)
-    drawings = draw(runs, view, within)
+    drawings = draw(runs, view, within, brief)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
-    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler, clicks)
+    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     plot["layout"]["shapes"] += overlay.area(*_area_of(runs, view), THEMES[theme])
     usual = align.default_range(_tokens(runs), view.align)  # the browser's range for a view without one
-    plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": _part(runs, view, theme)}
+    plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": part_of(runs, view, theme)}
     return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
 
 
@@ -93,7 +93,7 @@ def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
         if run.tokens is not None
     ]
     found = around(shown, limits, whole_of(runs, view), theme)
-    return found | {"for": [time / 1e9 for time in limits], "part": _part(runs, view, theme)}
+    return found | {"for": [time / 1e9 for time in limits], "part": part_of(runs, view, theme)}
 
 
 def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
@@ -108,7 +108,7 @@ def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
     return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=1_000_000)
 
 
-def _part(runs: Sequence[Run], view: View, theme: str) -> str:
+def part_of(runs: Sequence[Run], view: View, theme: str) -> str:
     """Identifies the layout: two drawings have different keys if their rows or their time 0 are at different
     positions."""
     placed = [(run.key, run.rate) for run in runs], token_of(runs, view), view.align, view.rows, theme
@@ -145,8 +145,8 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
     return align.gap_range(_tokens(runs), token_of(runs, view), view.align) if what == "gap" else None
 
 
-def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
-    """The drawings of these runs in this view, `width` px wide."""
+def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> list[Drawing]:
+    """The drawings of these runs in this view, `width` px wide; `brief` as for `timeline_of`."""
     limits, token = limits_of(runs, view), token_of(runs, view)
     shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels_of(runs, view), strict=True)]
     anchors = [(run, panel, tokens.anchor(token, view.align)) for run, panel, tokens in shown if tokens is not None]
@@ -167,7 +167,7 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
     chosen = chosen_in(runs, view, token)
     return [
         replace(
-            _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key)),
+            _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key), brief),
             holes=holes.shades_of(run.holes, shaded, panel, window),
         )
         for (run, panel, _), window, drawn, shaded in zip(anchors, windows, details, shades, strict=True)
@@ -180,11 +180,12 @@ def _weight(drawn: Detail) -> int:
 
 
 def _drawing(
-    run: Run, panel: Panel, window: Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None
-) -> Drawing:
+    run: Run, panel: Panel, window: Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None,
+    brief: bool,
+) -> Drawing:  # fmt: skip
     waits = run.waits
     marks = joined(
-        [marks_of(placed, drawn, window, waits, find) for placed, drawn in zip(panel.rows, details, strict=True)]
+        [marks_of(placed, drawn, window, waits, find, brief) for placed, drawn in zip(panel.rows, details, strict=True)]
     )
     lines, gaps, ruled = connectors(panel, waits, window), _gaps(run, panel, window), _ruled(run, window)
     drawing = Drawing(run.name, note, panel, marks, lines, gaps, tokens=ruled)

@@ -51,6 +51,15 @@ class _Wish(TypedDict, total=False):
     earlier: list[dict[str, Any]]
 
 
+class _Mark(TypedDict, total=False):
+    key: str
+    part: str
+    y: float
+    event: int
+    ends: list[float]
+    at: float
+
+
 class _Moved(TypedDict, total=False):
     at: float  # beside what Plotly says
 
@@ -87,6 +96,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "chipped.data": list[int | str] | None,
     "ladder-drawn.data": _Object,
     "listed.data": list[int | None] | None,
+    "pointed.data": _Mark | None,
     "pressed.data": dict[str, float | None] | None,
     "revision.data": int | None,
     "screen.data": _Screen | None,

@@ -1,4 +1,4 @@
-"""The facts about an event as lines of text, the same in a hover and in the panel.
+"""The facts about an event as lines of text, the same on the page and in the hovers of a figure outside of it.
 
 Only recorded facts are included. Names are shortened but not escaped.
 """
@@ -16,7 +16,7 @@ from dashboard.text import plain
 from dashboard.timeline.rows import Row
 from dashboard.units import difference, duration, size
 from tracer.analysis.waits import UNKNOWN
-from tracer.model.intervals import Ints
+from tracer.model.intervals import Ints, covered
 from tracer.model.schema import MISSING
 
 _SYNC: Final = KINDS.index("sync")
@@ -46,6 +46,14 @@ def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[li
         [line for line in (times, _ids(stream, number, count, ns), shape, wait) if line]
         for times, stream, number, count, shape, ns, wait in each
     ]
+
+
+def line_of_bar(row: Row, low: int, high: int) -> str:
+    """What a bar from `low` to `high`, ns of the recording, stands for; the facts of its longest event follow."""
+    merged = row.pyramid.merged(low, high)
+    busy = int(covered(row.start[merged], row.end[merged], [low], [high])[0])
+    share = int(100 * busy / (high - low) + 0.5)
+    return f"{len(merged):,} events in {duration(high - low)}, busy {share}%; the longest of them:"
 
 
 def _ids(stream: int, correlation: int, count: int, ns: int) -> str:

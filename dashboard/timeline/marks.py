@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dashboard.text import markup
+from dashboard.text import markup, width_of
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.facts import lines_of, times_of
 from dashboard.timeline.layout import Panel, Placed
@@ -22,12 +22,14 @@ from dashboard.units import duration
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 
-COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "brief", "text", "text_x",
-                  "event"]  # fmt: skip
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
-_MOST_WHOLE = 150  # visible events of a row; above, hovers have short names and only times
-_CHARACTER = 6.4  # px of one character inside a bar
+_MOST_WHOLE = 150  # visible events of a row; above, whole hovers have short names and only times
+SIZE_OF_TEXTS = 10.5
+"""Of the letters inside bars, px."""
+_CHARACTER = 6.4  # px of one of them, and of the space around it
+_BESIDE = 4  # px on both sides of a text
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
 
@@ -63,17 +65,18 @@ def detail_of(row: Row, window: Window) -> Detail:
     return row.pyramid.detail(*window.wider, window.bins)
 
 
-def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame, find: str = "") -> pd.DataFrame:
-    """The marks of one row.
+def marks_of(
+    placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame, find: str = "", brief: bool = False
+) -> pd.DataFrame:
+    """The marks of one row; `brief`: hovers of events have only names and durations.
 
     Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it is
     wide enough for an outline), title (of the event, or the longest of a bin), more (a list: the other facts in the
-    hover of an event, or for a bin its count, width, busy share in % and the longest event's length), brief (whether
-    an event's hover has only its times), text and text_x (the text inside, and its position), event (its position in
-    the row's events, MISSING for a bin), found (1 for an event that matches the search, the number of matches that
-    begin in a bin, 1 for all without a search).
+    hover of an event, or for a bin its count, width, busy share in % and the longest event's length), text and text_x
+    (the text inside, and its position), event (its position in the row's events, MISSING for a bin), found (1 for an
+    event that matches the search, the number of matches that begin in a bin, 1 for all without a search).
     """
-    marks = joined([_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)])
+    marks = joined([_exact(placed, drawn.exact, window, waits, brief), _merged(placed, drawn, window)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
     found = np.ones(len(marks), np.int64)
     if find:
@@ -89,13 +92,13 @@ def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[*COLUMNS, "found"])
 
 
-def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, brief: bool) -> pd.DataFrame:
     row, (low, high) = placed.row, window.wider
     index = index[(row.start[index] < high) & ((row.end[index] > low) | (row.start[index] >= low))]
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
     room = (seen_end - seen_start) / window.ns_per_pixel
-    whole = len(index) <= _MOST_WHOLE
+    whole = not brief and len(index) <= _MOST_WHOLE
     return pd.DataFrame(
         {
             "x": window.seconds(start),
@@ -106,8 +109,7 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> 
             "share": 1.0,
             "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
             "title": (row.titles if whole else row.brief_titles)[row.codes[1][index]],
-            "more": [[more] for more in _hovers(row, index, window, waits, whole)],
-            "brief": not whole,
+            "more": [[more] for more in _hovers(row, index, window, waits, brief, whole)],
             "text": _texts(row, index, room),
             "text_x": window.seconds((seen_start + seen_end) // 2),
             "event": index,
@@ -135,7 +137,6 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
                 [count, busy, duration(longest), duration(wide)]
                 for count, wide, busy, longest in zip(*(f.tolist() for f in facts), strict=True)
             ],
-            "brief": False,
             "text": "",
             "text_x": 0.0,
             "event": MISSING,
@@ -146,16 +147,23 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
 
 def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
     """The text that fits inside each bar, shortened if needed; nothing if not even three characters fit."""
-    fits = ((room - 6) / _CHARACTER).astype(np.int64)
     names = row.texts[row.codes[0][index]]
-    return [
-        "" if n < 4 else markup(name if len(name) <= n else f"{name[: n - 1]}…", limit=max(n, 4))
-        for name, n in zip(names, fits.tolist(), strict=True)
-    ]
+    return [_fitted(name, px) for name, px in zip(names, room.tolist(), strict=True)]
 
 
-def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
+def _fitted(name: str, px: float) -> str:
+    most = int((px - 6) / _CHARACTER)
+    for limit in range(most, 3, -1):  # capitals are wider than most letters
+        cut = name if len(name) <= limit else f"{name[: limit - 1]}…"
+        if width_of(cut, SIZE_OF_TEXTS) <= px - _BESIDE:
+            return markup(cut, limit=limit)
+    return ""
+
+
+def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, brief: bool, whole: bool) -> list[str]:
     """The hovers of events below their titles; only times if there are very many, to keep the payload small."""
+    if brief:
+        return list(map(duration, (row.end[index] - row.start[index]).tolist()))
     if not whole:
         return times_of(row, index, window.anchor)
     return ["<br>".join(map(markup, lines)) for lines in lines_of(row, index, window.anchor, waits)]

@@ -91,6 +91,11 @@ class Pyramid:
         long = narrowest.long[in_view(*self._long[-1], low, high)]
         return np.concatenate((long[long < first].astype(np.int64), near))
 
+    def merged(self, low: int, high: int) -> Ints:
+        """Positions of the events that the bin [low, high) of a `Detail` stands for: those shorter than it."""
+        met = self.in_view(low, high)
+        return met[self.end[met] - self.start[met] < high - low]
+
     @cached_property
     def _long(self) -> list[tuple[Ints, Ints, Ints]]:
         """Per level the start, reach and end of its long events."""

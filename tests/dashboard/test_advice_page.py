@@ -27,7 +27,7 @@ from tracer import formats
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
-from tracer.analysis.whatif.edits import Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import FollowStrategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.cli import main
 from tracer.model.trace import Trace
@@ -72,7 +72,7 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
 
 
 @pytest.mark.parametrize(
-    "edit", [Strategy("aaag"), WithoutSyncs(), WithoutSyncs((3,)), OneGraph(), OneGraph(early=True)]
+    "edit", [FollowStrategy("aaag"), WithoutSyncs(), WithoutSyncs((3,)), OneGraph(), OneGraph(early=True)]
 )
 def test_the_link_of_an_edit_makes_it(edit):
     store = RunStore([TRACED])

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dashboard.pages.overview import costs
-from dashboard.pages.overview.costs import cost_of, made_at
+from dashboard.pages.overview.costs import made_at
+from dashboard.pages.overview.details import Details, details_of
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.timeline.rows import rows_of
@@ -39,7 +40,13 @@ def test_an_event_was_made_where_its_launch_was_called():
     assert made_at(trace, rows["api"], 0) == made
     assert made_at(trace, rows["stream"], 1) == [], "launched outside of all ranges"
     assert made_at(trace, rows["stream"], 2) == [], "nobody recorded its launch"
-    assert made_at(trace, rows["nvtx"], 0) == []
+
+
+def test_a_range_is_inside_of_those_around_it():
+    trace = _recorded()
+    step, *_, linear = (row for row in rows_of(trace) if row.role == "nvtx")
+    assert made_at(trace, step, 0) == []
+    assert made_at(trace, linear, 0) == ["NVTX: step"]
 
 
 def _with_chains():
@@ -74,12 +81,11 @@ def _costs(store, kind, at, role="api", key="a"):
     events = [(index, np.flatnonzero(row.events["what"] == KINDS.index(kind)))
               for index, row in enumerate(run.rows) if row.role == role]  # fmt: skip
     row, event = next((index, found[at]) for index, found in events if len(found))
-    view = View(runs=(key,), event=Spot(key, row, int(event)))
     until = time.monotonic() + 60
-    while (found := cost_of(store, view))[1] and time.monotonic() < until:
+    while (found := details_of(store, View(runs=(key,)), Spot(key, row, int(event)))).pending:
+        assert time.monotonic() < until
         time.sleep(0.05)
-    assert not found[1]
-    return str(found[0])
+    return str(found.costs)
 
 
 def test_a_sync_says_its_row_its_slack_and_why_it_is_needed(store):
@@ -114,8 +120,9 @@ def test_a_call_and_what_it_launched_say_where_in_the_program_it_was_made(store,
 
 
 def test_what_is_no_event_of_a_run_costs_nothing(store):
-    assert cost_of(store, View(runs=("a",))) == ([], False)
-    assert cost_of(store, View(runs=("a",), event=Spot("gone", 0, 0))) == ([], False)
+    nothing = Details([], "", [], False)
+    assert details_of(store, View(runs=("a",)), None) == nothing
+    assert details_of(store, View(runs=("a",)), Spot("gone", 0, 0)) == nothing
 
 
 def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):

@@ -97,17 +97,17 @@ class Page:
         ).release().key_up(Keys.SHIFT).perform()
 
     def hover(self, name):
-        """Point at the first bar of this name in view and read what appears."""
+        """Point at the first bar of this name in view, again if the page moves it, and read its card."""
         plot = self.browser.find_element(By.CSS_SELECTOR, "#timeline .nsewdrag")
-        x, y = self.browser.execute_script(PLACE, name)
-        middle = plot.size["width"] / 2, plot.size["height"] / 2
-        ActionChains(self.browser).move_to_element_with_offset(plot, int(x - middle[0]), int(y - middle[1])).perform()
-        return self.until(
-            lambda: "".join(
-                e.text for e in self.browser.find_elements(By.CSS_SELECTOR, "#timeline .hoverlayer .hovertext")
-            ),
-            "a hover",
-        )
+
+        def shows():
+            x, y = self.browser.execute_script(PLACE, name)
+            where = int(x - plot.size["width"] / 2), int(y - plot.size["height"] / 2)
+            actions = ActionChains(self.browser, duration=50).move_to_element_with_offset(plot, where[0] - 2, where[1])
+            actions.move_to_element_with_offset(plot, *where).pause(0.5).perform()
+            return self.browser.find_elements(By.CSS_SELECTOR, "#card.seen")
+
+        return self.until(shows, "a card")[0].text
 
     def errors(self):
         return [entry for entry in self.browser.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
@@ -142,7 +142,7 @@ def test_choosing_two_runs_zooming_and_coming_back_by_link(page, address):
     page.until(lambda: "range=" in page.browser.current_url, "a link that holds the range")
     zoomed = page.shows(lambda d: 0 < d.marks["kernel"] < both.marks["kernel"], "only the kernels in view")
     assert any(g.startswith("gap ") for g in zoomed.gaps)
-    assert HOSTILE in page.hover("kernel").replace("\n", "")
+    assert HOSTILE in page.hover("kernel")
 
     link = page.browser.current_url
     page.open(link, load)

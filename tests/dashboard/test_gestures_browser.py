@@ -143,10 +143,14 @@ const at = {clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: t
 const begin = performance.now(), asked = () => performance.getEntriesByType('resource')
   .filter(({name, startTime}) => name.includes('_dash-update') && startTime > begin).length;
 let last = begin, pauses = 0;
+const settles = (count, ended) => {  // how long after the last notch its request came
+  if (asked() > count) return done({asked: count, pauses, late: performance.now() - ended});
+  setTimeout(settles, 10, count, ended);
+};
 const notch = () => {
-  pauses += performance.now() - last > apart + 150;
+  pauses += performance.now() - last > apart + 100;
+  if (performance.now() - begin > 2000) return settles(asked(), last);
   last = performance.now();
-  if (last - begin > 2000) return done({asked: asked(), pauses});
   drag.dispatchEvent(new WheelEvent('wheel', {...at, deltaY: by}));
   setTimeout(notch, apart);
 };
@@ -160,7 +164,8 @@ def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(brow
     browser.execute_async_script("setTimeout(arguments[0], 1000)")  # what else a new page asks
     before = shown(browser)
     found = browser.execute_async_script(NOTCHES, apart, -30)
-    assert found["asked"] <= 3 * (1 + found["pauses"])
+    assert found["asked"] <= 2 * (1 + found["pauses"]), "one is left for its rest"
+    assert found["pauses"] or found["late"] <= 600, "400 ms, and the browser's own time on a busy machine"
     until(browser, lambda: shown(browser)[1] - shown(browser)[0] < 0.8 * (before[1] - before[0]), "the link")
 
 

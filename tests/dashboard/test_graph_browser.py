@@ -92,11 +92,12 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, a
     page.browser.find_element(By.ID, "to-timeline").click()
 
     kernel = "mul_mat(blk.0.attn_k)"
+    page.says("compare-words", "steps/s")  # which stands above and moves it
     spot = page.until(lambda: page.browser.execute_script(CLICK, kernel), "the kernel in the timeline")
     assert "range=" in page.browser.current_url
     page.click("timeline-holder", "#timeline .nsewdrag", *spot)
     page.says("picked", "blk.0.attn_k mul_mat · stream 1")
-    page.browser.find_element(By.ID, "to-graph").click()
+    page.browser.find_element(By.CSS_SELECTOR, "#picked .to-graph").click()
     page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
     assert "token=" in page.browser.current_url
 

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import time
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from dashboard.figures.memory import memory_figure
 from dashboard.pages.graph.callbacks import first_part, part_of, parts_of, problem_of, shown_part
 from dashboard.pages.graph.panel import panel, timeline_link
 from dashboard.pages.graph.view import GraphView, after
-from dashboard.pages.overview.chosen import event_texts
+from dashboard.pages.overview.chosen import facts_of
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
 from dashboard.reading.executions import executions_of
@@ -206,10 +205,10 @@ def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_lead
     row = next(at for at, row in enumerate(run.rows) if row.stream == 1)
     names = run.rows[row].events["full"].astype("str").tolist()
     position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
-    said = event_texts(replace(view, event=Spot(run.key, row, position)), [run])
+    said = facts_of(view, [run], Spot(run.key, row, position))
     assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(said)
-    for nothing in (None, Spot("b", row, 0), Spot(run.key, 99, 0), Spot(run.key, row, 10**9)):
-        assert event_texts(replace(view, event=nothing), [run]) == []
+    for nothing in (Spot("b", row, 0), Spot(run.key, 99, 0), Spot(run.key, row, 10**9)):
+        assert facts_of(view, [run], nothing) == []
 
 
 def test_a_link_reproduces_the_view_and_events_change_it():

@@ -1,10 +1,10 @@
-"""The hovers of a timeline as a real Chromium shows them."""
+"""The label and the card of a bar under the pointer as a real Chromium shows them."""
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import alter, served, until
+from tests.dashboard.conftest import alter, screen_of, served, until
 from tests.dashboard.test_timeline_browser import click, page, spot
 from tests.dashboard.traces import PERIOD, decode
 from tracer import formats
@@ -34,35 +34,32 @@ for (const { name, base, x, y } of plot._fullData.filter(({ name }) => name === 
 """
 
 
+SAID = """
+return [...document.querySelectorAll('#timeline .hovertext tspan.line')].map((line) => line.textContent);
+"""
 SEEN = """
-const layer = document.querySelector('#timeline .hoverlayer');
-if (!layer?.checkVisibility({ opacityProperty: true })) return [];
-return [...layer.querySelectorAll('.hovertext tspan.line')].map((line) => line.textContent);
+const said = [...document.querySelectorAll('#timeline .hoverlayer, #card.seen')];
+return said.filter((part) => part.childElementCount && part.checkVisibility({ opacityProperty: true }));
 """
 
 
-def seen(page):
-    """The lines of the hover that is seen."""
-    return page.browser.execute_script(SEEN)
-
-
 def hover(page, name):
-    """Point at the middle of the first bar of this name in view, again if it is drawn anew, and read what appears."""
+    """Point at the middle of the first bar of this name in view, again if it is drawn anew, and read its label."""
 
     def points():
         x, y = page.browser.execute_script(MIDDLE, name) or (0, 0)
         actions = ActionChains(page.browser, duration=20)
         actions.w3c_actions.pointer_action.move_to_location(x - 3, y).move_to_location(x, y).pause(0.3)
         actions.perform()
-        return seen(page)
+        return page.browser.execute_script(SAID)
 
     return until(page.browser, points, f"a hover of {name}", 20)
 
 
 def test_a_hover_has_the_name_that_all_marks_of_a_kind_share(page, address):
     page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    assert hover(page, "kernel")[0] == "void k<float>(T*)"
-    assert hover(page, "copy")[0] == "memcpy HtoD"
+    assert hover(page, "kernel") == ["void k<float>(T*)", "112 µs"]
+    assert hover(page, "copy") == ["memcpy HtoD", "2.00 µs"]
 
 
 FRAMES = """
@@ -101,13 +98,6 @@ def test_escape_deselects(page, address):
     until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen")
 
 
-def test_a_brief_hover_says_that_a_click_shows_more(page, address):
-    page.open(f"{address}?run=a&token=10&range=-{2 * PERIOD}..0")
-    assert hover(page, "kernel")[-1].startswith("stream 14 · correlation ")
-    page.open(f"{address}?run=a&token=25&range=-{22 * PERIOD}..0")
-    assert hover(page, "kernel")[-1] == "click for more"
-
-
 BOX = """
 const { left, right } = document.querySelector('#timeline .hovertext').getBoundingClientRect();
 return [left, right];
@@ -120,3 +110,161 @@ def test_the_hover_of_a_long_bar_is_at_the_pointer(page, address):
     x, _ = page.browser.execute_script(MIDDLE, "kernel")
     left, right = page.browser.execute_script(BOX)
     assert min(abs(x - left), abs(x - right)) < 24
+
+
+CARD = """
+const card = document.getElementById('card');
+return card.checkVisibility({ visibilityProperty: true }) ? card.innerText : '';
+"""
+PLACE = """
+const { left, top, right, bottom } = document.getElementById('card').getBoundingClientRect();
+const { clientWidth, clientHeight } = document.documentElement;
+return [left, top, clientWidth - right, clientHeight - bottom, right - left, bottom - top];
+"""
+ASKED = """
+return performance.getEntriesByType('resource').filter(({ name }) => name.includes('_dash-update')).length;
+"""
+
+
+def card(page):
+    return page.browser.execute_script(CARD)
+
+
+def point(page, x, y):
+    actions = ActionChains(page.browser, duration=20)
+    actions.w3c_actions.pointer_action.move_to_location(round(x) - 2, round(y)).move_to_location(round(x), round(y))
+    actions.perform()
+
+
+def rest(page, name="kernel"):
+    """Point at a bar until its card is seen; where it is."""
+
+    def shows():
+        point(page, *(page.browser.execute_script(MIDDLE, name) or (9, 9)))
+        page.browser.execute_async_script("setTimeout(arguments[0], 400)")
+        return card(page)
+
+    until(page.browser, shows, f"a card of {name}")
+    until(page.browser, lambda: "Computing" not in card(page), "all of it")
+    return page.browser.execute_script(MIDDLE, name)
+
+
+def quiet(page):
+    page.browser.execute_async_script("setTimeout(arguments[0], 700)")
+
+
+@pytest.mark.parametrize("away", ["leave", "scroll", "escape", "press", "wheel"])
+def test_the_card_goes_when_the_pointer_leaves_or_does_something(page, address, away):
+    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
+    x, y = rest(page)
+    link, height = page.browser.current_url, page.browser.execute_script("return document.body.scrollHeight")
+    assert "slack" in card(page)
+    if away == "leave":
+        point(page, x, y - 300)
+    elif away == "scroll":
+        page.browser.execute_script("window.scrollBy(0, 5)")
+    elif away == "escape":
+        page.press(Keys.ESCAPE)
+    elif away == "press":
+        ActionChains(page.browser).click_and_hold().perform()
+    else:
+        wheel = "document.querySelector('#timeline .nsewdrag').dispatchEvent(new WheelEvent('wheel', %s))"
+        page.browser.execute_script(wheel % "{deltaY: -30, bubbles: true, cancelable: true}")
+    until(page.browser, lambda: not card(page), "no card", 5)
+    if away != "wheel":
+        assert page.browser.current_url == link
+    assert page.browser.execute_script("return document.body.scrollHeight") == height
+    ActionChains(page.browser).move_by_offset(0, -200).release().perform()
+
+
+def test_a_card_is_beside_the_pointer_inside_the_window_and_only_for_the_eye(page, address):
+    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
+    for width in (1440, 800):
+        with screen_of(page.browser, width, 500):
+            x, y = rest(page)
+            left, top, right, bottom, wide, tall = page.browser.execute_script(PLACE)
+            assert min(left, top, right, bottom) >= 7
+            assert min(abs(left - x), abs(left + wide - x)) < 16 or min(abs(top - y), abs(top + tall - y)) < 16
+    attributes = "const { inert, ariaHidden } = document.getElementById('card'); return [inert, ariaHidden]"
+    assert page.browser.execute_script(attributes) == [True, "true"]
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        assert card(page) == ""
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_bar_is_asked_for_once(page, address):
+    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
+    x, y = rest(page)
+    said, asked = card(page), page.browser.execute_script(ASKED)
+    for _ in range(3):
+        point(page, x, y - 300)
+        until(page.browser, lambda: not card(page), "no card")
+        point(page, x, y)
+        until(page.browser, lambda: card(page) == said, "the same card")
+    assert page.browser.execute_script(ASKED) == asked
+
+
+SLOW = """
+const fetched = window.fetch;
+window.fetch = async (...what) => {
+  const answer = await fetched(...what);
+  if (String(what[1]?.body).includes('"pointed"')) await new Promise((go) => setTimeout(go, 600));
+  return answer;
+};
+"""
+
+
+def test_a_late_answer_is_not_shown_for_another_bar(page, address):
+    page.open(f"{address}?run=a&token=7&range=-{PERIOD}..0")
+    alter(page.browser, SLOW)
+    rest(page, "copy")
+    assert card(page).startswith("memcpy HtoD")
+    bars = [page.browser.execute_script(MIDDLE, name) for name in ("kernel", "nvtx")]
+    for where in bars:
+        point(page, *where)
+        page.browser.execute_async_script("setTimeout(arguments[0], 250)")  # asked, not answered
+    until(page.browser, lambda: card(page), "a card")
+    quiet(page)
+    assert card(page).startswith("token "), "the last one's"
+
+
+COUNT = """
+const set = window.dash_clientside.set_props;
+window.pointed = 0;
+window.dash_clientside.set_props = (id, what) => {
+  window.pointed += id === 'pointed';
+  return set(id, what);
+};
+"""
+
+
+def test_no_card_is_asked_for_while_the_timeline_is_moved(page, address):
+    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
+    rest(page)
+    alter(page.browser, COUNT)
+    x, y = page.browser.execute_script(MIDDLE, "kernel")
+    actions = ActionChains(page.browser, duration=50)
+    pointer = actions.w3c_actions.pointer_action
+    pointer.move_to_location(x, y).pointer_down()
+    for step in range(1, 5):
+        pointer.move_to_location(x + 10 * step, y).pause(0.3)
+    pointer.pointer_up()
+    actions.perform()
+    assert page.browser.execute_script("return window.pointed") == 0
+    assert card(page) == ""
+
+
+def test_a_tap_shows_the_panel_and_no_card(page, address):
+    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
+    x, y = page.browser.execute_script(MIDDLE, "kernel")
+    page.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    try:
+        for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
+            page.browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        page.linked("event=")
+        quiet(page)
+        assert card(page) == ""
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})

@@ -27,6 +27,7 @@ VIEW = View(
     (EVERYTHING, VIEW),
     ("?run=x&node=blk.0+%28x%29&part=2&token=7&theme=dark&rate=5%3Ax",
      GraphView("x", "blk.0 (x)", 2, 7, "dark", (Rate("x", 5.0),))),
+    ("?event=1.2_-5_900.c.d", View(event=Spot("c.d", 1, 2, (-5, 900)))),
     (f"{EVERYTHING}&scale=all", GapView(VIEW, "all")),
     ("?theme=dark&sync=ggg&tokens=32", RecordView(View(theme="dark"), {"sync": "ggg", "tokens": "32"})),
     (f"{EVERYTHING}&sync=aaag&without=2&without=13&graph=early&kernels=k&kernels=l&times=0.5&host=1.25&latency=-3"

@@ -8,10 +8,10 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages.overview.tools import KEYS
-from tests.dashboard.conftest import alter, click_on, faults, load, served, unfold, until, visit
+from tests.dashboard.conftest import alter, click_on, faults, load, screen_of, served, unfold, until, visit
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.thorough import thorough
-from tracer import formats
+from tracer import Trace, formats
 
 pytestmark = pytest.mark.browser
 
@@ -245,6 +245,27 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     link = page.browser.find_element(By.CSS_SELECTOR, "#picked li button")
     link.send_keys(Keys.ENTER)
     says(page, "picked", "memcpy HtoD")
+
+
+NAMES = """
+const { left } = document.getElementById("timeline").getBoundingClientRect();
+return [...document.querySelectorAll(":is(#timeline, #minimap) .ytick text")].map((name) =>
+  [name.textContent, name.getBoundingClientRect().left - left]);
+"""
+
+
+def test_names_of_rows_keep_their_first_letters_on_a_phone(page, tmp_path):
+    trace = decode()
+    ranges = {**trace["nvtx"].to_dict("list"), "thread": [71] * len(trace["nvtx"])}
+    threads = {"process": [7, 7], "thread": [70, 71], "name": ["CUDA WORKERS", "MMMMMMMMMMMM"]}
+    tables = {**trace.tables, "nvtx": ranges, "threads": threads}
+    formats.write(Trace.from_columns(trace.metadata, **tables), tmp_path / "CUDA-GRAPHS-AND-MANY-MORE-WORDS")
+    with served(tmp_path) as address, screen_of(page.browser, 390, 844):
+        page.open(f"{address}?run=CUDA-GRAPHS-AND-MANY-MORE-WORDS", load)
+        names = until(page.browser, lambda: (n := page.browser.execute_script(NAMES)) and len(n) == 5 and n, "names")
+        assert {name[:4] for name, _ in names} == {"CUDA", "NVTX", "API ", "stre"}
+        assert all(left >= 0 for _, left in names), names
+        page.browser.get("about:blank")
 
 
 def test_letters_stay_in_the_order_they_were_typed_in(page, address):

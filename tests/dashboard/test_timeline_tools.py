@@ -15,7 +15,7 @@ from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
 from dashboard.figures.timeline import packed, timeline_figure
 from dashboard.pages.overview.actions import Action, after, after_request
-from dashboard.pages.overview.chosen import event_texts
+from dashboard.pages.overview.chosen import facts_of
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
@@ -28,6 +28,7 @@ from dashboard.timeline.minimap import BINS, busy_of
 from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NOTHING, captures, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from dashboard.timeline.search import Finder
+from dashboard.units import duration
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
@@ -312,14 +313,34 @@ def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(runs):
 
 def test_the_exact_times_are_said(runs):
     row = _row(runs[0], "stream 14")
-    said = str(event_texts(View(runs=("a",), event=Spot("a", row, 1)), runs))
+    said = str(facts_of(View(runs=("a",)), runs, Spot("a", row, 1)))
     zero = runs[0].tokens.anchor(token_of(runs, View()), "end")
     start, end = (int(times[1]) for times in (runs[0].rows[row].start, runs[0].rows[row].end))
     assert f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns" in said
     assert f"own clock: {start} ns" in said
     assert "cudaLaunchKernel" in said
     assert re.search(r"', \d+(\.\d+)? µs earlier'", said)  # it was launched
-    assert event_texts(View(event=Spot("b", row, 1)), runs[:1]) == []
+    assert facts_of(View(), runs[:1], Spot("b", row, 1)) == []
+
+
+def test_a_click_on_a_bin_chooses_the_longest_event_it_stands_for_and_says_of_how_many(runs):
+    view = View(runs=("a", "b"), token=2)
+    placed, zero = panels_of(runs, view)[1].row(role="api"), runs[1].tokens.anchor(2, "end")
+    row = placed.row
+    launches = np.flatnonzero(row.events["full"].astype("str") == "cudaLaunchKernel_v7000")[KERNELS : 2 * KERNELS]
+    start = int(row.start[launches[0]])
+    low, high = start - 100, int(row.end[launches[-1]]) + 100
+    mark = {"what": "click", "y": placed.middle, "event": -1, "x": 0.0, "ends": [(t - zero) / 1e9 for t in (low, high)]}
+    chosen = after_request(view, mark, runs)
+    assert chosen.event == Spot("b", placed.line.index, int(launches[0]), (-100, high - start))
+    assert View.parse(chosen.query()).event == View.from_data(chosen.data()).event == chosen.event
+    assert after_request(chosen, mark, runs).event is None
+    said = str(facts_of(view, runs, chosen.event))
+    share = round(100 * KERNELS * 900 / (high - low))
+    assert f"{KERNELS} events in {duration(high - low)}, busy {share}%; the longest of them:" in said
+    alone = after_request(view, mark | {"ends": [(low - zero) / 1e9, (start + 950 - zero) / 1e9]}, runs)
+    assert alone.event == Spot("b", placed.line.index, int(launches[0])), "it stands for no other"
+    assert after_request(view, mark | {"ends": [5.0, 6.0]}, runs) == view
 
 
 def test_clicks_choose_and_measure(runs):

@@ -17,7 +17,7 @@ from tests.tracer.steady import trace_of
 from tracer import read, write
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.settings import effort_of, engine_of
-from tracer.analysis.whatif.edits import Strategy
+from tracer.analysis.whatif.edits import FollowStrategy
 from tracer.analysis.whatif.host_edits import ReadLater
 from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
@@ -149,7 +149,7 @@ def test_effort_is_by_the_kind_of_change() -> None:
     assert "aaag, aaas, saaas: effort medium: the code that copies a step's inputs changes" in words
     switch = Setting(RUN_AHEAD, "--async", "1")
     assert effort_of(ReadLater(), (switch,)) == "small: a setting of the engine"
-    assert effort_of(Strategy("aaag"), (Setting(COPIES, "`f`", "1"),)).startswith("medium")
+    assert effort_of(FollowStrategy("aaag"), (Setting(COPIES, "`f`", "1"),)).startswith("medium")
 
 
 def test_markdown_has_the_eager_launches_of_the_json() -> None:

@@ -19,10 +19,10 @@ from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
     Edit,
+    FollowStrategy,
     ScaleHost,
     ScaleHostCompute,
     ScaleKernels,
-    Strategy,
     SyncLatency,
     WithoutSyncs,
 )
@@ -62,7 +62,7 @@ def period_ns(trace: Trace) -> float:
 @pytest.mark.parametrize("strategy", LADDER)
 def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     """On a machine without noise, to the nanosecond; ggg's launches have no host code between them."""
-    found = predicted(light(recorded("sccc")), Strategy(strategy))
+    found = predicted(light(recorded("sccc")), FollowStrategy(strategy))
     assert found.predicted.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)))
     assert found.before.period_us * 1e3 == period_ns(recorded("sccc"))
     assert found.speedup.estimate == pytest.approx(period_ns(recorded("sccc")) / period_ns(recorded(strategy)))
@@ -76,13 +76,13 @@ def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     ("base", "strategy"), [("saaas", "aaas"), ("saaas", "aaag"), ("aaas", "aaag"), ("aaag", "ggg")]
 )
 def test_so_are_shorter_steps_of_the_ladder(base: str, strategy: str) -> None:
-    found = predicted(recorded(base), Strategy(strategy))
+    found = predicted(recorded(base), FollowStrategy(strategy))
     # A launch is 5 ns slower than a copy, and aaag has none on an idle stream to learn it from.
     assert found.predicted.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)), abs=5)
 
 
 def test_the_gap_is_that_of_the_new_timeline() -> None:
-    found = predicted(recorded("sccc"), Strategy("aaag"))
+    found = predicted(recorded("sccc"), FollowStrategy("aaag"))
     assert found.trace.metadata["whatif"] == "aaag"
     assert any("prediction, not a recording" in note for note in found.trace.notes)
     measured = gap_report(found.trace, find_steps(found.trace))
@@ -96,13 +96,13 @@ def with_steps(trace: Trace) -> tuple[Trace, object]:
 
 
 def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
-    recording, found = recorded("sccc", tokens=6), predicted(recorded("sccc", tokens=6), Strategy("aaag"))
+    recording, found = recorded("sccc", tokens=6), predicted(recorded("sccc", tokens=6), FollowStrategy("aaag"))
     assert len(recording["syncs"]) == 6 * 7
     assert len(found.trace["syncs"]) == 6
     assert len(found.trace["api"]) == len(recording["api"]) - 6 * 6
     for name in ("kernels", "memcpys", "nvtx"):
         assert len(found.trace[name]) == len(recording[name])
-    ggg = predicted(recorded("sccc", tokens=6), Strategy("ggg")).trace
+    ggg = predicted(recorded("sccc", tokens=6), FollowStrategy("ggg")).trace
     assert [len(ggg[name]) for name in ("kernels", "memcpys", "syncs", "api")] == [6, 0, 0, 6]
 
 
@@ -228,7 +228,7 @@ def test_what_was_never_measured_has_no_margin() -> None:
     assert 0 < found.speedup.estimate < 1
     assert found.speedup.bounds is None
     assert found.notes == [UNMEASURED]
-    both = predicted(light(recorded("sccc")), Strategy("saaas"), ScaleHost(0.5))
+    both = predicted(light(recorded("sccc")), FollowStrategy("saaas"), ScaleHost(0.5))
     assert both.speedup.bounds is None
     assert both.of_steps.bounds is not None
 
@@ -260,14 +260,14 @@ def test_the_interval_holds_what_differs_between_blocks_of_steps() -> None:
 
 def test_a_traced_recording_without_a_rate_tells_nothing_of_the_engine() -> None:
     """As recorded is as recorded; what the engine would gain is not stated."""
-    found = predicted(recorded("sccc"), Strategy("aaag"))
+    found = predicted(recorded("sccc"), FollowStrategy("aaag"))
     assert found.state == TRACED
     assert found.of_engine is None
     assert found.speedup.bounds is None
     assert found.corrected is None
     assert found.recorded.gap_us == gap_report(*with_steps(recorded("sccc"))).gap_us
     assert predicted(found.trace).state == TRACED  # nor does what was predicted from it
-    known = predicted(recorded("sccc"), Strategy("aaag"), untraced=1e9 / (period_ns(recorded("sccc")) - 100))
+    known = predicted(recorded("sccc"), FollowStrategy("aaag"), untraced=1e9 / (period_ns(recorded("sccc")) - 100))
     assert known.state == CORRECTED
     assert known.of_engine == known.speedup
     assert known.recorded.gap_us == found.recorded.gap_us
@@ -278,7 +278,7 @@ def test_a_traced_recording_without_a_rate_tells_nothing_of_the_engine() -> None
 def test_idle_at_a_rate_is_what_the_device_leaves() -> None:
     """Of the step without the profiler, and of the one that is predicted."""
     base = period_ns(recorded("sccc"))
-    found = predicted(recorded("sccc"), Strategy("aaag"), untraced=1e9 / (base - 100))
+    found = predicted(recorded("sccc"), FollowStrategy("aaag"), untraced=1e9 / (base - 100))
     stretch = FITS.stretch.per_kernel + FITS.stretch.share * KERNEL  # its graph has one kernel
     assert found.corrected.idle_us["p50"] * 1e3 == pytest.approx(base - 100 - KERNEL + stretch, abs=1)
     assert found.predicted.idle_us["p50"] * 1e3 == pytest.approx(
@@ -347,17 +347,17 @@ def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
     """Whatever the strategy; and ggg would have the device do what the host does with it."""
     trace = in_two_parts("DtoH", "HtoD")
     for strategy, syncs in (("saaas", 4), ("aaag", 2)):
-        assert len(predicted(trace, Strategy(strategy)).trace["syncs"]) == 8 * syncs
+        assert len(predicted(trace, FollowStrategy(strategy)).trace["syncs"]) == 8 * syncs
     with pytest.raises(UnsafePlanError, match="the host reads a copy's result between two launches"):
-        predicted(trace, Strategy("ggg"))
-    assert len(predicted(in_two_parts("HtoD"), Strategy("ggg")).trace["syncs"]) == 0
+        predicted(trace, FollowStrategy("ggg"))
+    assert len(predicted(in_two_parts("HtoD"), FollowStrategy("ggg")).trace["syncs"]) == 0
 
 
 def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
     trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
     with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 0: host'\)"):
-        predicted(trace, Strategy("ggg"))
-    assert predicted(trace, Strategy("aaag")).speedup.estimate == 1
+        predicted(trace, FollowStrategy("ggg"))
+    assert predicted(trace, FollowStrategy("aaag")).speedup.estimate == 1
 
 
 COMPUTED = 2_000
@@ -441,7 +441,7 @@ def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> No
     trace = light(recorded("sccc"))
     bring = (trace["memcpys"]["kind"] == "DtoH").to_numpy()
     trace["memcpys"].loc[bring, "bytes"] = size
-    base = predicted(trace, Strategy("ggg")).predicted.period_us * 1e3
+    base = predicted(trace, FollowStrategy("ggg")).predicted.period_us * 1e3
     chosen = FITS.sampling.choose_ns if size > 4 else 0
     assert base == pytest.approx(period_ns(recorded("ggg")) + chosen)
 
@@ -449,7 +449,7 @@ def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> No
 @pytest.mark.parametrize("strategy", ["saaas", "aaas", "aaag"])
 def test_other_strategies_of_a_hybrid_step_are_predicted_exactly(strategy: str) -> None:
     """The copies behind what the host computes wait for it, and that waits for the copy that brings its input."""
-    found = predicted(hybrid("sccc"), Strategy(strategy))
+    found = predicted(hybrid("sccc"), FollowStrategy(strategy))
     assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(hybrid(strategy)))
     assert found.before.period_us * 1e3 == step_ns(hybrid("sccc"))
 
@@ -497,7 +497,7 @@ def test_a_launch_needs_what_the_host_computes_before_it() -> None:
 def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
     """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
     trace = eager()
-    found = predicted(trace, Strategy("ggg"))
+    found = predicted(trace, FollowStrategy("ggg"))
     assert found.predicted.period_us * 1e3 == 30 * 20 + 29 * PAUSE_AFTER["launch"]
 
 
@@ -552,18 +552,18 @@ def test_eager_launches_become_one_graph() -> None:
 
 def test_bad_strategies_are_named() -> None:
     with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; choose one of saaas, aaas, aaag, ggg"):
-        predicted(recorded("aaag"), Strategy("sccc"))
+        predicted(recorded("aaag"), FollowStrategy("sccc"))
 
 
 def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     """Compute stays; what the host does shrinks until a token takes what it took without the profiler."""
     trace = recorded("sccc")
     base = period_ns(trace)
-    found = predicted(trace, Strategy("aaag"), untraced=1e9 / (base - 100))
+    found = predicted(trace, FollowStrategy("aaag"), untraced=1e9 / (base - 100))
     assert found.before.period_us * 1e3 == pytest.approx(base - 100, abs=6)
     assert found.before.steps_per_s == pytest.approx(1e9 / (base - 100))
     assert found.before.tokens_per_s is None  # nothing tells how many a step gains
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
-        predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
+        predicted(trace, FollowStrategy("aaag"), untraced=1e9 / KERNEL)
     with pytest.raises(TraceError, match="that rate is from another run"):
-        predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)
+        predicted(trace, FollowStrategy("aaag"), untraced=1e9 / base / 2)

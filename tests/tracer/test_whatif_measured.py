@@ -15,8 +15,8 @@ from tracer.analysis.causality.report import BESIDE_SYNC, by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import (
+    FollowStrategy,
     ScaleHost,
-    Strategy,
     WithoutSyncs,
 )
 from tracer.analysis.whatif.prediction import NO_GAP, predict
@@ -34,7 +34,7 @@ def test_the_ladder_of_the_h200_is_predicted_from_sccc() -> None:
     base = "llama-1.1b-sccc-sequential-cuda"
     trace = read(SAMPLES / base)
     causality, steps = Causality.of(trace), find_steps(trace)
-    found = [predict(causality, steps, [Strategy(name)]) for name in LADDER]
+    found = [predict(causality, steps, [FollowStrategy(name)]) for name in LADDER]
     errors = []
     for prediction, name in zip(found, LADDER, strict=True):
         measured = rate(base.replace("sccc", name))
@@ -59,7 +59,7 @@ def test_branches_are_predicted_from_one_stream(strategy: str) -> None:
 @pytest.mark.parametrize("level", ["graph", "node"])
 def test_saaas_of_llama_cpp_is_predicted_from_a_traced_recording(level: str) -> None:
     """Measured without a profiler: +1.4 %."""
-    found = predicted(read(SAMPLES / f"llama1b-sccc-{level}"), Strategy("saaas"), untraced=748.7)
+    found = predicted(read(SAMPLES / f"llama1b-sccc-{level}"), FollowStrategy("saaas"), untraced=748.7)
     assert found.speedup.estimate == pytest.approx(759.5 / 748.7, abs=0.01)
     assert found.speedup.estimate > 1.002
     assert found.before.tokens_per_s == pytest.approx(748.7)
@@ -117,7 +117,7 @@ def test_what_host_code_is_worth_to_a_traced_vllm_is_not_known_without_a_rate() 
 def test_a_node_pass_with_the_rate_predicts_what_was_measured(mode: str, strategy: str) -> None:
     """None of these was used to make the model; its margin comes from other programs, too."""
     base = f"llama-1.1b-sccc-{mode}-cuda"
-    found = predict(*with_causality(read(SAMPLES / base / "node")), [Strategy(strategy)], rate(base))
+    found = predict(*with_causality(read(SAMPLES / base / "node")), [FollowStrategy(strategy)], rate(base))
     assert found.speedup.holds(rate(base.replace("sccc", strategy)) / rate(base))
     assert found.speedup.estimate > 1
 
@@ -127,7 +127,7 @@ def with_causality(trace: Trace) -> tuple[Causality, Steps]:
 
 
 def test_a_prediction_is_not_corrected_again() -> None:
-    found = predicted(read(SAMPLES / "llama1b-sccc-graph"), Strategy("saaas"))
+    found = predicted(read(SAMPLES / "llama1b-sccc-graph"), FollowStrategy("saaas"))
     again = predicted(found.trace)
     assert again.before.gap_us["p50"] == pytest.approx(found.predicted.gap_us["p50"], rel=0.02)
     assert again.before.period_us == pytest.approx(found.predicted.period_us)

@@ -17,7 +17,7 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.needed import needed_syncs
@@ -210,7 +210,7 @@ def advise(
 
 def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Candidate]:
     for name in LADDER[LADDER.index(strategy) + 1 :] if strategy in LADDER else ():
-        yield _Candidate((Strategy(name),), CONDITIONS[name], f"--sync {name}")
+        yield _Candidate((FollowStrategy(name),), CONDITIONS[name], f"--sync {name}")
     yield _Candidate((WithoutSyncs(),), _SYNCS_GONE, "--without-syncs")
     syncs = needed_syncs(base.causality, steps)
     free = syncs[syncs["reason"] == ""].groupby("position").size()

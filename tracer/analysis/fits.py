@@ -168,16 +168,20 @@ class Multiprocessor:
 
 @dataclass(frozen=True)
 class Margins:
-    """The errors of what-ifs: strategies and syncs, for light passes and for recordings made under a profiler with a
-    known rate, and one graph with early starts, for the latter.
+    """The errors of what-ifs.
 
     Attributes:
         floor: how much the rate of one program varies between processes and days, roughly (see `margin`).
+        fewer_calls: strategies and syncs, for light passes.
+        fewer_calls_graph, fewer_calls_node: the same for recordings made under a profiler with a known rate, which
+            traced whole graphs, or every kernel and thereby stretched them.
+        one_graph: one graph with early starts, for the latter.
     """
 
     floor: Figure
     fewer_calls: Margin
-    fewer_calls_profiled: Margin
+    fewer_calls_graph: Margin
+    fewer_calls_node: Margin
     one_graph: Margin
 
     def half_width(self, margin: Margin, speedup: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.syncs import SyncReport
-from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.analysis.whatif.one_graph import OneGraph
@@ -26,7 +26,7 @@ def engine_of(trace: Trace) -> Engine | None:
 
 def change_of(edit: Edit) -> str:
     """The change, as in `Setting.change`, that an edit makes; "" for one that no engine names."""
-    if isinstance(edit, Strategy):
+    if isinstance(edit, FollowStrategy):
         return RUN_AHEAD if edit.name == LADDER[-1] else COPIES
     if isinstance(edit, OneGraph):
         return GRAPH
@@ -48,9 +48,9 @@ def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
     match edit:
         case WithoutSyncs():
             return "small: calls are deleted"
-        case Strategy(name) if name != LADDER[-1]:
+        case FollowStrategy(name) if name != LADDER[-1]:
             return "medium: the code that copies a step's inputs changes"
-        case Strategy() | ReadLater():
+        case FollowStrategy() | ReadLater():
             return "large: sampling and the preparation of the next step move to the device"
         case OneGraph(early):
             return "large: kernels are rebuilt" if early else "medium: the step is captured as a graph and replayed"

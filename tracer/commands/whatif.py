@@ -142,7 +142,7 @@ def whatif(
     trace, steps = load(path, within, bounds)
     if concurrent:
         common.append(concurrent_edit(path, within, streams, learn_from, trace))
-    variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
+    variants = [[edits.FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
         predictions = [prediction.predict_from(base, variant) for variant in variants]

@@ -18,7 +18,7 @@ from tracer.analysis.advice import INDEPENDENT, Advice, KernelOutsideGraph
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.waited_for import named
-from tracer.analysis.whatif.edits import Edit, Strategy, WithoutSyncs
+from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.model.schema import MISSING
@@ -67,7 +67,7 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
 def changes_of(edit: Edit) -> dict[str, Any]:
     """The fields of the what-if page's view that describe an edit."""
     match edit:
-        case Strategy(name):
+        case FollowStrategy(name):
             return {"sync": name}
         case WithoutSyncs(None):
             return {"without": (ALL,)}

@@ -58,8 +58,7 @@ def _timeline() -> html.Section:
             html.Div("Loading the recordings …", id="nothing", className="empty"),
             chart("timeline", "Timelines of the selected runs", 300, doubleClick=False),
             html.P("Wheel to zoom, shift-wheel or drag to pan, shift-drag to zoom to a range, "
-                   "double-click a token to zoom to it. Hover for names and times, "
-                   "click an event for its exact times and related events. "
+                   "double-click a token to zoom to it. Rest on an event, or click it, for all that is known about it. "
                    "Dotted: the base's gap; hatched: the difference of a run's gap from it.",
                    className="hint foot"),
             *tools.below(),

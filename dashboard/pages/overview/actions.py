@@ -107,8 +107,8 @@ def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
 def after_request(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
     """The view after the request `what`, as `assets/keys.js` and the buttons in `tools` send it."""
     match wish:
-        case {"what": "click", "y": int() | float() as y, "event": int(event), "x": int() | float() as x}:
-            return _clicked(view, runs, y, event, x, bool(wish.get("measure")))
+        case {"what": "click", "y": int() | float(), "event": int(), "x": int() | float() as x}:
+            return _clicked(view, runs, wish, x)
         case {"what": "next", "find": str(text)}:
             return next_found(replace(view, find=words_of(text)), runs, -1 if wish.get("back") else 1)
         case {"what": "find", "find": str(text)}:
@@ -159,6 +159,21 @@ def after_request(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View
         case {"what": "measure", "from": "start" | "end" as edge}:
             return _measured_from(view, runs, edge)
     return view
+
+
+def marked(view: View, runs: Sequence[Run], mark: dict[str, Any]) -> Spot | None:
+    """The event of a mark, as `mark` in `assets/timeline.js` says it: y (px), event, and of a bin its ends (s)."""
+    match mark:
+        case {
+            "y": int() | float() as y,
+            "event": int(event),
+            "ends": [int() | float() as low, int() | float() as high],
+        }:
+            low, high = (round(within(time * 1e9)) for time in (low, high))
+            return spot_at(runs, view, token_of(runs, view), y, event, (low, high))
+        case {"y": int() | float() as y, "event": int(event)}:
+            return spot_at(runs, view, token_of(runs, view), y, event)
+    return None
 
 
 def next_found(view: View, runs: Sequence[Run], step: int) -> View:
@@ -226,14 +241,14 @@ def _first_token(run: Run, view: View, runs: Sequence[Run]) -> int:
     return int(tokens.start[0]) - zero
 
 
-def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, shift: bool) -> View:
+def _clicked(view: View, runs: Sequence[Run], mark: dict[str, Any], x: float) -> View:
     is_begun = view.ruler is not None and view.ruler[0] == view.ruler[1]
-    if not shift and not is_begun:
-        spot = spot_at(runs, view, y, event)
+    if not mark.get("measure") and not is_begun:
+        spot = marked(view, runs, mark)
         return view if spot is None else replace(view, event=None if spot == view.event else spot)
     low, high = limits_of(runs, view)
-    time = span(x * 1e9, x * 1e9)
-    edge = snapped(runs, view, token_of(runs, view), y, event, sum(time) // 2, (high - low) / _PIXELS)
+    time = sum(span(x * 1e9, x * 1e9)) // 2
+    edge = snapped(runs, view, token_of(runs, view), mark["y"], mark["event"], time, (high - low) / _PIXELS)
     if edge is None:
         return view
     edge = within(edge)

@@ -22,7 +22,7 @@ from dashboard.pages.overview import (
     areas,
     bookmarks,
     compare,
-    costs,
+    details,
     downloads,
     ladder,
     minimap,
@@ -66,7 +66,7 @@ def register(app: Dash, store: RunStore) -> None:
     minimap.register(app, store)
     areas.register(app, store)
     bookmarks.register(app, store)
-    costs.register(app, store)
+    details.register(app, store)
     ahead.register(app, store)
     downloads.register(app, store)
 

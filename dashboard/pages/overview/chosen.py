@@ -1,4 +1,4 @@
-"""The panel of the chosen event: its exact times, related events, and its node of the graph."""
+"""An event in words: its exact times, related events, and its node of the graph; and what can be done with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dashboard.scene.choice import found_in
 from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.arrange import places_of
-from dashboard.timeline.facts import lines_of
+from dashboard.timeline.facts import line_of_bar, lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
@@ -31,45 +31,55 @@ _WORDS: Final = {
 that it was waited for: it may have been complete."""
 
 
-def event_texts(view: View, runs: Sequence[Run]) -> list[Any]:
-    """The description of the chosen event; nothing if none is chosen."""
-    spot, run = view.event, found_in(runs, view.event)
-    if spot is None or run is None:
+def facts_of(view: View, runs: Sequence[Run], spot: Spot) -> list[Any]:
+    """The facts about an event that are known at once; nothing if there is no such event."""
+    run = found_in(runs, spot)
+    if run is None:
         return []
-    row = run.rows[spot.row]
+    row, start, anchor = run.rows[spot.row], int(run.rows[spot.row].start[spot.event]), _zero(view, runs, run)
     event = row.events.iloc[spot.event]
-    start, end = int(event["start"]), int(event["end"])
-    anchor = 0 if run.tokens is None else run.tokens.anchor(token_of(runs, view), view.align)
-    times = f"start {start - anchor} ns, end {end - anchor} ns after time 0, duration {end - start} ns"
+    ends = [] if spot.bar is None else [start + time for time in spot.bar]
     lines = lines_of(row, np.array([spot.event]), anchor, run.waits)[0]
     clock = f"Start on the recording's own clock: {start} ns"
-    copies: dict[str, Any] = {"data-copies": "picked cost"}
     return [
+        *([html.P(line_of_bar(row, *ends))] if ends else []),
         html.P([html.B(plain(str(event["full"]), 160)), f" · {row_name(run, spot)} · {plain(run.name, 80)}"]),
         *(html.P(line) for line in lines),
-        html.P(
-            [
-                html.Code(times, id="exact", title=clock),
-                dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
-                html.Span(
-                    [
-                        ask("Measure from its start", {"what": "measure", "from": "start"},
-                            "Then click another event", "link"),
-                        " ",
-                        ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
-                        " ",
-                        html.Button("Copy as text", id="copy-event", className="link",
-                                    title="All details of the event", **copies),
-                        " ",
-                        ask("Deselect", {"what": "forget"}, "Deselect the event: Escape", "link", id="deselect"),
-                    ],
-                    className="acts",
-                ),
-            ]
-        ),
+        html.P(html.Code(times_of(view, runs, spot), title=clock)),
         *_linked(run, spot),
         *_node(run, view, token_of(runs, view), event, row.role == "stream"),
-    ]  # fmt: skip
+    ]
+
+
+def times_of(view: View, runs: Sequence[Run], spot: Spot) -> str:
+    """The exact times of an event of one of these runs."""
+    run = found_in(runs, spot)
+    assert run is not None
+    row, zero = run.rows[spot.row], _zero(view, runs, run)
+    start, end = int(row.start[spot.event]), int(row.end[spot.event])
+    return f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns"
+
+
+def _zero(view: View, runs: Sequence[Run], run: Run) -> int:
+    return 0 if run.tokens is None else run.tokens.anchor(token_of(runs, view), view.align)
+
+
+def acts(times: str) -> html.P:
+    """What can be done with the chosen event, whose exact times are these."""
+    copies: dict[str, Any] = {"data-copies": "picked cost"}
+    return html.P(
+        [
+            dcc.Clipboard(content=times, title="Copy the times", className="inline copies"),
+            ask("Measure from its start", {"what": "measure", "from": "start"}, "Then click another event", "link"),
+            " ",
+            ask("from its end", {"what": "measure", "from": "end"}, "Then click another event", "link"),
+            " ",
+            html.Button("Copy as text", id="copy-event", className="link", title="All details of the event", **copies),
+            " ",
+            ask("Deselect", {"what": "forget"}, "Deselect the event: Escape", "link", id="deselect"),
+        ],
+        className="acts",
+    )
 
 
 def row_name(run: Run, spot: Spot) -> str:
@@ -113,4 +123,4 @@ def _node(run: Run, view: View, token: int, event: Any, on_device: bool) -> list
     tensor = run.graph.nodes[node]
     link = GraphView(run.key, tensor.name, token=token, theme=view.theme, rates=view.rates).link()
     words = f" {plain(tensor.op, 60)} · stream {event['stream']} · {duration(event['end'] - event['start'])} "
-    return [html.P([html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")])]
+    return [html.P([html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, className="to-graph")])]

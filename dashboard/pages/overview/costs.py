@@ -1,8 +1,8 @@
-"""Details of the chosen event: its place in the program, its slack and, for a sync, its row on the syncs page and the
+"""What is behind an event: its place in the program, its slack and, for a sync, its row on the syncs page and the
 predicted gain without it.
 
-Slack and gain take seconds, so the page polls until they are ready. For long recordings only the syncs page computes
-them.
+Slack and gain take seconds, so the page asks again until they are ready. For long recordings only the syncs page
+computes them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,18 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 import pandas as pd
-from dash import Dash, Input, Output, State, ctx, html
-from dash.exceptions import PreventUpdate
+from dash import html
 
 from dashboard.pages.frame import link
-from dashboard.pages.parts import asking, poll
 from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.choice import found_in
 from dashboard.text import brief_site, plain
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
 from dashboard.units import duration
-from dashboard.view import View
+from dashboard.view import Spot, View
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
@@ -34,38 +31,12 @@ from tracer.model.trace import Trace
 from tracer.signed import percent
 
 _MOST_EVENTS: Final = 500_000  # in recordings whose paths are found within seconds
-_WAITED: Final = "Computing slack and gain …"
+_WAITED: Final = "Computing the {} …"
 
 
-def below() -> list[Any]:
-    """The place of the details."""
-    return [poll("cost-poll"), html.Div(id="cost", role="status", className="picked")]
-
-
-def register(app: Dash, store: RunStore) -> None:
-    """Register the callback that fills it."""
-
-    @app.callback(
-        Output("cost", "children"),
-        Output("cost-poll", "disabled"),
-        Input("chosen", "data"),
-        Input("arrived", "data"),
-        Input("cost-poll", "n_intervals"),
-        State("view", "data"),
-        prevent_initial_call=True,
-        running=asking("cost-poll"),
-    )
-    def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> tuple[list[Any], bool]:
-        said, pending = cost_of(store, View.from_data(data))
-        if pending and ctx.triggered_id == "cost-poll":
-            raise PreventUpdate
-        return said, not pending
-
-
-def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
-    """The chosen event's call site, slack, row and gain in words, and whether results are pending."""
-    run, spot = found_in(store.ready(view.runs or (), view.rates), view.event), view.event
-    if run is None or spot is None or run.trace is None:
+def costs_of(store: RunStore, view: View, run: Run, spot: Spot) -> tuple[list[Any], bool]:
+    """An event's call site, slack, row and gain in words, and whether results are pending."""
+    if run.trace is None:
         return [], False
     row = run.rows[spot.row]
     site, awaits = _site(store, run, row, spot.event)
@@ -75,14 +46,22 @@ def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
 
 
 def made_at(trace: Trace, row: Row, event: int) -> list[str]:
-    """NVTX ranges and operator of an event's call; only those that are recorded."""
+    """NVTX ranges and operator of an event's call, or those around a range; only those that are recorded."""
+    if row.role == "nvtx":
+        start, end = int(row.start[event]), int(row.end[event])
+        around = open_ranges(trace, row.process, row.thread, start)
+        return _path(around[around["end"] > end])
     call = launch_of(trace, row, event)
     if call is None:
         return []
     ranges = open_ranges(trace, int(call["process"]), int(call["thread"]), int(call["start"]))
-    path, operator = own_ranges(ranges), operator_in(ranges)
-    said = [f"NVTX: {plain(' › '.join(path), 300)}"] if path else []
-    return said + ([f"operator: {plain(operator, 120)}"] if operator else [])
+    operator = operator_in(ranges)
+    return _path(ranges) + ([f"operator: {plain(operator, 120)}"] if operator else [])
+
+
+def _path(ranges: pd.DataFrame) -> list[str]:
+    path = own_ranges(ranges)
+    return [f"NVTX: {plain(' › '.join(path), 300)}"] if path else []
 
 
 def _site(store: RunStore, run: Run, row: Row, event: int) -> tuple[list[html.Li], bool]:
@@ -117,9 +96,9 @@ def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple
     if place["letter"] == SYNC:
         same = calls[(calls["step"] == place["step"]) & (calls["letter"] == SYNC)].sort_values("start", kind="stable")
         sync = int((same["start"] <= place["start"]).sum())
-        said = [html.A(f"Row {sync} of the syncs", href=link("syncs/", "") + of_run, id="to-sync"), " · "]
+        said = [html.A(f"Row {sync} of the syncs", href=link("syncs/", "") + of_run, className="to-sync"), " · "]
         try_it = what_if_of(run, view.theme, "", without=(str(sync),))
-        said += [html.A("Predict the run without it", href=try_it, id="to-what-if")]
+        said += [html.A("Predict the run without it", href=try_it, className="to-what-if")]
     if len(run.trace) > _MOST_EVENTS:
         return ([html.P([*said, " (slack and gain)"])] if said else []), False
     slack, pending = _slack(calls_of(store, run), _call(row, event))
@@ -149,7 +128,7 @@ def _place(table: pd.DataFrame, wanted: dict[str, int]) -> pd.Series | None:
 def _slack(answer: Future[pd.DataFrame], wanted: dict[str, int]) -> tuple[str, bool]:
     """How much later a call or an activity could end, and whether that is still being computed."""
     if not answer.done():
-        return _WAITED, True
+        return _WAITED.format("slack"), True
     if (problem := answer.exception()) is not None:
         return _why(problem), False
     found = _place(answer.result(), wanted)
@@ -164,7 +143,7 @@ def _gain(store: RunStore, run: Run, position: int) -> tuple[str, bool]:
     """The gain per token without the sync at this position of every step, and whether it is still being computed."""
     answer = gain_without(store, run, (position,))
     if not answer.done():
-        return "", True
+        return _WAITED.format("gain"), True
     if (problem := answer.exception()) is not None:
         return _why(problem), False
     found: Prediction = answer.result()

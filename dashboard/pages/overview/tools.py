@@ -10,9 +10,9 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import named
-from dashboard.pages.overview import areas, bookmarks, costs
+from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.actions import after_request, wishes
-from dashboard.pages.overview.chosen import ask, event_texts
+from dashboard.pages.overview.chosen import ask
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
@@ -50,7 +50,7 @@ _DELAY: Final = 300  # ms after the last letter
 
 def stores() -> list[Any]:
     """What is requested, and what is shown."""
-    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady")]
+    return [*(dcc.Store(id=key) for key in ("asked", "chosen", "steady")), *details.stores()]
 
 
 def buttons() -> list[Any]:
@@ -102,8 +102,7 @@ def below() -> list[Any]:
     return [
         html.P(id="measured", role="status", className="picked"),
         *areas.below(),
-        html.Div(id="picked", role="status", className="picked"),
-        *costs.below(),
+        *details.below(),
         _keys(),
     ]
 
@@ -130,9 +129,6 @@ def register(app: Dash, store: RunStore) -> None:
         ClientsideFunction("gestures", "drawn"), Input("drawn", "data"), prevent_initial_call=True
     )
     browser.clientside_callback(
-        ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True
-    )
-    browser.clientside_callback(
         ClientsideFunction("timeline", "refocus"),
         Input("row-list", "children"), Input("picked", "children"), prevent_initial_call=True,
     )  # fmt: skip
@@ -147,7 +143,6 @@ def _say(app: Dash, store: RunStore) -> None:
         Output("find-back", "disabled"),
         Output("row-list", "children"),
         Output("measured", "children"),
-        Output("picked", "children"),
         Input("chosen", "data"),
         Input("arrived", "data"),
         State("view", "data"),
@@ -162,7 +157,6 @@ def _say(app: Dash, store: RunStore) -> None:
             not view.find,
             row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
             measured(view),
-            event_texts(view, runs),
         )
 
 

@@ -16,7 +16,7 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import WORD, View, one_of
 from tracer.analysis.whatif.choice import edits_of
-from tracer.analysis.whatif.edits import Edit, ScaleKernels, Strategy
+from tracer.analysis.whatif.edits import Edit, FollowStrategy, ScaleKernels
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.errors import UsageError
@@ -128,7 +128,7 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
     """
     if view.kernels and view.times is None:
         raise UsageError("enter the factor for the kernels' time")
-    edits: list[Edit] = [Strategy(view.sync)] if view.sync else []
+    edits: list[Edit] = [FollowStrategy(view.sync)] if view.sync else []
     edits += edits_of(
         without_syncs=view.without == (ALL,),
         positions=[int(position) for position in view.without if position != ALL],

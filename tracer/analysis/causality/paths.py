@@ -73,7 +73,8 @@ class Causality:
         """Which edges and which points have weights and residuals in host time; those of the others are device time.
 
         The time between the activities of different calls is host time, because a profiler's marks there are made on
-        the host.
+        the host. The time from the end of the work that a wait awaits to its return is not: the driver polls, or wakes
+        the thread, as it does without a profiler.
         """
         segments, edges = self.segments, self.dag.edges
         issued = np.append(np.full(len(segments.calls), MISSING), segments.activities["call"].to_numpy())
@@ -81,7 +82,7 @@ class Causality:
         points = np.zeros(len(self.dag.time), bool)
         points[: 2 * len(segments.calls)] = True
         points[edges.target[edges.kind == LAUNCH]] = True
-        return among(edges.kind, [CALL, HOST, LAUNCH, RETURN]) | ((edges.kind == ORDER) & apart), points
+        return among(edges.kind, [CALL, HOST, LAUNCH]) | ((edges.kind == ORDER) & apart), points
 
     @cached_property
     def host_compute(self) -> Ints:

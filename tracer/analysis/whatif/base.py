@@ -140,6 +140,11 @@ class Base:
         return not self.causality.trace.is_untraced
 
     @property
+    def level(self) -> str | None:
+        """How a profiler traced CUDA graphs; None without a profiler."""
+        return self.report.graph_trace if self.profiled else None
+
+    @property
     def fits(self) -> Fits:
         """The constants for the recording's GPU."""
         return fits_for(self.causality.trace)

@@ -19,9 +19,9 @@ from tracer.errors import UnsafePlanError, UsageError
 class Edit(Protocol):
     """One change of a what-if."""
 
-    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
-        """By how much the logarithm of that prediction may be off, for a recording made under a profiler or not; None
-        if no case of its kind was measured.
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
+        """By how much the logarithm of that prediction may be off, for a recording at that level of tracing (None: made
+        without a profiler); None if no case of its kind was measured.
         """
 
     @property
@@ -35,7 +35,7 @@ class Edit(Protocol):
 class Unmeasured:
     """An edit whose predictions were never checked by a measurement."""
 
-    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
         """Not known."""
         return None
 
@@ -43,14 +43,15 @@ class Unmeasured:
 class _FewerCalls:
     """An edit that only removes calls."""
 
-    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
         """See `margin`."""
         margins = fits.margins
-        return margins.half_width(margins.fewer_calls_profiled if profiled else margins.fewer_calls, speedup)
+        traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
+        return margins.half_width(margins.fewer_calls if level is None else traced, speedup)
 
 
 @dataclass(frozen=True)
-class Strategy(_FewerCalls):
+class FollowStrategy(_FewerCalls):
     """Another synchronisation strategy, see `strategies.follow`."""
 
     name: str

@@ -114,7 +114,7 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
     label = ", ".join(edit.label for edit in edits) or "no changes"
     trace = changed_trace(changes, time, label) if timeline else Trace({})
-    half = together([edit.half_margin(of_steps.estimate, base.profiled, base.fits) for edit in edits])
+    half = together([edit.half_margin(of_steps.estimate, base.level, base.fits) for edit in edits])
     if base.state == TRACED:
         trace.metadata[STILL_TRACED], half = True, None
     elif half is None:

@@ -40,9 +40,9 @@ class Concurrent:
     streams: int = 4
     learned: Learned | None = None
 
-    def half_margin(self, speedup: float, profiled: bool, fits: Fits) -> float | None:
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
         """The error of the learned values, which was measured on light passes."""
-        return None if profiled else self._overlaps.error
+        return None if level is not None else self._overlaps.error
 
     @property
     def _overlaps(self) -> Learned:

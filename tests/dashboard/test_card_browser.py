@@ -1,0 +1,109 @@
+"""The card of the event under the pointer in a real Chromium: it says what a click on it shows, and nothing else."""
+
+import shutil
+
+import pytest
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.by import By
+
+from tests.dashboard.conftest import served, until
+from tests.dashboard.test_timeline_browser import click, page
+from tests.recordings import SAMPLES
+
+pytestmark = pytest.mark.browser
+__all__ = ["page"]
+
+VLLM, LLAMA_CPP, HYBRID = "vllm-b1-node-nvtx", "llama1b-sccc-node", "llama-1.1b-aaag-sequential-cuda-ngl13"
+CROWDED = "&range=-40000000..40000000"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    for name in (VLLM, LLAMA_CPP, HYBRID):
+        shutil.copytree(SAMPLES / name, runs / name, ignore=shutil.ignore_patterns("node"))
+    with served(runs) as address:
+        yield address
+
+
+BAR = """
+const [kind, merged] = arguments, plot = document.querySelector('#timeline .js-plotly-plot');
+const { xaxis, yaxis } = plot._fullLayout, at = (left, top) => [left + xaxis._offset, top + yaxis._offset];
+plot.scrollIntoView({ block: 'center' });
+const { left, top } = plot.getBoundingClientRect(), found = [];
+for (const { base, x, y, customdata } of plot._fullData.filter(({ type, name }) => type === 'bar' && name === kind))
+  for (let mark = 0; mark < x.length; mark++) {
+    const [from, to] = [base[mark], base[mark] + x[mark]].map((time) => xaxis.l2p(time));
+    if (customdata[mark][0] < 0 === merged && from > 5 && to < xaxis._length - 5)
+      found.push([to - from, at(left + (from + to) / 2, top + yaxis.l2p(y[mark])).map(Math.round)]);
+  }
+return found.sort(([one], [other]) => other - one)[0]?.[1];  // the widest is hit for sure
+"""
+LINES = """
+const shown = (selector) => document.querySelector(selector)?.innerText ?? '';
+document.body.classList.add('copying');
+const said = arguments[0].map(shown).join('\\n').split('\\n').map((line) => line.trim()).filter(Boolean);
+document.body.classList.remove('copying');
+return said;
+"""
+
+
+def lines(page, *selectors):
+    return page.browser.execute_script(LINES, selectors)
+
+
+def card(page):
+    """The lines of the card that is seen, none while a part of it is not known yet."""
+    said = lines(page, "#card.seen")
+    return [] if "Computing" in " ".join(said) else said
+
+
+def point(page, x, y):
+    actions = ActionChains(page.browser, duration=20)
+    actions.w3c_actions.pointer_action.move_to_location(x - 2, y).move_to_location(x, y)
+    actions.perform()
+
+
+def rest(page, kind, merged=False):
+    """Point at a bar until its card has all; where it is, and the card's lines."""
+    said = []
+
+    def says():
+        if not page.browser.find_elements(By.CSS_SELECTOR, "#card.seen"):
+            where[:] = page.browser.execute_script(BAR, kind, merged) or where
+            point(page, *where)
+        said[:] = card(page)
+        return said
+
+    where = [9, 9]
+    until(page.browser, says, f"a card of {kind}")
+    return where, said
+
+
+@pytest.mark.parametrize(
+    ("run", "kind", "merged", "words"),
+    [
+        (VLLM, "kernel", False, ["grid ", "shared memory ", "launched by", "slack "]),
+        (VLLM, "copy", False, ["launches memcpy", "NVTX: "]),
+        (VLLM, "sync", False, ["Row 1 of the syncs", "cannot be removed"]),
+        (VLLM, "nvtx", False, ["duration "]),
+        (VLLM, "launch", False, ["launches", "NVTX: "]),
+        (VLLM, "kernel", True, [" events in ", "the longest of them:", "grid ", "launched by"]),
+        (LLAMA_CPP, "kernel", False, ["grid ", "launched by", "slack "]),
+        (LLAMA_CPP, "copy", False, ["correlation "]),
+        (LLAMA_CPP, "sync", False, ["Row 13 of the syncs", "waited for", "cannot be removed"]),
+        (LLAMA_CPP, "launch", True, [" events in ", "the longest of them:", "launches"]),
+        (HYBRID, "host", False, ["NVTX: repeat › token"]),
+        (HYBRID, "nvtx", False, ["duration "]),
+    ],
+)
+def test_a_card_says_what_a_click_shows(page, address, run, kind, merged, words):
+    page.open(f"{address}?run={run}{CROWDED if merged else ''}")
+    where, said = rest(page, kind, merged)
+    link = page.browser.current_url
+    assert [word for word in words if word not in " ".join(said)] == [], said
+    assert "event=" not in link
+    click(page, *where)
+    page.linked("event=")
+    until(page.browser, lambda: lines(page, "#picked", "#cost") == said, f"{said} in the panel")
+    assert not page.browser.find_elements(By.CSS_SELECTOR, "#card.seen"), "the panel has it"
