@@ -153,7 +153,7 @@ def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.says("nothing", "Choose a change above")
     page.choose("sync", "aaag")
     page.linked("sync=aaag")
-    page.says("figures", "44.1 µs")
+    page.says("figures", "41.5 µs")
     page.until(lambda: "aaag" in page.text("timeline"), "the predicted timeline")
     page.press("host", "0.5", Keys.ENTER)
     page.linked("host=0.5")
