@@ -4,6 +4,7 @@
 // Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
   const REST = 180; // ms without a movement, longer than between the notches of most wheels
+  const QUICK = 100, QUICKLY = 1.8; // ms, and times the pause between its last movements: the rest of what moves steadily
   const LATER = 1.3, LONG = 360; // times the pause between its last notches, and ms at most: a rest of a slower wheel
   const PACE = 1000; // ms from one request to the next while a slow wheel goes on
   const MOST = 3, WINDOW = 2000; // requests of gestures in so many ms, the last of which is for their rest
@@ -34,7 +35,9 @@
     if (is_slow && refined.length === 1 && now - refined[0] > PACE) spend();
     const free = refined.length < MOST ? 0 : refined[0] + WINDOW - now;
     window.clearTimeout(resting);
-    resting = window.setTimeout(spend, Math.max(apart < LONG ? Math.min(LATER * apart, LONG) : 0, REST, free));
+    const steady = Math.min(Math.max(QUICKLY * apart, QUICK), REST);
+    const pause = apart >= LONG ? REST : is_slow ? Math.min(LATER * apart, LONG) : steady;
+    resting = window.setTimeout(spend, Math.max(pause, free));
   };
   const spend = () => {
     refined.push(performance.now());
