@@ -157,3 +157,11 @@ def test_claims_count_cells_by_their_intervals():
     saaas, aaag = lines.splitlines()[2:]
     assert "gains in some | 1, 0 of 2 | 1.020 [1.010, 1.030]" in saaas
     assert "no gain shown | 0, 1 of 1" in aaag
+
+
+def test_every_fault_of_the_mutation_script_can_still_be_made():
+    """Each changes a text that stands once in one module, so that code that moved on is noticed."""
+    for package, suite in script("covering_mutants").SUITES.items():
+        for mutant in suite.mutants:
+            (path,) = (BENCHMARKS.parent / package).rglob(f"{mutant.module}.py")
+            assert path.read_text(encoding="utf-8").count(mutant.before) == 1, mutant

@@ -9,7 +9,7 @@ from hypothesis import given, reject
 from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.handmade import Script
-from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, SYNC, Machine, recorded
+from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, Machine, recorded
 from tests.tracer.machine import RETURN as RETURN_NS
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
@@ -23,17 +23,15 @@ from tracer.analysis.whatif.edits import (
     Edit,
     FollowStrategy,
     ScaleHost,
-    ScaleHostCompute,
     ScaleKernels,
     SyncLatency,
     WithoutSyncs,
 )
-from tracer.analysis.whatif.host_edits import LaunchFirst, ReadLater
+from tracer.analysis.whatif.host_edits import ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
-from tracer.model.schema import HOST_COMPUTE
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 FITS = fits_of("NVIDIA H200")
@@ -362,49 +360,6 @@ def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
     assert predicted(trace, FollowStrategy("aaag")).speedup.estimate == 1
 
 
-COMPUTED = 2_000
-"""What the host computes in each part of a hybrid step, ns."""
-
-
-def hybrid(strategy: str, parts: int = 3, redundant: bool = False) -> Trace:
-    """Steps whose parts on the device and on the host alternate, as with experts on the host, which get two inputs."""
-    machine = Machine()
-    for _ in range(8):
-        start = machine.now
-        for _ in range(parts):
-            send(machine, strategy)
-            machine.launch()
-            begin = machine.now
-            machine.copy("DtoH")
-            if strategy == "sccc":
-                machine.sync()
-            machine.copy("DtoH")
-            machine.sync()
-            if redundant:
-                machine.sync()
-            machine.script.range("mul_mat_id(x)", machine.now, machine.now + COMPUTED, domain=HOST_COMPUTE)
-            machine.think(COMPUTED)
-            machine.script.range("split 1: host", begin, machine.now)
-        send(machine, strategy)
-        machine.launch()
-        machine.copy("DtoH")
-        machine.sync()
-        machine.script.range("token", start, machine.now)
-    return light(machine.script.trace)
-
-
-def send(machine: Machine, strategy: str) -> None:
-    """Two copies to the device with the syncs of a strategy."""
-    if strategy in ("sccc", "saaas"):
-        machine.sync()
-    machine.copy()
-    if strategy == "sccc":
-        machine.sync()
-    machine.copy()
-    if strategy != "aaag":
-        machine.sync()
-
-
 def step_ns(trace: Trace) -> float:
     """From the end of a step's last kernel to that of the next."""
     tokens = trace["nvtx"][trace["nvtx"]["text"] == "token"]
@@ -445,6 +400,7 @@ def test_an_edit_that_comes_twice_changes_nothing_more() -> None:
     for edits in ([FollowStrategy("aaag")], [WithoutSyncs((2,))], [FollowStrategy("ggg"), ReadLater()]):
         once, twice = predicted(trace, *edits), predicted(trace, *edits, *edits)
         assert once.predicted.period_us == twice.predicted.period_us
+        assert once.notes == twice.notes
 
 
 def test_the_return_of_a_wait_is_not_the_profilers() -> None:
@@ -468,54 +424,6 @@ def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> No
     base = predicted(trace, FollowStrategy("ggg")).predicted.period_us * 1e3
     chosen = FITS.sampling.choose_ns if size > 4 else 0
     assert base == pytest.approx(period_ns(recorded("ggg")) + chosen)
-
-
-@pytest.mark.parametrize("strategy", ["saaas", "aaas", "aaag"])
-def test_other_strategies_of_a_hybrid_step_are_predicted_exactly(strategy: str) -> None:
-    """The copies behind what the host computes wait for it, and that waits for the copy that brings its input."""
-    found = predicted(hybrid("sccc"), FollowStrategy(strategy))
-    assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(hybrid(strategy)))
-    assert found.before.period_us * 1e3 == step_ns(hybrid("sccc"))
-
-
-def test_what_the_host_computes_stays_when_the_sync_before_it_goes() -> None:
-    """Most syncs lie before host compute, which is no pause that goes with them."""
-    recording, goal = hybrid("aaag", redundant=True), hybrid("aaag")
-    found = predicted(recording, WithoutSyncs((2, 4, 6)))
-    assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(goal))
-    assert step_ns(recording) - step_ns(goal) == 3 * (SYNC + PAUSE_AFTER["sync"])
-
-
-def test_the_syncs_that_the_host_computes_behind_are_needed() -> None:
-    causality, steps = Causality.of(hybrid("sccc")), find_steps(hybrid("sccc"))
-    syncs = needed_syncs(causality, steps)
-    of_first = syncs[syncs["at"] == 1]
-    assert of_first.loc[of_first["reason"] == READS, "position"].to_list() == [5, 10, 15, 19]
-
-
-def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
-    """Only the pauses between calls are shorter."""
-    base, found = hybrid("aaag"), predicted(hybrid("aaag"), ScaleHost(0))
-    pauses = step_ns(base) - found.predicted.period_us * 1e3
-    assert 0 < pauses < 200
-    assert found.predicted.period_us * 1e3 > 3 * COMPUTED
-
-
-@pytest.mark.parametrize("factor", [0, 0.5, 2])
-def test_what_the_host_computes_is_scaled_exactly(factor: float) -> None:
-    recording = hybrid("sccc")
-    goal = step_ns(recording) + 3 * COMPUTED * (factor - 1)
-    assert predicted(recording, ScaleHostCompute(factor)).predicted.period_us * 1e3 == pytest.approx(goal)
-    both = predicted(recording, ScaleHost(0), ScaleHostCompute(factor)).predicted.period_us * 1e3
-    pauses = step_ns(recording) - predicted(recording, ScaleHost(0)).predicted.period_us * 1e3
-    assert both == pytest.approx(goal - pauses)
-    with pytest.raises(UsageError, match="the host computes no products"):
-        predicted(recorded("sccc"), ScaleHostCompute(factor))
-
-
-def test_a_launch_needs_what_the_host_computes_before_it() -> None:
-    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 1: host'\)"):
-        predicted(hybrid("sccc"), LaunchFirst())
 
 
 def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:

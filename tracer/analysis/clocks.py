@@ -99,16 +99,18 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
 
 def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
     """Steps that a pause of the recorder cuts; no gap is across a pause."""
+    told = pauses(trace)
     processes = steps.table["process"].to_numpy()
-    for process in map(int, np.unique(processes)):
+    several = told and len(np.unique(processes)) > 1
+    for process in map(int, np.unique(processes)) if told else ():
         own = steps.table[processes == process]
         inside = [
-            (each.since, each.until) for each in pauses(trace)
+            (each.since, each.until) for each in told
             if each.process in (None, process) and own["start"].min() < each.until and each.since < own["end"].max()
         ]  # fmt: skip
         if inside:
             cut = _touched(steps, [(since, until - 1) for since, until in inside])
-            where = f" in process {process}" if len(np.unique(processes)) > 1 else ""
+            where = f" in process {process}" if several else ""
             why = f"the recorder paused {_times(len(inside))}{where}"
             yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
 

@@ -109,7 +109,7 @@ def predict(
 def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Prediction:
     """Like `predict`, but given what several predictions have in common; without `timeline`, its trace is empty."""
     changes = Changes(base.causality, base.assumed)
-    notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
+    notes = list(dict.fromkeys(note for edit in edits for note in edit.apply(changes, base.steps)))
     time = changes.dag().replayed()[0]
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
     label = ", ".join(edit.label for edit in edits) or "no changes"

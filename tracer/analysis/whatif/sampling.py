@@ -31,14 +31,14 @@ def choose_on_device(changes: Changes, steps: Steps) -> str:
         return "assumes that the device already chooses the token: the recording does not tell the size of its copies"
     per_step = np.bincount(at[brings], weights=np.maximum(sizes, 0), minlength=len(steps))
     tokens = _BYTES_OF_TOKEN * np.maximum(steps.table["sequences"].to_numpy(), 1)
-    if np.median(per_step) <= max(_MOST_OF_TOKENS, float(np.median(tokens))) or changes.chooses_tokens:
+    if np.median(per_step) <= max(_MOST_OF_TOKENS, float(np.median(tokens))):
         return "assumes that the device chooses the token in no more time than it does now"
-    compute = np.flatnonzero(computes(activities) & (at >= 0))
-    compute = compute[np.argsort(activities["end"].to_numpy()[compute], kind="stable")]
-    last = pd.Series(compute).groupby(at[compute]).last().to_numpy()
     took_ns = fits_for(causality.trace).sampling.choose_ns
-    changes.lengthen_activities(last, took_ns)
-    changes.chooses_tokens = True
+    if not changes.chooses_tokens:
+        compute = np.flatnonzero(computes(activities) & (at >= 0))
+        compute = compute[np.argsort(activities["end"].to_numpy()[compute], kind="stable")]
+        changes.lengthen_activities(pd.Series(compute).groupby(at[compute]).last().to_numpy(), took_ns)
+        changes.chooses_tokens = True
     return (
         f"assumes that the device chooses the token in {took_ns / 1e3:g} µs, as from 32,000 logits, where the host now "
         "copies the logits"
