@@ -137,16 +137,15 @@ def point(page, x, y):
 
 
 def rest(page, name="kernel"):
-    """Point at a bar until its card is seen; where it is."""
+    """Point at a bar until its card is seen with all of it; where the pointer is."""
 
     def shows():
-        point(page, *(page.browser.execute_script(MIDDLE, name) or (9, 9)))
+        place = page.browser.execute_script(MIDDLE, name) or (9, 9)
+        point(page, *place)
         page.browser.execute_async_script("setTimeout(arguments[0], 400)")
-        return card(page)
+        return card(page) and "Computing" not in card(page) and place
 
-    until(page.browser, shows, f"a card of {name}")
-    until(page.browser, lambda: "Computing" not in card(page), "all of it")
-    return page.browser.execute_script(MIDDLE, name)
+    return until(page.browser, shows, f"a card of {name}")
 
 
 def quiet(page):

@@ -28,6 +28,7 @@ NAMES = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_si
     tuple
 )
 KEYS = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1)  # as names are shown
+ENDS = st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
 VIEWS = st.builds(
     View,
     runs=st.none() | st.lists(KEYS, max_size=MOST_RUNS, unique=True).map(tuple),
@@ -37,8 +38,8 @@ VIEWS = st.builds(
     | st.tuples(st.integers(-(10**12), 10**12), st.integers(SHORTEST, 10**12)).map(lambda r: (r[0], r[0] + r[1])),
     theme=st.sampled_from(THEME_NAMES),
     find=st.text(max_size=30).map(words_of),
-    event=st.none() | st.builds(Spot, KEYS, st.integers(0, 99), st.integers(0, 10**9)),
-    ruler=st.none() | st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
+    event=st.none() | st.builds(Spot, KEYS, st.integers(0, 99), st.integers(0, 10**9), st.none() | ENDS),
+    ruler=st.none() | ENDS,
     rows=st.builds(Arrangement, st.text(max_size=9).map(words_of), *[NAMES] * 3),
     rates=st.dictionaries(KEYS, st.floats(*RATES), max_size=MOST_RATES).map(
         lambda given: tuple(Rate(*pair) for pair in given.items())
