@@ -15,7 +15,7 @@ FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pand
 LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
-        "text", "units", "palette", "links", "rates", "view", "timeline", "reading", "figures", "scene", "report",
+        "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene", "report",
         "recording", "pages", "serving", "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),

@@ -17,6 +17,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
+from dashboard.markup import answering_markup, with_markup
 from dashboard.pages import failure
 from dashboard.pages.opening import missing
 from dashboard.reading.store import RunStore
@@ -64,7 +65,7 @@ def add_pages(
     apps = []
     for page in pages:
         app = _app(server, page, prefix)
-        app.layout = partial(_layout, page, pages, upload_limit)
+        app.layout = partial(_laid_out, page, pages, upload_limit)
         page.register(app, store)
         _register(app, page, pages)
         _say_missing(app, page, store)
@@ -89,6 +90,10 @@ def named(label: str) -> dict[str, Any]:
 
 class _App(Dash):
     """The app of a page. All pages have the scripts and styles of the first: a browser loads and compiles them once."""
+
+    def callback(self, *dependencies: Any, **options: Any) -> Any:
+        register = super().callback(*dependencies, **options)  # type: ignore[no-untyped-call]
+        return lambda function: register(answering_markup(function))
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names
         own = self.config.requests_pathname_prefix
@@ -143,6 +148,10 @@ def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
 def _in_browser(app: Any, function: str, *dependencies: Any, at_once: bool = False) -> None:
     name = ClientsideFunction("intertoken", function)
     app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
+
+
+def _laid_out(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
+    return with_markup(_layout(page, pages, upload_limit))
 
 
 def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:

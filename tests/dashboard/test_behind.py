@@ -8,6 +8,7 @@ import pytest
 from dash import Dash, html
 from dash._utils import to_json
 
+from dashboard.markup import with_markup
 from dashboard.pages.overview import costs, details
 from dashboard.pages.overview.chosen import facts_of
 from dashboard.pages.overview.costs import made_at
@@ -158,8 +159,9 @@ def test_the_card_says_what_the_panel_says_and_nothing_of_another_drawing(store)
         return client.post("/_dash-update-component", json=body)
 
     told = ask(mark).get_json()["response"]["told"]["data"]
-    assert told["key"] == told["said"]["props"]["data-of"] == "of this bar"
-    panel = facts_of(view, [run], Spot("a", placed.line.index, 3))
-    assert told["said"]["props"]["children"][: len(panel)] == json.loads(to_json(panel))
+    ((tag, attributes, *said),) = told["said"]["props"]["trees"]
+    assert (told["key"], tag, attributes) == ("of this bar", "div", {"data-of": "of this bar"})
+    panel = with_markup(facts_of(view, [run], Spot("a", placed.line.index, 3)))
+    assert said[: len(panel[0].trees)] == json.loads(to_json(panel[0].trees))
     assert ask(mark | {"part": "another drawing"}).status_code == 204
     assert ask(mark | {"event": 10**9}).get_json()["response"]["told"]["data"]["said"]["props"]["children"] == []

@@ -271,7 +271,7 @@ return Array.from({length: 40}, (_, at) => inside(box.left + box.width * (at + 0
 BOX = "return document.querySelector('#timeline .nsewdrag').getBoundingClientRect().toJSON()"
 HOLD = """
 const set = window.dash_clientside.set_props;
-window.dash_clientside.set_props = (id, props) => id === 'timeline' || set(id, props);
+window.dash_clientside.set_props = (id, props) => id === 'timeline' || id === 'view' || set(id, props);
 """
 
 

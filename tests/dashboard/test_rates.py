@@ -147,10 +147,16 @@ def test_a_comparison_is_that_of_the_command(client, runs):
 
 
 def _texts(children):
-    if isinstance(children, str):
-        return [children]
-    inner = children if isinstance(children, list) else [children["props"].get("children", "")]
-    return [text for child in inner for text in _texts(child)]
+    """All texts of components, or of the trees of a `Markup`."""
+    match children:
+        case str():
+            return [children]
+        case {"props": {"trees": trees}}:
+            return _texts(trees)
+        case {"props": props}:
+            return _texts(props.get("children", ""))
+        case [str(), dict(), *inner] | inner:
+            return [text for child in inner for text in _texts(child)]
 
 
 def _give(client, run, value, view=None):
@@ -199,7 +205,7 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
     assert rows["light"]["rate_note"].endswith("ignored: the recording is untraced, so the rate changes nothing")
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]
-    assert len(lines) == 2
+    assert len(_texts(lines)) == 4  # a name and what is said of it, twice
     told = json.dumps(
         _settled(client, "whatif/", "figures.children", {"view.data": view.data(), "screen.data": SCREEN})
     )

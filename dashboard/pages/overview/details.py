@@ -12,6 +12,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.markup import with_markup
 from dashboard.pages.overview.actions import marked
 from dashboard.pages.overview.chosen import acts, facts_of, times_of
 from dashboard.pages.overview.costs import costs_of
@@ -104,6 +105,6 @@ def register(app: Dash, store: RunStore) -> None:
         of: dict[str, Any] = {"data-of": mark.get("key")}
         return {
             "key": mark.get("key"),
-            "said": html.Div([*found.facts, *found.costs], **of),
+            "said": with_markup(html.Div([*found.facts, *found.costs], **of)),
             "pending": found.pending,
         }

@@ -1,0 +1,107 @@
+"""What no callback changes, as plain elements in one Dash component.
+
+Dash's renderer asks every component that is mounted, at every change of its state, whether it has changed, and changes
+its state for each component that is new: the time of an answer grows with the square of the number of components. A
+table of 30 rows and 8 columns is 270 of them, or one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+from dash.development.base_component import Component
+
+Tree: TypeAlias = "str | list[Any]"
+"""A text, or [tag, attributes by React's names, child, child, ...]."""
+_ELEMENTS: Final = "dash_html_components"
+_SAFE: Final = {"", "http", "https"}
+"""Schemes of links; Dash's own component takes care of any other."""
+
+
+class Markup(Component):
+    """Elements without a Dash component of their own; drawn by `assets/markup.js`.
+
+    Args:
+        trees: the elements.
+    """
+
+    _namespace = "intertoken"
+    _type = "Markup"
+    _prop_names = available_properties = ["trees"]  # noqa: RUF012  # as Dash's own components have them
+    _valid_wildcard_attributes = available_wildcard_properties = []  # noqa: RUF012
+
+    def __init__(self, trees: Sequence[Tree]) -> None:
+        super().__init__(trees=list(trees))
+
+
+def with_markup(shown: Any) -> Any:
+    """A component, or a list of components, with all parts that have no id, and so no callback, as `Markup`.
+
+    Anything else, such as a figure or the rows of a table, is returned as it is. The components may be changed.
+    """
+    if isinstance(shown, (list, tuple)):
+        return _gathered(shown) if any(isinstance(each, Component) for each in shown) else shown
+    if not isinstance(shown, Component):
+        return shown
+    if _is_plain(shown):
+        return Markup([_tree(shown)]) if _size(shown) > 1 else shown
+    if (children := getattr(shown, "children", None)) is not None:
+        shown.children = with_markup(children)
+    return shown
+
+
+def answering_markup(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A callback's function, whose answers have as few components as `with_markup` leaves."""
+
+    @wraps(function)
+    def answer(*given: Any, **named: Any) -> Any:
+        answers = function(*given, **named)
+        return tuple(map(with_markup, answers)) if isinstance(answers, tuple) else with_markup(answers)
+
+    return answer
+
+
+def _gathered(shown: Sequence[Any]) -> list[Any]:
+    """Siblings that follow each other and are plain are one `Markup`."""
+    found: list[Any] = []
+    for plain, group in groupby(shown, _is_plain):
+        siblings = list(group)
+        if plain and sum(map(_size, siblings)) > 1:
+            found.append(Markup([_tree(each) for each in siblings if each is not None]))
+        else:
+            found += siblings if plain else map(with_markup, siblings)
+    return found
+
+
+def _is_plain(shown: Any) -> bool:
+    """Whether a child is a text or an element, and so is everything in it."""
+    if not isinstance(shown, Component):
+        return shown is None or isinstance(shown, (str, int, float))
+    return (
+        shown._namespace == _ELEMENTS  # a component has no public way to ask
+        and not hasattr(shown, "id")
+        and urlsplit(getattr(shown, "href", "")).scheme in _SAFE
+        and all(map(_is_plain, _children(shown)))
+    )
+
+
+def _size(shown: Any) -> int:
+    """The number of components."""
+    return 1 + sum(map(_size, _children(shown))) if isinstance(shown, Component) else 0
+
+
+def _children(shown: Component) -> Iterator[Any]:
+    children = getattr(shown, "children", None)
+    yield from children if isinstance(children, (list, tuple)) else [children]
+
+
+def _tree(shown: Any) -> Tree:
+    if not isinstance(shown, Component):
+        return str(shown)
+    attributes = {name: value for name, value in shown.to_plotly_json()["props"].items() if name != "children"}
+    children = [_tree(child) for child in _children(shown) if child is not None]
+    return [shown._type.lower(), attributes, *children]

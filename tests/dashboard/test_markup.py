@@ -1,0 +1,83 @@
+"""Elements without a Dash component of their own."""
+
+import pytest
+from dash import dcc, html
+
+from dashboard.markup import Markup, answering_markup, with_markup
+from tests.dashboard.conftest import load, served, until
+from tests.dashboard.traces import decode
+from tracer import formats
+
+
+def trees(shown):
+    assert isinstance(shown, Markup)
+    return shown.trees
+
+
+def test_elements_become_one_component_with_their_attributes_and_texts():
+    row = html.Tr([html.Th("gap", scope="row", className="head"), html.Td(["3 ", html.B(4), None, "µs"], colSpan=2)])
+    cells = [["th", {"scope": "row", "className": "head"}, "gap"], ["td", {"colSpan": 2}, "3 ", ["b", {}, "4"], "µs"]]
+    assert trees(with_markup(row)) == [["tr", {}, *cells]]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        html.Button("press", id="pressed"),
+        html.Button("press", id={"row": 1}),
+        dcc.Link("there", href="/"),
+        html.A("bad", href="javascript:alert(1)"),
+        html.P(),
+        "text",
+        None,
+        {"data": [1, 2]},
+        [{"key": 1}],
+        ["a", "b"],
+    ],
+    ids=str,
+)
+def test_what_a_callback_may_change_what_dash_checks_and_what_is_alone_stays(kept):
+    assert with_markup(kept) is kept
+
+
+def test_what_stands_between_what_stays_is_gathered():
+    button = html.Button("press", id="pressed")
+    before, stays, alone, last = with_markup([html.P("a"), "b", html.P("c"), button, html.P("d"), dcc.Store(id="e")])
+    assert trees(before) == [["p", {}, "a"], "b", ["p", {}, "c"]]
+    assert (stays, alone.children, last.id) == (button, "d", "e")
+
+
+def test_what_stays_holds_what_is_gathered():
+    shown = with_markup(html.Section(html.Ul([html.Li("one"), html.Li("two")]), id="list"))
+    assert trees(shown.children) == [["ul", {}, ["li", {}, "one"], ["li", {}, "two"]]]
+
+
+def test_answers_of_callbacks_are_gathered_one_by_one():
+    lines, figure = [html.P("a"), html.P("b")], {"data": []}
+    (said,), drawn = answering_markup(lambda: (lines, figure))()
+    assert (trees(said), drawn) == ([["p", {}, "a"], ["p", {}, "b"]], figure)
+    assert answering_markup(lambda which: which)("text") == "text"
+
+
+SHOWN = """
+return ['keys', 'compare-figures', 'downloads-of-runs', 'row-list'].map((id) => document.getElementById(id)?.innerHTML);
+"""
+
+
+@pytest.mark.browser
+def test_the_browser_makes_of_them_what_it_makes_of_dashs_own(browser, tmp_path, monkeypatch):
+    for name in "ab":
+        formats.write(decode(tokens=30), tmp_path / name)
+
+    def shown():
+        with served(tmp_path) as address:
+            load(browser, f"{address}?run=a&run=b")
+            until(browser, lambda: all(browser.execute_script(SHOWN)), "all of it")
+            shown = browser.execute_script(SHOWN)
+            browser.get("about:blank")
+            return shown
+
+    ours = shown()
+    monkeypatch.setattr("dashboard.pages.frame.with_markup", lambda layout: layout)
+    monkeypatch.setattr("dashboard.pages.frame.answering_markup", lambda function: function)
+    assert ours == shown()
