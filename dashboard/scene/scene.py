@@ -30,10 +30,9 @@ from dashboard.scene.ahead import around
 from dashboard.scene.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.scene.differences import differences, with_differences
 from dashboard.timeline import align, holes
-from dashboard.timeline.arrange import places_of
-from dashboard.timeline.detail import Detail
-from dashboard.timeline.layout import Panel
+from dashboard.timeline.layout import Panel, places_of
 from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
+from dashboard.timeline.pyramid import Detail
 from dashboard.units import duration
 from dashboard.view import Spot, View, span
 from tracer.analysis.causes import CAUSES

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
 from dashboard.reading.run import Run
-from dashboard.timeline.arrange import arranged, places_of
+from dashboard.timeline.layout import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement
 from tracer.model.intervals import Ints

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from dashboard.text import markup
-from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window
-from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.pyramid import Detail, Pyramid
 from dashboard.units import duration
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
 from tracer.analysis.holes import PLACES

@@ -15,9 +15,9 @@ from dashboard.reading.run import Run
 from dashboard.scene.choice import found_in
 from dashboard.scene.scene import token_of
 from dashboard.text import plain
-from dashboard.timeline.arrange import places_of
 from dashboard.timeline.facts import line_of_bar, lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of
+from dashboard.timeline.layout import places_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
 from tracer.errors import FormatError

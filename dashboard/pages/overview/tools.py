@@ -21,9 +21,8 @@ from dashboard.scene.choice import place_of
 from dashboard.scene.goto import gone
 from dashboard.scene.scene import token_of
 from dashboard.text import plain
-from dashboard.timeline.arrange import Group, all_groups, arranged
-from dashboard.timeline.query import HINT
-from dashboard.timeline.search import counted
+from dashboard.timeline.layout import Group, all_groups, arranged
+from dashboard.timeline.search import HINT, counted
 from dashboard.view import Arrangement, View, words_of
 
 KEYS: Final = {
