@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, Plot, left_of, room_of
+from dashboard.figures.payload import Plot
+from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
 from dashboard.palette import COLOURS, FONT, THEMES, Theme
 from dashboard.text import apart, markup, width_of
 from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy

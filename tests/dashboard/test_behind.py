@@ -14,8 +14,8 @@ from dashboard.pages.overview.costs import made_at
 from dashboard.pages.overview.details import Details, details_of
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene import part_of
 from dashboard.scene.choice import panels_of
-from dashboard.scene.scene import part_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode

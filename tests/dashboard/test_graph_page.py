@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from dashboard.app import create_app
-from dashboard.figures.graph import draw, stylesheet
-from dashboard.figures.memory import memory_figure
+from dashboard.figures.graph import draw, memory_figure, stylesheet
 from dashboard.pages.graph.callbacks import first_part, part_of, parts_of, problem_of, shown_part
 from dashboard.pages.graph.panel import panel, timeline_link
 from dashboard.pages.graph.view import GraphView, after

@@ -21,7 +21,7 @@ from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, F
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.runner import Runner
 from dashboard.recording.supervise import Supervisor, put
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.tracer.places import small_disk  # noqa: F401

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
-from dashboard.figures.timeline import packed, timeline_figure
+from dashboard.figures.payload import packed
+from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview.actions import Action, after, after_request
 from dashboard.pages.overview.chosen import facts_of
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene import timeline_of, token_of
 from dashboard.scene.choice import chosen_in, next_match, panels_of, place_of
-from dashboard.scene.scene import timeline_of, token_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.layout import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.marks import NO_WAITS

@@ -19,7 +19,7 @@ from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, edits_for, kernel_names
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline
+from dashboard.scene import timeline
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES

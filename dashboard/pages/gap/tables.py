@@ -13,7 +13,7 @@ from dashboard.figures.gaps import GapPanel
 from dashboard.pages.frame import link
 from dashboard.pages.gap.view import ADDRESS
 from dashboard.reading.run import Run
-from dashboard.scene.scene import range_of
+from dashboard.scene import range_of
 from dashboard.text import plain
 from dashboard.units import microseconds
 from dashboard.view import View

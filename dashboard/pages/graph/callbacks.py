@@ -10,8 +10,7 @@ from typing import Any, Final
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.graph import draw, stylesheet
-from dashboard.figures.memory import memory_figure, memory_height
+from dashboard.figures.graph import draw, memory_figure, memory_height, stylesheet
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.view import GraphView, after
 from dashboard.pages.parts import keep_options

@@ -7,9 +7,9 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.timeline import packed
+from dashboard.figures.payload import packed
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import around_of
+from dashboard.scene import around_of
 from dashboard.view import View
 
 

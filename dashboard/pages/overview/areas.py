@@ -13,7 +13,7 @@ from dashboard.pages.frame import named
 from dashboard.pages.overview.chosen import ask
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import token_of
+from dashboard.scene import token_of
 from dashboard.scene.sums import COLUMNS, sums_of
 from dashboard.text import plain
 from dashboard.units import difference, duration

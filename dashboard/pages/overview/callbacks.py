@@ -15,7 +15,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_u
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
-from dashboard.figures.timeline import packed
+from dashboard.figures.payload import packed
 from dashboard.pages.opening import opened
 from dashboard.pages.overview import (
     ahead,
@@ -36,7 +36,7 @@ from dashboard.pages.overview.table import GRID, columns, height, rows_of
 from dashboard.pages.parts import asking
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
-from dashboard.scene.scene import timeline_of, token_of
+from dashboard.scene import timeline_of, token_of
 from dashboard.text import plain
 from dashboard.view import View
 

@@ -12,8 +12,8 @@ from dash import dcc, html
 from dashboard.pages.frame import named
 from dashboard.pages.graph.view import GraphView
 from dashboard.reading.run import Run
+from dashboard.scene import token_of
 from dashboard.scene.choice import found_in
-from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.facts import line_of_bar, lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of

@@ -17,9 +17,9 @@ from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene import token_of
 from dashboard.scene.choice import place_of
 from dashboard.scene.goto import gone
-from dashboard.scene.scene import token_of
 from dashboard.text import plain
 from dashboard.timeline.layout import Group, all_groups, arranged
 from dashboard.timeline.search import HINT, counted

@@ -52,7 +52,7 @@ from dashboard.reading.background import known
 from dashboard.reading.predictions import WhatIf, inventory_of, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline, token_of
+from dashboard.scene import timeline, token_of
 from dashboard.text import plain
 
 _BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
