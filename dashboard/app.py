@@ -15,7 +15,7 @@ from dashboard import pages
 from dashboard.pages import failure, record
 from dashboard.pages.failure import add_missing
 from dashboard.pages.frame import Page, add_pages
-from dashboard.pages.opening import read_linked
+from dashboard.pages.runs import read_linked
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries

@@ -18,7 +18,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
 from dashboard.pages import failure
-from dashboard.pages.opening import missing
+from dashboard.pages.runs import missing
 from dashboard.reading.store import RunStore
 from dashboard.view import View
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
-from dash import Dash, Input, Output, dcc, html
+from dash import Output, dcc, html
 
 from dashboard.pages.frame import named
-from dashboard.reading.store import RunStore
-from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
@@ -86,21 +84,6 @@ def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
         for r in lines
     ]
     return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
-
-
-def run_options(store: RunStore) -> list[dict[str, str]]:
-    """The runs that are read and have steps, as options of a dropdown."""
-    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
-
-
-def keep_options(
-    app: Dash, store: RunStore, key: str, options_of: Callable[[RunStore], list[dict[str, str]]] = run_options
-) -> None:
-    """Keep a dropdown of runs up to date with the store."""
-
-    @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
-    def options(_: Any) -> list[dict[str, str]]:
-        return options_of(store)
 
 
 def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:

@@ -16,7 +16,7 @@ from dashboard.figures.overlay import DIMMED
 from dashboard.figures.payload import packed
 from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview.actions import Action, after, after_request
-from dashboard.pages.overview.chosen import facts_of
+from dashboard.pages.overview.event import facts_of
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.opening import lead
+from dashboard.pages.runs import lead
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif import after, answer_of, nothing_to_show

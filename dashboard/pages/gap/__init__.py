@@ -19,7 +19,6 @@ from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.frame import Page, named
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
 from dashboard.pages.gap.view import ADDRESS, SCALES, GapView, after
-from dashboard.pages.opening import opened_at_once, shown
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -27,10 +26,8 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
-    keep_options,
     links,
     number,
-    run_options,
     section,
     table_height,
     table_of,
@@ -39,6 +36,7 @@ from dashboard.pages.parts import (
     words,
 )
 from dashboard.pages.presses import done
+from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain

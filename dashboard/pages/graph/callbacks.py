@@ -13,8 +13,8 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.graph import draw, memory_figure, memory_height, stylesheet
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.view import GraphView, after
-from dashboard.pages.parts import keep_options
 from dashboard.pages.presses import done
+from dashboard.pages.runs import keep_options
 from dashboard.palette import stream_colours
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

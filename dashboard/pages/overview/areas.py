@@ -10,7 +10,7 @@ import pandas as pd
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
 from dashboard.pages.frame import named
-from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.event import ask
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dashboard.pages.frame import named
 from dashboard.pages.overview.actions import wishes
-from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.event import ask
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run

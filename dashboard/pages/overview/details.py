@@ -13,8 +13,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.overview.actions import marked
-from dashboard.pages.overview.chosen import acts, facts_of, times_of
-from dashboard.pages.overview.costs import costs_of
+from dashboard.pages.overview.event import acts, costs_of, facts_of, times_of
 from dashboard.pages.parts import asking, poll
 from dashboard.reading.store import RunStore
 from dashboard.scene import part_of

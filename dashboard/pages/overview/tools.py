@@ -12,7 +12,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages.frame import named
 from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.actions import after_request, wishes
-from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.event import ask
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run

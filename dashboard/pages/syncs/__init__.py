@@ -13,8 +13,6 @@ from dash import Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import Page
-from dashboard.pages.one_run import keep_run
-from dashboard.pages.opening import lead
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -22,7 +20,6 @@ from dashboard.pages.parts import (
     asking,
     choice,
     csv_file,
-    keep_options,
     links,
     number,
     poll,
@@ -34,6 +31,7 @@ from dashboard.pages.parts import (
     words,
     wrapped,
 )
+from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.pages.syncs.table import ADDRESS, rows_of
 from dashboard.pages.whatif.view import ALL, what_if_of
 from dashboard.reading.background import known

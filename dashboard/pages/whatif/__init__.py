@@ -14,7 +14,6 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.frame import Page, named
-from dashboard.pages.opening import lead, opened_at_once
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -22,16 +21,15 @@ from dashboard.pages.parts import (
     asking,
     chart,
     choice,
-    keep_options,
     poll,
     rate_field,
-    run_options,
     section,
     stepper,
     table_of_lines,
     text_field,
 )
 from dashboard.pages.presses import done
+from dashboard.pages.runs import keep_options, lead, opened_at_once, run_options
 from dashboard.pages.timeline import MOVES, Action, legend, moves
 from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif.figures import lines_of, notes_of
