@@ -156,10 +156,10 @@ def _group_name(row: Row, processes: int) -> str:
     return "Host" if processes <= 1 else f"Process {row.process}"
 
 
-Named = TypeVar("Named", Group, Unit)
+_Named = TypeVar("_Named", Group, Unit)
 
 
-def _ordered(given: Iterable[Named], arrangement: Arrangement) -> list[Named]:
+def _ordered(given: Iterable[_Named], arrangement: Arrangement) -> list[_Named]:
     place = {name: at for at, name in enumerate(arrangement.order)}
     return sorted(given, key=lambda each: place.get(each.name, len(place)))
 
@@ -191,7 +191,7 @@ def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
     ]
 
 
-def devices_of(lines: Sequence[Line]) -> list[tuple[int | None, list[Line]]]:
+def _devices_of(lines: Sequence[Line]) -> list[tuple[int | None, list[Line]]]:
     """The lines of each device together, None for those of the host."""
     together = groupby(lines, key=lambda line: line.row.device if line.row.role == "stream" else None)
     return [(device, list(group)) for device, group in together]
@@ -249,7 +249,7 @@ def panels(runs: Sequence[Sequence[Line]]) -> list[Panel]:
         y = top + HEADING
         places: list[Placed] = []
         bands: list[Band] = []
-        for device, group in devices_of(lines):
+        for device, group in _devices_of(lines):
             first = y - 2
             for line in group:
                 tall = round(line.height * scale)

@@ -48,7 +48,7 @@ from dashboard.text import plain
 from dashboard.view import MOST_RUNS, WORD, View, one_of, switched
 
 _SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")
-SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
+_SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
 """Range of the axes -> its label."""
 
 
@@ -58,11 +58,11 @@ class GapView(Linked):
 
     Attributes:
         shared: the runs; also token and theme, which links to other pages keep.
-        scale: a key of `SCALES`.
+        scale: a key of `_SCALES`.
     """
 
     shared: Annotated[View, part(View)]
-    scale: Annotated[str, one_of(SCALES), WORD] = "typical"
+    scale: Annotated[str, one_of(_SCALES), WORD] = "typical"
 
 
 def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
@@ -78,7 +78,7 @@ def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
         case "chosen", list(keys):
             runs = tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))[:MOST_RUNS]
             return replace(view, shared=replace(view.shared, runs=runs))
-        case "scale", str(scale) if scale in SCALES:
+        case "scale", str(scale) if scale in _SCALES:
             return replace(view, scale=scale)
         case "theme", _:
             return replace(view, shared=replace(view.shared, theme=switched(view.shared.theme, scheme)))
@@ -106,7 +106,7 @@ def _scale() -> html.Div:
             html.Span("Axes up to"),
             dbc.RadioItems(
                 id="scale",
-                options=[{"value": key, "label": label} for key, label in SCALES.items()],
+                options=[{"value": key, "label": label} for key, label in _SCALES.items()],
                 value="typical",
                 inline=True,
                 className="choice",

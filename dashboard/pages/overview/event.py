@@ -63,7 +63,7 @@ def facts_of(view: View, runs: Sequence[Run], spot: Spot) -> list[Any]:
     clock = f"Start on the recording's own clock: {start} ns"
     return [
         *([html.P(line_of_bar(row, *ends))] if ends else []),
-        html.P([html.B(plain(str(event["full"]), 160)), f" · {row_name(run, spot)} · {plain(run.name, 80)}"]),
+        html.P([html.B(plain(str(event["full"]), 160)), f" · {_row_name(run, spot)} · {plain(run.name, 80)}"]),
         *(html.P(line) for line in lines),
         html.P(html.Code(times_of(view, runs, spot), title=clock)),
         *_linked(run, spot),
@@ -102,7 +102,7 @@ def acts(times: str) -> html.P:
     )
 
 
-def row_name(run: Run, spot: Spot) -> str:
+def _row_name(run: Run, spot: Spot) -> str:
     """The name of an event's row, with its group."""
     group, unit, _ = places_of(run.rows)[spot.row]
     return plain(" · ".join(dict.fromkeys((group, unit))), 60)
