@@ -12,9 +12,8 @@ from dash import Dash
 from flask import Flask
 
 from dashboard import pages
-from dashboard.pages import failure, record
+from dashboard.pages import Page, add_pages, failure, record
 from dashboard.pages.failure import add_missing
-from dashboard.pages.frame import Page, add_pages
 from dashboard.pages.runs import read_linked
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving

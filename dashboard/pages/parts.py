@@ -11,7 +11,7 @@ import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Output, dcc, html
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}

@@ -13,6 +13,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.flame import flame_figure, flame_height, flame_text
+from dashboard.pages import Page, named
 from dashboard.pages.advice.tables import (
     ADDRESS,
     advice_table,
@@ -22,7 +23,6 @@ from dashboard.pages.advice.tables import (
     site_rows,
     waited_lines,
 )
-from dashboard.pages.frame import Page, named
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,

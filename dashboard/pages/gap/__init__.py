@@ -16,7 +16,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.links import Linked, part
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.gap.tables import (
     ADDRESS,
     LONGEST_COLUMNS,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dashboard.figures.gaps import GapPanel
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.parts import links, number, words
 from dashboard.reading.run import Run
 from dashboard.scene import range_of

@@ -13,7 +13,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.graph import draw, memory_figure, memory_height, stylesheet
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.view import ADDRESS, GraphView, after, find_run, parts_of, problem_of, shown_part
 from dashboard.pages.parts import HIDDEN, SHOWN, stepper

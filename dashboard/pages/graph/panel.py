@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.graph.view import ADDRESS, GraphView
 from dashboard.palette import stream_colours
 from dashboard.reading.run import Run

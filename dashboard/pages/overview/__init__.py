@@ -10,7 +10,7 @@ import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.overview import (
     areas,
     bookmarks,

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.overview.event import ask
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

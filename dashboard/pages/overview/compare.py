@@ -12,7 +12,7 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
 from dashboard.reading.background import known
 from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of

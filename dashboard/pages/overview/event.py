@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from dash import dcc, html
 
-from dashboard.pages.frame import link, named
+from dashboard.pages import link, named
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of

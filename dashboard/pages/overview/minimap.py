@@ -9,7 +9,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.payload import packed
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of, whole_of
 from dashboard.view import View

@@ -12,7 +12,7 @@ import dash_ag_grid as dag
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.graph.view import GraphView
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.run import Run

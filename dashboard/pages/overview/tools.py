@@ -9,7 +9,7 @@ import dash_bootstrap_components as dbc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.actions import after_request, wishes
 from dashboard.pages.overview.event import ask

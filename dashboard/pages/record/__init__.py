@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.parts import HIDDEN, section
 from dashboard.pages.record.callbacks import register
 from dashboard.pages.record.form import ADDRESS, RecordView, unavailable

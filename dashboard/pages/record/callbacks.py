@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.parts import HIDDEN, SHOWN, digest
 from dashboard.pages.presses import done
 from dashboard.pages.record.form import ADDRESS, FIELD, RecordView, form, text_of

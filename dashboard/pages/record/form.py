@@ -12,7 +12,7 @@ from dash import dcc, html
 from pydantic import Field
 
 from dashboard.links import Form, Linked, Query, part
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.parts import text_field
 from dashboard.recording.options import OFF, ON, Choice, Option
 from dashboard.text import plain

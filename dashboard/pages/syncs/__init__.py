@@ -12,7 +12,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import Page
+from dashboard.pages import Page
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,

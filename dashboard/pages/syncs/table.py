@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.whatif.view import what_if_of
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Listed, gain_without, inventory_of, site_of, slack_of

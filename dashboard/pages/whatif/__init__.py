@@ -13,7 +13,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 
 from dashboard.links import Linked, one, part, several
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
 from dashboard.rates import NoRate, rate_of
