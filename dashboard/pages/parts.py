@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
-from dash import Output, dcc, html
+from dash import Dash, Input, Output, dcc, html
 
 from dashboard.pages import named
 
@@ -114,6 +114,14 @@ def csv_file(name: str) -> dict[str, Any]:
     return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
 
 
+def keep_download(app: Dash, key: str) -> None:
+    """Have the button `download` save a table as CSV."""
+
+    @app.callback(Output(key, "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    def download(_: Any) -> bool:
+        return True
+
+
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
     """The columns without those of these fields that are equal in all rows."""
     return _without(columns, {field for field in fields if len({row[field] for row in rows}) <= 1})
@@ -153,13 +161,16 @@ def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
     }  # fmt: skip
 
 
-def number(field: str, header: str, form: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of numbers in a d3 format, with a dash for none."""
+def number(
+    field: str, header: str, form: str, width: int, hint: str = "", marked: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """A column of numbers in a d3 format, with a dash for none; a ▲ follows it in rows whose field `marked` is true."""
     value = f"params.data.{field}"
+    mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
     return {
         "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "type": "rightAligned",
         "filter": "agNumberColumnFilter",
-        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
+        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"},
     }  # fmt: skip
 
 

@@ -34,6 +34,7 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
+    keep_download,
     section,
     table_height,
     table_of,
@@ -175,7 +176,7 @@ def register(app: Dash, store: RunStore) -> None:
     _render(app, store)
     _lead(app, store)
     _go(app)
-    _download(app)
+    keep_download(app, "made-of")
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -277,12 +278,6 @@ def _lead(app: Dash, store: RunStore) -> None:
 def _go(app: Any) -> None:
     go = ClientsideFunction("intertoken", "go")
     app.clientside_callback(go, Input("destination", "data"), prevent_initial_call=True)
-
-
-def _download(app: Dash) -> None:
-    @app.callback(Output("made-of", "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
-    def download(_: Any) -> bool:
-        return True
 
 
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
