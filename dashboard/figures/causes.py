@@ -85,16 +85,16 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
             " · ".join(
                 [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
                 + (["traced: inflated"] if run.inflated else [])
-                + ([f"median {microseconds(us)} untraced"] if run.inflated and (us := _untraced_idle(run)) else [])
+                + (
+                    [f"median {microseconds(us)} untraced"]
+                    if run.inflated and (us := run.summary.untraced_idle_us)
+                    else []
+                )
             ),
             "the idle time",
         )
         for run, idle_us, causes_us in found
     ]
-
-
-def _untraced_idle(run: Run) -> float | None:
-    return run.summary.untraced_idle_us
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:

@@ -110,7 +110,7 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
 
 
 def csv_file(name: str) -> dict[str, Any]:
-    """Options of the CSV export: as in report/forms.py, no text becomes a formula of a spreadsheet."""
+    """Options of the CSV export: as in `tracer.text.without_formulas`, no text becomes a formula of a spreadsheet."""
     return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
 
 

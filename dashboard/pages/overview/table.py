@@ -201,7 +201,7 @@ def _give(app: Dash, store: RunStore) -> None:
     )
     def give(changes: list[dict[str, Any]] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        given, problem = with_given(view, changes or [])
+        given, problem = _with_given(view, changes or [])
         shown = {change["rowId"] for change in changes or []}
         again = [one for one in rows_of(store.so_far(given.rates)) if one["key"] in shown]
         if not again:
@@ -209,7 +209,7 @@ def _give(app: Dash, store: RunStore) -> None:
         return no_update if given == view else given.query(), _update(again), problem
 
 
-def with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
+def _with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
     """The view with the rates entered in the table; or the old view and why one of them is invalid."""
     given = view
     try:
@@ -241,10 +241,10 @@ def _show(app: Dash, store: RunStore) -> None:
         rows = rows_of(runs)
         others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
         changed = [one for one in rows if one["key"] in others]
-        return _update(changed) if changed else no_update, columns(rows), rate_notes(runs), rated
+        return _update(changed) if changed else no_update, columns(rows), _rate_notes(runs), rated
 
 
-def rate_notes(runs: Sequence[Run]) -> list[html.Li]:
+def _rate_notes(runs: Sequence[Run]) -> list[html.Li]:
     """A line for each run with a given rate."""
     return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_note}."]) for run in runs if run.rate_note]
 
