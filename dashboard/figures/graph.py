@@ -210,9 +210,7 @@ def memory_figure(memory: Sequence[Memory], used: str, theme: str) -> go.Figure:
     figure = go.Figure([allocated, live])
     figure.update_layout(
         barmode="overlay", margin=_BESIDE_BARS, showlegend=False, dragmode=False,
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12, "color": look.ink},
-        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        **look.layout,
         xaxis={"range": [0, longest * 1.02], "visible": False, "fixedrange": True},
         yaxis={
             "range": [max(len(memory), 1) * _BAND - _BAND / 2, -_BAND / 2], "fixedrange": True, "showgrid": False,

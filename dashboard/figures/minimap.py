@@ -11,7 +11,7 @@ import pandas as pd
 
 from dashboard.figures.payload import Plot
 from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
-from dashboard.palette import COLOURS, FONT, THEMES, Theme
+from dashboard.palette import CLEAR, COLOURS, FONT, THEMES, Theme
 from dashboard.text import apart, markup, width_of
 from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy
 from tracer.engines.engine import EAGER, PREFILL
@@ -73,7 +73,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
         "dragmode": "select",
         "selectdirection": "h",
         "margin": {"l": left_of(width), "r": MARGIN["r"], "t": 4, "b": 4, "pad": 0},
-        "paper_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": CLEAR,
         "plot_bgcolor": look.track,
         "font": {"family": FONT, "size": 11, "color": look.muted},
         "hoverlabel": {"bgcolor": look.surface, "font": {"color": look.ink, "size": 11, "family": FONT}},

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.palette import COLOURS, Theme
+from dashboard.palette import CLEAR, COLOURS, Theme
 
 DIMMED: Final = 0.22
 """Opacity of events that do not match a search."""
@@ -71,7 +71,7 @@ def _frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     return [
         {
             "type": "rect", "name": "chosen", "x0": x0, "x1": x1, "y0": top - 1.5, "y1": bottom + 1.5,
-            "line": {"color": look.ink, "width": 2}, "fillcolor": "rgba(0,0,0,0)",
+            "line": {"color": look.ink, "width": 2}, "fillcolor": CLEAR,
         }
         for x0, x1, top, bottom in chosen[["x0", "x1", "top", "bottom"]].itertuples(index=False)
     ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dashboard.figures.payload import Plot, hover, width_of_bars
-from dashboard.palette import COLOURS, HOLES, Theme
+from dashboard.palette import CLEAR, COLOURS, HOLES, Theme
 from dashboard.timeline.layout import GAP_STRIP
 from dashboard.units import difference, duration
 
@@ -23,7 +23,6 @@ LABELLED: Final = 34
 DIFFERENCES: Final = ["x", "own", "base", "top", "bottom"]
 """The columns of the gaps that differ from the base's: x (s), own and base (ns), top bottom (px)."""
 _MOST_DIFFERENCES: Final = 40  # of a run; with more in view none is wide enough to be read
-_CLEAR: Final = "rgba(0,0,0,0)"
 
 
 def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
@@ -54,7 +53,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
 def marker(place: str, look: Theme) -> dict[str, Any]:
     """The shading of idle time at a place."""
     if place not in HOLES:
-        return {"color": _CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
+        return {"color": CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
     red, green, blue = (int(COLOURS["gap"][at : at + 2], 16) for at in (1, 3, 5))
     ground = f"rgba({red},{green},{blue},{look.gap_opacity})"
     pattern = {"shape": HOLES[place], "bgcolor": ground, "fgcolor": look.pattern, "size": 6, "solidity": 0.2}
@@ -85,7 +84,7 @@ def labels(
                     "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
                     "text": f"{name} {duration(ns)}" if room >= 2.2 * LABELLED else duration(ns), "showarrow": False,
                     "font": {"size": 11.5, "color": look.ink}, "hovertext": text, "name": name,
-                    "bgcolor": f"{look.surface}B0" if name == "idle" else _CLEAR, "borderpad": 0,
+                    "bgcolor": f"{look.surface}B0" if name == "idle" else CLEAR, "borderpad": 0,
                 }  # fmt: skip
 
 
@@ -123,7 +122,7 @@ def with_differences(
     marks = rows.to_dict("records")
     outlines = [
         {"type": "rect", "name": "base", "x0": m["x"], "x1": m["x"] + m["base"] / 1e9, "y0": m["top"],
-         "y1": m["bottom"], "fillcolor": _CLEAR, "line": {"color": look.ink, "width": 1.2, "dash": "dot"}}
+         "y1": m["bottom"], "fillcolor": CLEAR, "line": {"color": look.ink, "width": 1.2, "dash": "dot"}}
         for m in marks
     ]  # fmt: skip
     labels = [
@@ -152,7 +151,7 @@ def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
         "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float64"),
         "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
         "marker": {
-            "color": _CLEAR,
+            "color": CLEAR,
             "line": {"width": 0},
             "pattern": {"shape": np.where(shorter, "/", "\\").tolist(), "fgcolor": colour, "size": 7, "solidity": 0.25},
         },

@@ -237,9 +237,7 @@ def _layout(
         "dragmode": "pan",
         "autosize": True,
         "margin": {"l": left_of(width), **MARGIN, "pad": 0},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": look.ink},
+        **look.layout,
         "hoverlabel": {
             "bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
         },

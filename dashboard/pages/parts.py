@@ -12,6 +12,7 @@ import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
 from dashboard.pages import named
+from dashboard.palette import CLEAR
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
@@ -89,7 +90,7 @@ def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
 def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:
     """A figure with a description for screen readers, which is the label of its container; `height` in px."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
-                                     "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
+                                     "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
     graph = dcc.Graph(id=key, figure=figure, config=config | options, responsive=True, style={"height": f"{height}px"})
     return html.Div(graph, id=f"{key}-holder", role="img", **named(label))
