@@ -27,8 +27,8 @@ from page_screens import browser, store_is_read
 from read_nsys_sqlite import machine
 from selenium import webdriver
 
+from dashboard import pages
 from dashboard.app import create_app
-from dashboard.pages import frame
 
 WAYS: Final = ("markup", "dash")
 ACTIONS: Final = {
@@ -58,7 +58,7 @@ REST: Final = 900  # ms without a request and without a task of more than 40 ms
 
 def as_dash_has_them(port: int) -> None:
     """Let what is served at this port have a component of Dash for each element."""
-    laid_out, answering = frame.with_markup, frame.answering_markup
+    laid_out, answering = pages.with_markup, pages.answering_markup
 
     def asked() -> bool:
         return has_request_context() and request.host.endswith(f":{port}")
@@ -67,8 +67,8 @@ def as_dash_has_them(port: int) -> None:
         with_markup = answering(function)
         return wraps(function)(lambda *a, **k: function(*a, **k) if asked() else with_markup(*a, **k))
 
-    frame.with_markup = lambda shown: shown if asked() else laid_out(shown)
-    frame.answering_markup = answers
+    pages.with_markup = lambda shown: shown if asked() else laid_out(shown)
+    pages.answering_markup = answers
 
 
 def served(recordings: list[Path], port: int) -> str:

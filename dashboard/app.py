@@ -12,16 +12,15 @@ from dash import Dash
 from flask import Flask
 
 from dashboard import pages
-from dashboard.pages import failure, record
+from dashboard.pages import Page, add_pages, failure, record
 from dashboard.pages.failure import add_missing
-from dashboard.pages.frame import Page, add_pages
-from dashboard.pages.opening import read_linked
+from dashboard.pages.runs import read_linked
 from dashboard.reading.store import RunStore
+from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.login import require_token
-from dashboard.serving.serve import Serving
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_health, add_watch
 from tracer.stored.cache import Cache

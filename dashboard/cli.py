@@ -14,10 +14,8 @@ import click
 from click.core import ParameterSource
 
 from dashboard.reading.allocation import give_memory_back
-from dashboard.serving.addresses import prefix_of
+from dashboard.serving import LONG, VARIABLE, Serving, is_readable_by_others, new_token, read_token, serve
 from dashboard.serving.scratch import scratch
-from dashboard.serving.serve import Serving, serve
-from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
 from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
 from tracer.files.output import check_output, write_output
@@ -27,6 +25,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
+    from dashboard.serving.guard import prefix_of
+
     if (prefix := prefix_of(value)) is None:
         raise click.BadParameter(f"{value[:100]!r} is not a path of a URL, such as /intertoken")
     return prefix
@@ -236,7 +236,7 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
       intertoken report runs/sccc runs/saaas runs/aaag -o report.html
     """
     from dashboard.reading.store import runs_to_compare
-    from dashboard.report.page import report_page
+    from dashboard.report import report_page
     from tracer.pandas_options import set_options
 
     set_options()
@@ -280,9 +280,9 @@ def timeline(
     Example:
       intertoken timeline runs/sccc runs/saaas --show gap -o gap.svg
     """
+    from dashboard import scene
     from dashboard.figures.image import IMAGES, image, with_legend
     from dashboard.reading.store import runs_to_compare
-    from dashboard.scene import scene
     from tracer.pandas_options import set_options
 
     set_options()

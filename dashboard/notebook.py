@@ -7,8 +7,8 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from dashboard import scene
 from dashboard.reading.run import LazyTrace, Run
-from dashboard.scene import scene
 from dashboard.text import plain
 from dashboard.view import View
 from tracer.analysis.summary import analyse

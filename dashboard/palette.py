@@ -9,7 +9,7 @@ Tol's wine ("Colour schemes", 2021), darker than all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 COLOURS: Final = {
     "kernel": "#0072B2",
@@ -86,10 +86,21 @@ class Theme:
     gap_opacity: float
     pattern: str
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the layouts of figures have in common, in Plotly's form."""
+        return {
+            "paper_bgcolor": CLEAR,
+            "plot_bgcolor": CLEAR,
+            "font": {"family": FONT, "size": 12, "color": self.ink},
+            "hoverlabel": {"bgcolor": self.surface, "font": {"color": self.ink, "family": FONT}},
+        }
+
 
 THEMES: Final = {
     "light": Theme("light", "#1B2430", "#5A6675", "#D5DBE3", "#F3F5F8", "#FFFFFF", 0.40, "#5A6675"),
     "dark": Theme("dark", "#E6EAF0", "#9DA9B8", "#36404D", "#1D242E", "#161B22", 0.34, "#BAC4CF"),
 }
 
+CLEAR: Final = "rgba(0,0,0,0)"
 FONT: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'

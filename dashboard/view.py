@@ -137,7 +137,7 @@ _BOOKMARKS: Final = several(MOST_BOOKMARKS, Bookmark.of, lambda mark: mark.text)
 
 @dataclass(frozen=True)
 class Arrangement(Linked):
-    """Which rows are shown, and how; names as in `timeline.arrange`.
+    """Which rows are shown, and how; names as in `timeline.layout`.
 
     Attributes:
         only: rows without this text in their or their group's name are left out.
@@ -162,7 +162,7 @@ class Area(Linked):
 
     Attributes:
         ends: its range, ns from time 0.
-        rows: the names of its rows, as in `timeline.arrange`; () for all visible ones.
+        rows: the names of its rows, as in `timeline.layout`; () for all visible ones.
         by: the grouping, a key of `GROUPINGS`.
     """
 

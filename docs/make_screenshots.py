@@ -23,7 +23,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
 from dashboard.reading.store import runs_to_compare
-from dashboard.report.page import report_page
+from dashboard.report import report_page
 from dashboard.view import View
 
 HERE = Path(__file__).parent

@@ -40,7 +40,7 @@ window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);
   if (byReader) tell(api.getSelectedNodes().map((node) => node.id));
 };
-// A text that a spreadsheet would read as a formula gets an apostrophe in front; see report/forms.py.
+// A text that a spreadsheet would read as a formula gets an apostrophe in front; see without_formulas in tracer/text.py.
 window.dashAgGridFunctions.withoutFormula = function ({ value, formatValue }) {
   if (typeof value !== "string") return formatValue(value);
   return /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;

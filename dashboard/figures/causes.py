@@ -9,7 +9,7 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
@@ -85,16 +85,16 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
             " · ".join(
                 [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
                 + (["traced: inflated"] if run.inflated else [])
-                + ([f"median {microseconds(us)} untraced"] if run.inflated and (us := _untraced_idle(run)) else [])
+                + (
+                    [f"median {microseconds(us)} untraced"]
+                    if run.inflated and (us := run.summary.untraced_idle_us)
+                    else []
+                )
             ),
             "the idle time",
         )
         for run, idle_us, causes_us in found
     ]
-
-
-def _untraced_idle(run: Run) -> float | None:
-    return run.summary.untraced_idle_us
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:
@@ -136,10 +136,7 @@ def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> g
         barmode="stack",
         bargap=0,
         margin={"l": 8, "r": 76, "t": 0, "b": 26},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12, "color": look.ink},
-        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        **look.layout,
         dragmode=False,
         uniformtext={"minsize": _LEAST_TEXT, "mode": "hide"},
         xaxis={"range": [0, longest * 1.02e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,

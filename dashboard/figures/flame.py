@@ -9,7 +9,7 @@ from typing import Final
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.palette import CLEAR, COLOURS, THEMES
 from dashboard.text import markup
 from dashboard.units import duration
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
@@ -91,16 +91,13 @@ def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
             ],
             hoverinfo="text",
             textfont={"size": 11, "color": "#1B2430"},
-            root={"color": "rgba(0,0,0,0)"},
+            root={"color": CLEAR},
             pathbar={"visible": True},
         )
     )
     figure.update_layout(
         margin={"l": 0, "r": 0, "t": 24, "b": 0},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": FONT, "size": 12, "color": look.ink},
-        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        **look.layout,
         uniformtext={"minsize": 9, "mode": "hide"},
     )
     return figure

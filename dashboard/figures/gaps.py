@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.palette import COLOURS, THEMES
 from dashboard.text import markup
 from dashboard.units import duration
 from tracer.analysis.causes import CAUSES
@@ -135,9 +135,6 @@ def distribution_figure(panels: Sequence[GapPanel], scale: str, theme: str, widt
     return figure
 
 
-_CLEAR: Final = "rgba(0,0,0,0)"
-
-
 def _stacked(panels: Sequence[GapPanel], theme: str, width: int) -> go.Figure:
     """Empty panels below each other, each with its name above, and as much of its note as fits."""
     look, rows = THEMES[theme], max(len(panels), 1)
@@ -155,8 +152,6 @@ def _stacked(panels: Sequence[GapPanel], theme: str, width: int) -> go.Figure:
                               xref="paper", x=0, xanchor="left", xshift=-54, yshift=2,
                               yref=f"y{suffix} domain", y=1, yanchor="bottom", font={"size": 12.5})  # fmt: skip
     figure.update_layout(
-        margin={"l": 62, "r": 12, "t": 24, "b": 40}, paper_bgcolor=_CLEAR, plot_bgcolor=_CLEAR, dragmode=False,
-        font={"family": FONT, "size": 12, "color": look.ink},
-        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        margin={"l": 62, "r": 12, "t": 24, "b": 40}, **look.layout, dragmode=False,
     )  # fmt: skip
     return figure

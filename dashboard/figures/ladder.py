@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.read import is_pass
 from dashboard.reading.run import SAME, Run
 from dashboard.text import markup, plain
@@ -108,9 +108,7 @@ def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figur
     )  # fmt: skip
     figure = go.Figure(points)
     figure.update_layout(
-        margin=_MARGIN, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", dragmode=False,
-        font={"family": FONT, "size": 12, "color": look.ink},
-        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        margin=_MARGIN, **look.layout, dragmode=False,
         xaxis={"range": [low - margin, high + margin], "fixedrange": True, "gridcolor": look.line, "zeroline": False,
                "tickfont": {"color": look.muted, "size": 11},
                "title": {"text": "tokens/s (the axis does not begin at 0)", "standoff": 6,

@@ -9,16 +9,18 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, Plot, left_of, room_of
-from dashboard.palette import COLOURS, FONT, THEMES, Theme
+from dashboard.figures.payload import Plot
+from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
+from dashboard.palette import CLEAR, COLOURS, FONT, THEMES, Theme
 from dashboard.text import apart, markup, width_of
-from dashboard.timeline.minimap import Busy
-from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NAMES
+from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy
 from tracer.engines.engine import EAGER, PREFILL
 
 _LANE: Final = 20  # px
 _LEAST: Final = 1 / 400  # of the whole: least width of a span, and of a space between two
-_COLOURS: Final = {CAPTURE: COLOURS["graph"], NAMES[PREFILL]: COLOURS["launch"], NAMES[EAGER]: COLOURS["host"]}
+_COLOURS: Final = {
+    CAPTURE: COLOURS["graph"], PHASE_NAMES[PREFILL]: COLOURS["launch"], PHASE_NAMES[EAGER]: COLOURS["host"],
+}  # fmt: skip
 _PATTERNS: Final = {BEFORE: "/", AFTER: "\\", CAPTURE: "x"}
 _CHARACTER: Final = 5.5  # px of a name's
 _LONGEST_NAME, _SHORTEST_NAME = 40, 8  # characters of a lane's
@@ -32,7 +34,7 @@ class Lane:
         name: not escaped.
         busy: how busy it is.
         anchor: time 0, ns of its clock.
-        phases: its phases outside the steps, from `timeline.phases.phases_of`.
+        phases: its phases outside the steps, from `timeline.minimap.phases_of`.
     """
 
     name: str
@@ -71,7 +73,7 @@ def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, widt
         "dragmode": "select",
         "selectdirection": "h",
         "margin": {"l": left_of(width), "r": MARGIN["r"], "t": 4, "b": 4, "pad": 0},
-        "paper_bgcolor": "rgba(0,0,0,0)",
+        "paper_bgcolor": CLEAR,
         "plot_bgcolor": look.track,
         "font": {"family": FONT, "size": 11, "color": look.muted},
         "hoverlabel": {"bgcolor": look.surface, "font": {"color": look.ink, "size": 11, "family": FONT}},

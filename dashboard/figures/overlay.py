@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.palette import COLOURS, Theme
+from dashboard.palette import CLEAR, COLOURS, Theme
 
 DIMMED: Final = 0.22
 """Opacity of events that do not match a search."""
@@ -44,9 +44,9 @@ def add(
 ) -> None:
     """Add the chosen events' frames and arrows, and a ruler, to a timeline's layout."""
     for frame, lines in chosen:
-        layout["shapes"] += [] if frame is None else frames(frame, look)
-        layout["annotations"] += [] if lines is None else arrows(lines)
-    shapes, annotations = ruler(ends, look)
+        layout["shapes"] += [] if frame is None else _frames(frame, look)
+        layout["annotations"] += [] if lines is None else _arrows(lines)
+    shapes, annotations = _ruler(ends, look)
     layout["shapes"] += shapes
     layout["annotations"] += annotations
 
@@ -66,18 +66,18 @@ def area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: 
     return [{**at, "y0": top, "y1": bottom, "line": {"width": 0}} for top, bottom in places]
 
 
-def frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
+def _frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     """A frame around the chosen event; `chosen` has x0 x1 (s), top bottom (px)."""
     return [
         {
             "type": "rect", "name": "chosen", "x0": x0, "x1": x1, "y0": top - 1.5, "y1": bottom + 1.5,
-            "line": {"color": look.ink, "width": 2}, "fillcolor": "rgba(0,0,0,0)",
+            "line": {"color": look.ink, "width": 2}, "fillcolor": CLEAR,
         }
         for x0, x1, top, bottom in chosen[["x0", "x1", "top", "bottom"]].itertuples(index=False)
     ]  # fmt: skip
 
 
-def arrows(lines: pd.DataFrame) -> list[dict[str, Any]]:
+def _arrows(lines: pd.DataFrame) -> list[dict[str, Any]]:
     """An arrow per flow; `lines` has kind, x0 x1 (s), y0 y1 (px)."""
     return [
         {
@@ -89,7 +89,7 @@ def arrows(lines: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def ruler(ends: tuple[int, int] | None, look: Theme) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _ruler(ends: tuple[int, int] | None, look: Theme) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The shapes and the annotations of a ruler between two times, ns from time 0; a single line if they are equal."""
     if ends is None:
         return [], []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures import overlay, repeats, shades
+from dashboard.figures import overlay, shades
+from dashboard.figures.payload import Plot, hover, width_of_bars
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import RULER, Panel
@@ -61,10 +61,6 @@ class Drawing:
     arrows: pd.DataFrame | None = None
 
 
-Plot = dict[str, Any]
-"""A figure in Plotly's own form: `data` and `layout`, with NumPy arrays."""
-
-
 def left_of(width: int) -> int:
     """The margin for the names of the rows, px, in a plot of this width."""
     return 112 if width < _NARROW else 145
@@ -78,22 +74,6 @@ def room_of(width: int) -> int:
 def timeline_figure(plot: Plot) -> go.Figure:
     """A plot as a figure, validated by Plotly."""
     return go.Figure(plot, skip_invalid=False)
-
-
-def packed(value: Any) -> Any:
-    """A plot, or a part of one, as JSON: floats and small numbers in base64, which plotly.js has supported since
-    2.35."""
-    match value:
-        case np.ndarray() if value.dtype.kind == "f" or value.dtype == np.uint16:
-            little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
-            return {"dtype": little.dtype.str[1:], "bdata": base64.b64encode(little.tobytes()).decode()}
-        case np.ndarray():
-            return value.tolist()
-        case dict():
-            return {key: packed(inner) for key, inner in value.items()}
-        case [dict(), *_]:
-            return [packed(inner) for inner in value]
-    return value
 
 
 def timeline_plot(
@@ -151,14 +131,14 @@ def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]
                 "base": part["x"].tolist(),  # plotly.js unpacks no arrays here
                 "x": part["dx"].to_numpy(),
                 "y": part["y"].to_numpy(dtype="float32"),
-                "width": repeats.width(part["height"].to_numpy()),
+                "width": width_of_bars(part["height"].to_numpy()),
                 "marker": {
                     "color": colour,
                     "opacity": _opacity(part, merged, finds),
                     "line": {"width": 0.8, "color": look.surface if wide else colour},
                 },
                 "customdata": [[event, *each] for event, each in zip(part["event"].tolist(), more, strict=True)],
-                **repeats.hover(part["title"].tolist(), template),
+                **hover(part["title"].tolist(), template),
                 "hoverlabel": {"bordercolor": colour},
                 "showlegend": False,
             }
@@ -257,9 +237,7 @@ def _layout(
         "dragmode": "pan",
         "autosize": True,
         "margin": {"l": left_of(width), **MARGIN, "pad": 0},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": look.ink},
+        **look.layout,
         "hoverlabel": {
             "bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
         },

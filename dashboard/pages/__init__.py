@@ -1,1 +1,204 @@
-"""Pages: their layouts and callbacks. Nothing is computed here."""
+"""Pages: what all of them share, which is one server, the navigation, and the elements around a page's own sections.
+
+They are layouts and callbacks; nothing is computed here.
+
+Each page is a separate Dash app on the same Flask server. Dash's `pages` would keep all of them in one list per
+process, so that two dashboards (as in the tests) would show each other's pages, and in one namespace of components and
+callbacks. Links between pages are relative, so they work under any prefix.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from flask import Flask
+
+from dashboard.markup import answering_markup, with_markup
+from dashboard.pages import failure
+from dashboard.pages.runs import missing
+from dashboard.reading.store import RunStore
+from dashboard.view import View
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        address: relative to the root, "" or such as "graph/".
+        name: in the navigation and the title.
+        motto: a short description of its contents.
+        sections: creates the contents of its <main>, and its stores.
+        register: registers its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
+            `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
+            readers); a page writes `view`, the browser answers with `screen`, and sets `revision` when the recordings
+            have changed.
+        place: in the navigation, the smallest first; pages without one follow, by name.
+        view: parses what it writes into `view`; raises ValueError if invalid.
+    """
+
+    address: str
+    name: str
+    motto: str
+    sections: Callable[[], Sequence[Any]]
+    register: Callable[[Dash, RunStore], None]
+    view: Callable[[Any], Any] = View.from_data
+    place: int = sys.maxsize
+
+
+def add_pages(
+    server: Flask, pages: Sequence[Page], store: RunStore, prefix: str = "", upload_limit: int = 0
+) -> list[Dash]:
+    """Serve the pages.
+
+    Args:
+        server: the server.
+        pages: in the order of the navigation.
+        store: their runs.
+        prefix: path before all addresses in the browser, "" or such as "/tool".
+        upload_limit: maximum number of bytes of an upload, 0 to disable uploads.
+    """
+    apps = []
+    for page in pages:
+        app = _app(server, page, prefix)
+        app.layout = partial(_laid_out, page, pages, upload_limit)
+        page.register(app, store)
+        _register(app, page, pages)
+        _say_missing(app, page, store)
+        apps.append(app)
+    return apps
+
+
+def link(target: str, here: str) -> str:
+    """The relative address of a page from another one.
+
+    Example:
+        >>> link("", "graph/"), link("graph/", ""), link("syncs/", "graph/"), link("", "")
+        ('../', 'graph/', '../syncs/', './')
+    """
+    return "../" * here.count("/") + target or "./"
+
+
+def named(label: str) -> dict[str, Any]:
+    """The accessible name of an element."""
+    return {"aria-label": label}
+
+
+class _App(Dash):
+    """The app of a page. All pages have the scripts and styles of the first: a browser loads and compiles them once."""
+
+    def callback(self, *dependencies: Any, **options: Any) -> Any:
+        register = super().callback(*dependencies, **options)  # type: ignore[no-untyped-call]
+        return lambda function: register(answering_markup(function))
+
+    def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names
+        own = self.config.requests_pathname_prefix
+        first = own.removesuffix(self.config.routes_pathname_prefix[1:])
+        for name in ("css", "scripts", "favicon"):
+            parts[name] = parts[name].replace(f'"{own}', f'"{first}')
+        return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
+
+
+def _app(server: Any, page: Page, prefix: str) -> Dash:
+    app = _App(
+        "intertoken",
+        server=server,
+        routes_pathname_prefix=f"/{page.address}",
+        requests_pathname_prefix=f"{prefix}/{page.address}",
+        assets_folder=str(Path(__file__).parents[1] / "assets"),
+        title=f"{page.name} · intertoken",
+        update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
+        serve_locally=True,
+        add_log_handler=False,
+        on_error=failure.say,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
+                   {"name": "color-scheme", "content": "light dark"}],
+    )  # fmt: skip
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
+    return app
+
+
+def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
+    outputs = [Output("screen", "data"), Output("named", "data"), Output("failure", "hidden")]
+    _in_browser(app, "viewed", outputs, Input("view", "data"), State("named", "data"))
+    _in_browser(app, "watch", Input("revision", "data"), at_once=True)
+    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+    _in_browser(app, "copyFailure", Output("failure-copy", "children"), Input("failure-copy", "n_clicks"))
+    others = [_id(other) for other in pages if other is not page]
+    if others:
+        outputs = [Output(key, "href") for key in others]
+        _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
+
+
+def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
+    @app.callback(
+        Output("missing", "children"), Input("named", "data"), Input("revision", "data"), State("view", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def say(_: Any, __: Any, data: Any) -> list[html.P]:
+        view = page.view(data)
+        view = getattr(view, "shared", view)
+        return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
+
+
+def _in_browser(app: Any, function: str, *dependencies: Any, at_once: bool = False) -> None:
+    name = ClientsideFunction("intertoken", function)
+    app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
+
+
+def _laid_out(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
+    return with_markup(_layout(page, pages, upload_limit))
+
+
+def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
+    data: dict[str, Any] = {"data-root": link("", page.address), "data-upload-limit": str(upload_limit)}
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="view"),
+            dcc.Store(id="named"),
+            dcc.Store(id="screen"),
+            dcc.Store(id="revision"),
+            dcc.Store(id="pressed"),
+            html.A("Skip to the content", href="#content", className="skip"),
+            html.Header(
+                [
+                    html.H1("intertoken"),
+                    html.Nav(html.Ul([html.Li(_entry(entry, page)) for entry in pages]), **named("Pages")),
+                    html.P(page.motto, className="motto"),
+                    html.Button(
+                        "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
+                    ),
+                    html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
+                ]
+            ),
+            html.P(
+                "The server of this page does not answer: is intertoken dashboard still running?",
+                id="offline",
+                role="alert",
+                hidden=True,
+                className="offline",
+            ),
+            failure.place(),
+            html.Div(id="missing", role="alert", className="missing"),
+            html.Main(list(page.sections()), id="content", tabIndex="-1"),
+            html.P(id="said", role="status", className="unseen"),
+        ],
+        id="page",
+        **data,
+    )
+
+
+def _entry(entry: Page, page: Page) -> html.A:
+    current: dict[str, Any] = {"aria-current": "page"} if entry is page else {}
+    return html.A(entry.name, id=_id(entry), href=link(entry.address, page.address), **current)
+
+
+def _id(page: Page) -> str:
+    return f"page-{page.name.lower().replace(' ', '-')}"

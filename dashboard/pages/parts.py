@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.pages.frame import named
-from dashboard.reading.store import RunStore
-from dashboard.text import plain
+from dashboard.pages import named
+from dashboard.palette import CLEAR
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
@@ -88,25 +87,10 @@ def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
     return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
 
 
-def run_options(store: RunStore) -> list[dict[str, str]]:
-    """The runs that are read and have steps, as options of a dropdown."""
-    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
-
-
-def keep_options(
-    app: Dash, store: RunStore, key: str, options_of: Callable[[RunStore], list[dict[str, str]]] = run_options
-) -> None:
-    """Keep a dropdown of runs up to date with the store."""
-
-    @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
-    def options(_: Any) -> list[dict[str, str]]:
-        return options_of(store)
-
-
 def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:
     """A figure with a description for screen readers, which is the label of its container; `height` in px."""
     figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
-                                     "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
+                                     "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR}}  # fmt: skip
     config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
     graph = dcc.Graph(id=key, figure=figure, config=config | options, responsive=True, style={"height": f"{height}px"})
     return html.Div(graph, id=f"{key}-holder", role="img", **named(label))
@@ -127,8 +111,16 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
 
 
 def csv_file(name: str) -> dict[str, Any]:
-    """Options of the CSV export: as in report/forms.py, no text becomes a formula of a spreadsheet."""
+    """Options of the CSV export: as in `tracer.text.without_formulas`, no text becomes a formula of a spreadsheet."""
     return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
+
+
+def keep_download(app: Dash, key: str) -> None:
+    """Have the button `download` save a table as CSV."""
+
+    @app.callback(Output(key, "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    def download(_: Any) -> bool:
+        return True
 
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
@@ -170,13 +162,16 @@ def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
     }  # fmt: skip
 
 
-def number(field: str, header: str, form: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of numbers in a d3 format, with a dash for none."""
+def number(
+    field: str, header: str, form: str, width: int, hint: str = "", marked: str | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """A column of numbers in a d3 format, with a dash for none; a ▲ follows it in rows whose field `marked` is true."""
     value = f"params.data.{field}"
+    mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
     return {
         "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "type": "rightAligned",
         "filter": "agNumberColumnFilter",
-        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
+        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"},
     }  # fmt: skip
 
 

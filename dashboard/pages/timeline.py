@@ -8,10 +8,10 @@ from typing import Any
 
 from dash import html
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
-from dashboard.scene.scene import limits_of, range_of, token_of
+from dashboard.scene import limits_of, range_of, token_of
 from dashboard.view import View, span, switched, zoom
 from tracer.analysis.holes import PLACES
 

@@ -109,7 +109,7 @@ def methods_of(comparisons: Sequence[Against]) -> str:
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per figure and run, except the first run, as returned by `compare_report.compare_table`.
+    """One row per figure and run, except the first run, as returned by `tracer.reporting.compare.compare_table`.
 
     Columns run, against (the first), figure, base, other, estimate, low, high, and problem: a run that cannot be
     compared has one row that says why; for others it is empty.

@@ -18,9 +18,8 @@ from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
 from dashboard.timeline.holes import HoleRow, hole_rows
 from dashboard.timeline.marks import NO_WAITS, waits_of
-from dashboard.timeline.minimap import Busy, busy_of
+from dashboard.timeline.minimap import NO_PHASES, Busy, busy_of, phases_of
 from dashboard.timeline.operators import operators_of
-from dashboard.timeline.phases import NOTHING, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
@@ -265,9 +264,9 @@ class Run:
 
     @_Recorded
     def phases_beside(self) -> pd.DataFrame:
-        """The phases of the recording outside the steps, see `timeline.phases.phases_of`."""
+        """The phases of the recording outside the steps, see `timeline.minimap.phases_of`."""
         if self.trace is None or self.steps is None:
-            return NOTHING
+            return NO_PHASES
         computed = 0 if self.tokens is None else int(self.tokens.end.max())
         return phases_of(self.trace, self.steps, self.whole, computed)
 

@@ -71,12 +71,13 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _words("Recording", "", [_level(r) for r in runs]),
         ],
         "Speed": [
-            _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
+            _figures("Tokens/s", "without a profiler: median of the repeats", runs,
+                     lambda r: r.summary.tokens_per_s, _per_second, _percent),
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
             _figures("Steps/s", "without a profiler, from run.json or the user", runs,
                      lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
-            _figures("Tokens/s as recorded", "by wall-clock time", runs, _recorded_rate,
-                     _per_second, _percent, recorded=True),
+            _figures("Tokens/s as recorded", "by wall-clock time", runs,
+                     lambda r: r.summary.traced_tokens_per_s, _per_second, _percent, recorded=True),
             _figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", runs,
                      lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
             _figures("Tracing overhead, ×", "period of the recording / untraced period", runs,
@@ -231,10 +232,6 @@ def _count(value: float) -> str:
     return f"{value:,g}"
 
 
-def _rate(run: Run) -> float | None:
-    return run.summary.tokens_per_s
-
-
 def _idle_in(place: str, run: Run) -> float | None:
     return run.summary.idle_us.get(place)
 
@@ -250,10 +247,6 @@ def _cause(cause: str, run: Run) -> float | None:
 
 def _untraced_cause(cause: str, run: Run) -> float | None:
     return run.summary.untraced_causes_us.get(cause)
-
-
-def _recorded_rate(run: Run) -> float | None:
-    return run.summary.traced_tokens_per_s
 
 
 def _spread(run: Run) -> str:

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from dashboard.palette import COLOURS, KINDS, THEMES
 from dashboard.timeline import holes
-from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel
-from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.pyramid import Detail, Pyramid
 from tracer.model.intervals import Ints
 
 RINGS: Final = ((3, 600), (16, 400), (128, 400))

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dashboard.reading.run import Run
-from dashboard.timeline.arrange import arranged, places_of
 from dashboard.timeline.flows import counterpart, flows_of
-from dashboard.timeline.layout import Panel, Placed, panels
+from dashboard.timeline.layout import Panel, Placed, arranged, panels, places_of
 from dashboard.timeline.marks import Window
 from dashboard.timeline.rows import Row
 from dashboard.view import Spot, View, span

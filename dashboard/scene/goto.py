@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from dashboard.reading.run import Run
-from dashboard.scene.scene import limits_of, token_of, whole_of
+from dashboard.scene import limits_of, token_of, whole_of
 from dashboard.text import plain
 from dashboard.timeline.align import token_range
 from dashboard.timeline.layout import Panel

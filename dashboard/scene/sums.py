@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
 from dashboard.reading.run import Run
-from dashboard.timeline.arrange import arranged, places_of
+from dashboard.timeline.layout import arranged, places_of
 from dashboard.timeline.rows import Row
 from dashboard.view import Area, Arrangement
 from tracer.model.intervals import Ints
@@ -28,8 +28,8 @@ _FIRST: Final = -(2**62)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """Rows to be summed together with the names of their groups.
+class GroupedRow:
+    """A row to be summed, and the group of each of its events.
 
     Attributes:
         row: the events.
@@ -46,11 +46,11 @@ def sums_of(run: Run, area: Area, arrangement: Arrangement, anchor: int) -> pd.D
     """The sums of a run's rows that are shown and in the area, see `sums`; time 0 is at `anchor` on its clock."""
     step = 0 if run.tokens is None else run.tokens.period
     low, high = area.ends
-    return sums(parts_of(run, area, arrangement), low + anchor, high + anchor, step)
+    return sums(grouped_rows(run, area, arrangement), low + anchor, high + anchor, step)
 
 
-def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
-    """The rows of an area and its groups.
+def grouped_rows(run: Run, area: Area, arrangement: Arrangement) -> list[GroupedRow]:
+    """The rows of an area and their groups.
 
     Kernels, copies and operators belong to devices. Streams are rows of devices, and threads rows of hosts, whose calls
     and ranges are kept separate because they are nested.
@@ -58,22 +58,26 @@ def parts_of(run: Run, area: Area, arrangement: Arrangement) -> list[Part]:
     places = places_of(run.rows)
     lines = [line for line in arranged(run.rows, arrangement) if not area.rows or places[line.index][1] in area.rows]
     if area.by == "kind":
-        return [Part(line.row, [NAMES[kind] for kind in KINDS], _codes(line.row.events["what"])) for line in lines]
+        return [
+            GroupedRow(line.row, [NAMES[kind] for kind in KINDS], _codes(line.row.events["what"])) for line in lines
+        ]
     on_device = area.by != "thread"
     lines = [line for line in lines if (line.row.role == "stream") == on_device]
     if area.by == "kernel":
-        return [Part(line.row, _names(line.row.events["full"]), _codes(line.row.codes[1])) for line in lines]
+        return [GroupedRow(line.row, _names(line.row.events["full"]), _codes(line.row.codes[1])) for line in lines]
     if area.by == "operator":
         found = [(line.row, run.operators(line.row)) for line in lines]
-        return [Part(row, _names(names), _codes(names.cat.codes)) for row, names in found]
-    return [Part(line.row, [places[line.index][1]], lambda events: np.zeros(len(events), np.int8)) for line in lines]
+        return [GroupedRow(row, _names(names), _codes(names.cat.codes)) for row, names in found]
+    return [
+        GroupedRow(line.row, [places[line.index][1]], lambda events: np.zeros(len(events), np.int8)) for line in lines
+    ]
 
 
-def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFrame:
+def sums(grouped: Sequence[GroupedRow], low: int, high: int, step: int = 0) -> pd.DataFrame:
     """The sums of [low, high), ns, by group, largest first.
 
     Args:
-        parts: the rows and their groups.
+        grouped: the rows and their groups.
         low, high: the area, on the recording's clock.
         step: duration of a step of the run, 0 if unknown.
 
@@ -82,12 +86,12 @@ def sums(parts: Sequence[Part], low: int, high: int, step: int = 0) -> pd.DataFr
         durations inside, ns), union (the time in which at least one runs, ns), mean (of the durations inside, ns),
         of_area and of_step (union divided by the length of the area and by the duration of a step; NaN if that is 0).
     """
-    groups = list(dict.fromkeys(name for part in parts for name in part.groups))
+    groups = list(dict.fromkeys(name for each in grouped for name in each.groups))
     number = {name: at for at, name in enumerate(groups)}
-    numbers = [np.array([number[name] for name in part.groups] or [0], dtype=np.int64) for part in parts]
+    numbers = [np.array([number[name] for name in each.groups] or [0], dtype=np.int64) for each in grouped]
     found = np.zeros((3, len(groups)), np.int64)
-    for first, last in _pieces([part.row for part in parts], low, high):
-        found += _summed(parts, numbers, first, last, first == low, len(groups))
+    for first, last in _pieces([each.row for each in grouped], low, high):
+        found += _summed(grouped, numbers, first, last, first == low, len(groups))
     table = pd.DataFrame(dict(zip(COLUMNS[:3], found, strict=True)), index=pd.Index(groups, dtype="str"))
     table = table[table["count"] > 0]
     table = table.assign(
@@ -109,20 +113,20 @@ def _pieces(rows: Sequence[Row], low: int, high: int) -> Iterator[tuple[int, int
 
 
 def _summed(
-    parts: Sequence[Part], numbers: Sequence[Ints], low: int, high: int, is_first: bool, groups: int
+    grouped: Sequence[GroupedRow], numbers: Sequence[Ints], low: int, high: int, is_first: bool, groups: int
 ) -> NDArray[np.int64]:
     """Count, total and union by group of a piece; events that began in an earlier one are counted there."""
     pieces = []
-    for part, numbered in zip(parts, numbers, strict=True):
-        events = part.row.pyramid.in_view(low, high)
-        code = part.code_of(events)
+    for one, numbered in zip(grouped, numbers, strict=True):
+        events = one.row.pyramid.in_view(low, high)
+        code = one.code_of(events)
         events, code = events[code >= 0], code[code >= 0]
-        start, end = part.row.start[events], part.row.end[events]
+        start, end = one.row.start[events], one.row.end[events]
         begins = np.ones(len(events), bool) if is_first else start >= low
         pieces.append((numbered[code], np.maximum(start, low), np.minimum(end, high), begins))
     if not pieces:
         return np.zeros((3, groups), np.int64)
-    code, start, end, begins = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    code, start, end, begins = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     order = np.argsort(start, kind="stable")
     code, start, end, begins = code[order], start[order], end[order], begins[order]
     reach = pd.Series(end).groupby(code).cummax().groupby(code).shift(fill_value=_FIRST).to_numpy()

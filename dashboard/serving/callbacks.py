@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 from werkzeug.exceptions import HTTPException
 
-from dashboard.pages.frame import Page
+from dashboard.pages import Page
 from dashboard.text import plain
 
 MOST_BYTES: Final = 4 * 2**20

@@ -13,7 +13,7 @@ from dashboard.reading.read import write_copy
 from dashboard.reading.readers import Readers
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.report.page import report_page
+from dashboard.report import report_page
 from dashboard.report.tables import FORMS, TABLES
 from dashboard.text import plain, safe_name
 from dashboard.view import MOST_RUNS, View

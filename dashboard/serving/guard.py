@@ -1,8 +1,9 @@
-"""Headers of all answers, and checks of the requests' hosts and origins."""
+"""Headers of all answers, checks of the requests' hosts and origins, and the addresses that requests can choose."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -10,13 +11,15 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, redirect, request
 from werkzeug.wrappers import Response as Answer
 
-from dashboard.serving.addresses import relative
 from dashboard.text import plain
 
 _log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine itself in a browser."""
+_PATH: Final = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"  # no part begins with a dot, so that none leads upwards
+_QUERY: Final = r"(?:[\w.~+=&,:;@!*()/?-]|%(?![01]|7[fF])[0-9a-fA-F]{2})*"
+_LONGEST: Final = 4_000
 
 
 def content_security_policy(scripts: Iterable[str]) -> str:
@@ -84,7 +87,7 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     def add(response: Response) -> Response:
         response.headers.update(headers)
         if response.location:
-            response.location = relative(response.location, request.host)
+            response.location = _relative(response.location, request.host)
         response.headers.setdefault("Cache-Control", "private, no-cache")  # Dash says so itself of what may be kept
         return response
 
@@ -116,3 +119,45 @@ def is_same_origin() -> bool:
         return origin is None or urlsplit(origin).netloc == request.host
     except ValueError:  # such as "http://["
         return False
+
+
+def local_path(text: str) -> str:
+    """The text if it is a path of plain characters on this server, with or without a query; else "/".
+
+    Anything that browsers and proxies may interpret differently is rejected: percent signs in the path, control
+    characters even if encoded, dots that lead upwards, a second slash at the beginning.
+
+    Example:
+        >>> local_path("/graph/?run=a%20b"), local_path("//evil.example"), local_path("/%09/evil.example")
+        ('/graph/?run=a%20b', '/', '/')
+    """
+    is_plain = len(text) <= _LONGEST and re.fullmatch(rf"/{_PATH}(?:\?{_QUERY})?", text, re.ASCII)
+    return text if is_plain else "/"
+
+
+def prefix_of(text: str) -> str | None:
+    """The path before all addresses in the browser: "" or such as "/tool"; None if the text is not such a path.
+
+    Example:
+        >>> prefix_of("lab/tool/"), prefix_of("/"), prefix_of("/../x"), prefix_of("//x")
+        ('/lab/tool', '', None, None)
+    """
+    if not re.fullmatch(rf"/?{_PATH}", text, re.ASCII):
+        return None
+    return f"/{text.strip('/')}".rstrip("/")
+
+
+def _relative(location: str, host: str) -> str:
+    """The target of a redirect, without our own scheme and host: behind TLS the server may not know them.
+
+    Example:
+        >>> _relative("http://gpu1/graph/?run=a", "gpu1"), _relative("http://gpu1//evil/", "gpu1")
+        ('/graph/?run=a', '/evil/')
+    """
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return location
+    if not parts.netloc or parts.netloc != host:
+        return location
+    return parts._replace(scheme="", netloc="", path=f"/{parts.path.lstrip('/')}").geturl()

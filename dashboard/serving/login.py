@@ -15,7 +15,7 @@ from flask import Flask, Response, redirect, render_template_string, request, se
 from flask.sessions import SecureCookieSessionInterface
 from werkzeug.wrappers import Response as Answer
 
-from dashboard.serving.addresses import local_path
+from dashboard.serving.guard import local_path
 from dashboard.text import plain
 
 LOGIN: Final = "/login"

@@ -1,4 +1,5 @@
-"""The facts about an event as lines of text, the same on the page and in the hovers of a figure outside of it.
+"""The facts about an event as lines of text, the same on the page and in the hovers of a figure outside of it; and the
+launch parameters of kernels in words.
 
 Only recorded facts are included. Names are shortened but not escaped.
 """
@@ -6,20 +7,26 @@ Only recorded facts are included. Names are shortened but not escaped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 
 from dashboard.palette import KINDS
 from dashboard.text import plain
-from dashboard.timeline.rows import Row
 from dashboard.units import difference, duration, size
 from tracer.analysis.waits import UNKNOWN
 from tracer.model.intervals import Ints, covered
 from tracer.model.schema import MISSING
 
+if TYPE_CHECKING:  # rows.py describes its kernels with this module
+    from dashboard.timeline.rows import Row
+
 _SYNC: Final = KINDS.index("sync")
+_SHAPE_COLUMNS: Final = [
+    *(f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"),
+    *("static_shared", "dynamic_shared", "registers"),
+]  # fmt: skip
 
 
 def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
@@ -91,3 +98,40 @@ def _wait(until: int, activity: str, end: int) -> str:
     if until == MISSING:
         return "waited for nothing: all that it waits for had ended before"
     return f"waited for {plain(activity, 60)}, which ended {duration(end - until)} before it returned"
+
+
+def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
+    """Grid, block, shared memory and registers of each kernel in words; "" if the recording has none.
+
+    Of millions of kernels few are distinct, and each distinct one is described once.
+
+    Args:
+        kernels: as in `schema.TABLES`.
+    """
+    number = np.zeros(len(kernels), np.int64)
+    most = 1  # numbers are smaller
+    for values in (kernels[column].to_numpy() for column in _SHAPE_COLUMNS) if len(kernels) else ():
+        low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
+        if most * span >= 1 << 62:
+            number, values = (pd.factorize(each)[0] for each in (number, values))
+            low, most, span = 0, int(number.max()) + 1, int(values.max()) + 1
+        if span > 1:
+            number, most = number * span + np.subtract(values, low, dtype=np.int64), most * span
+    code, _ = pd.factorize(number)
+    first = np.flatnonzero(~pd.Series(code).duplicated())  # codes count up as they appear
+    words, of_code = pd.factorize(
+        np.array([_words_of_shape(kernel) for kernel in kernels.iloc[first].to_dict("records")], object)
+    )
+    return pd.Categorical.from_codes(words[code] if len(code) else code, pd.Index(of_code, dtype="str"))
+
+
+def _words_of_shape(kernel: dict[Any, Any]) -> str:
+    known = [
+        f"{of} {' × '.join(str(kernel[f'{of}_{axis}']) for axis in 'xyz')}"
+        for of in ("grid", "block")
+        if min(kernel[f"{of}_{axis}"] for axis in "xyz") > 0
+    ]
+    shared = kernel["static_shared"], kernel["dynamic_shared"]
+    known += [f"shared memory {size(sum(shared))}"] if known and min(shared) >= 0 else []
+    known += [f"{kernel['registers']} registers per thread"] if kernel["registers"] > 0 else []
+    return " · ".join(known)

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 
 from dashboard.text import markup
-from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window
-from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.pyramid import Detail, Pyramid
 from dashboard.units import duration
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
 from tracer.analysis.holes import PLACES
@@ -96,7 +95,10 @@ def _exact(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
     length = row.end[index] - row.start[index]
     return pd.DataFrame({
         "x": window.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
-        "text": [f"<b>{_named(row.place)}: {duration(ns)}</b>{why}" for why, ns in _each(row, index, length)],
+        "text": [
+            f"<b>{_named(row.place)}: {duration(ns)}</b>{why}"
+            for why, ns in zip(_whys(row, index), length.tolist(), strict=True)
+        ],
     })  # fmt: skip
 
 
@@ -113,10 +115,6 @@ def _merged(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
             )
         ],
     })  # fmt: skip
-
-
-def _each(row: HoleRow, index: Ints, length: Ints) -> zip[tuple[str, int]]:
-    return zip(_whys(row, index), length.tolist(), strict=True)
 
 
 def _named(place: str) -> str:

@@ -13,8 +13,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.recording.runner import Runner
+from dashboard.serving import Serving
 from dashboard.serving.patience import listen
-from dashboard.serving.serve import Serving
 from tests.dashboard.traces import decode
 from tracer import formats
 

@@ -9,14 +9,13 @@ from dash import Dash, html
 from dash._utils import to_json
 
 from dashboard.markup import with_markup
-from dashboard.pages.overview import costs, details
-from dashboard.pages.overview.chosen import facts_of
-from dashboard.pages.overview.costs import made_at
+from dashboard.pages.overview import details, event
 from dashboard.pages.overview.details import Details, details_of
+from dashboard.pages.overview.event import facts_of, made_at
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene import part_of
 from dashboard.scene.choice import panels_of
-from dashboard.scene.scene import part_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode
@@ -132,8 +131,8 @@ def test_what_is_no_event_of_a_run_costs_nothing(store):
 
 
 def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
-    monkeypatch.setattr(costs, "_MOST_EVENTS", 1)
-    monkeypatch.setattr(costs, "calls_of", None)
+    monkeypatch.setattr(event, "_MOST_EVENTS", 1)
+    monkeypatch.setattr(event, "calls_of", None)
     assert "(slack and gain)" in _costs(store, "sync", 2)
     assert _costs(store, "launch", 9) == _costs(store, "kernel", 9, "stream") == "[Ul([Li('NVTX: token 1')])]"
 

@@ -13,7 +13,7 @@ from pandas.testing import assert_frame_equal
 
 from dashboard.reading.read import read_runs
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline_of
+from dashboard.scene import timeline_of
 from dashboard.timeline import pyramid
 from dashboard.timeline.align import Tokens
 from dashboard.view import View

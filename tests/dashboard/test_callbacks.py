@@ -9,8 +9,7 @@ import pytest
 from dashboard.app import create_app
 from dashboard.pages import failure
 from dashboard.pages.presses import MOST, done
-from dashboard.serving import callbacks
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving, callbacks
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.fuzz.callbacks import callbacks_of, post

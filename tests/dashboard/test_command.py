@@ -17,9 +17,8 @@ from selenium.webdriver.common.by import By
 
 import dashboard.cli
 from dashboard.app import create_app
+from dashboard.serving import Serving, open_link
 from dashboard.serving.guard import LOOPBACK
-from dashboard.serving.serve import Serving
-from dashboard.serving.token import open_link
 from tests.dashboard.conftest import served, until
 from tracer.cli import main
 

@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline, timeline_of
+from dashboard.scene import timeline, timeline_of
 from dashboard.units import difference
 from dashboard.view import View
 from tests.dashboard.traces import GAP, PERIOD, decode

@@ -12,7 +12,7 @@ from dashboard.app import create_app
 from dashboard.pages.overview.downloads import rows
 from dashboard.reading.store import RunStore
 from dashboard.report.tables import TABLES, csv_of, json_of, parquet_of
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from dashboard.view import View
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import GAP, decode

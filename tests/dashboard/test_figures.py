@@ -9,10 +9,11 @@ import pytest
 from dash._utils import to_json
 
 from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, causes_height
-from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
+from dashboard.figures.payload import packed
+from dashboard.figures.timeline import timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import draw, limits_of, timeline_of, token_of
+from dashboard.scene import draw, limits_of, timeline_of, token_of
 from dashboard.text import markup, plain
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View

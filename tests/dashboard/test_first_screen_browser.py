@@ -8,7 +8,7 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.reading.readers import Readers
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.dashboard.conftest import faults, load, screen_of, served, until, visit
 from tests.recordings import LLAMA, SAMPLES
 from tests.thorough import thorough

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from dashboard.app import create_app
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.dashboard.conftest import faults, served, until
 from tests.dashboard.traces import decode
 from tests.thorough import EVERYTHING

@@ -2,9 +2,9 @@
 
 import pytest
 
-from dashboard.pages.gap.view import GapView
+from dashboard.pages.gap import GapView
 from dashboard.pages.graph.view import GraphView
-from dashboard.pages.record.view import RecordView
+from dashboard.pages.record.form import RecordView
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.rates import Rate
 from dashboard.view import Area, Arrangement, Bookmark, Spot, View

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dashboard.serving.addresses import local_path
+from dashboard.serving.guard import local_path
 from dashboard.serving.login import Attempts
 from dashboard.view import View
 from tests.dashboard.conftest import client_of

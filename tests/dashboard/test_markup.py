@@ -78,6 +78,6 @@ def test_the_browser_makes_of_them_what_it_makes_of_dashs_own(browser, tmp_path,
             return shown
 
     ours = shown()
-    monkeypatch.setattr("dashboard.pages.frame.with_markup", lambda layout: layout)
-    monkeypatch.setattr("dashboard.pages.frame.answering_markup", lambda function: function)
+    monkeypatch.setattr("dashboard.pages.with_markup", lambda layout: layout)
+    monkeypatch.setattr("dashboard.pages.answering_markup", lambda function: function)
     assert ours == shown()

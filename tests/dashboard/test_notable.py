@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dashboard.pages.overview.tokens import at_percentile
+from dashboard.pages.overview import at_percentile
 from dashboard.reading.store import RunStore
 from dashboard.timeline.align import Tokens, token_at
 from dashboard.view import View

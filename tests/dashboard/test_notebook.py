@@ -15,7 +15,7 @@ from dashboard.pages.overview.compare import sentence, table_of
 from dashboard.pages.overview.strip import chips
 from dashboard.reading.comparisons import against_base
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline
+from dashboard.scene import timeline
 from dashboard.view import View
 from tests.dashboard.test_compare import text
 from tests.recordings import LLAMA

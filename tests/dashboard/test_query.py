@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.palette import KINDS
-from dashboard.timeline.facts import lines_of
+from dashboard.timeline.facts import lines_of, shapes_of
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.query import Query, query_of
 from dashboard.timeline.rows import rows_of
-from dashboard.timeline.search import Finder
-from dashboard.timeline.shapes import shapes_of
+from dashboard.timeline.search import Finder, Query, query_of
 from tracer import Trace
 from tracer.model.schema import MISSING
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
-from dashboard.pages.record.view import RecordView
+from dashboard.pages.record.form import RecordView
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.rates import MOST_RATES, NoRate, Rate, rate_of, text_of, with_rate
 from dashboard.reading.predictions import gain_without

@@ -19,7 +19,7 @@ from dashboard.app import create_app
 from dashboard.reading.read import read_runs
 from dashboard.reading.readers import Limits, Readers
 from dashboard.reading.store import RunStore
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from dashboard.serving.uploads import SLICE
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import KERNELS, decode

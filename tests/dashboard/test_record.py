@@ -14,14 +14,13 @@ from click.testing import CliRunner
 import dashboard.cli
 from dashboard.app import create_app
 from dashboard.pages.record.callbacks import found, in_words, job_of, plan_of, start
-from dashboard.pages.record.form import form
-from dashboard.pages.record.view import RecordView, text_of
+from dashboard.pages.record.form import RecordView, form, text_of
 from dashboard.reading.store import RunStore
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Files, Job
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.runner import Runner
 from dashboard.recording.supervise import Supervisor, put
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.tracer.places import small_disk  # noqa: F401

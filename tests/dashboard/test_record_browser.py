@@ -9,7 +9,7 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.recording.runner import Runner
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.dashboard.conftest import faults, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until as wait_until

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from dashboard.cli import report, timeline
 from dashboard.figures import image
 from dashboard.reading.store import runs_to_compare
+from dashboard.report import advice_for, report_page
 from dashboard.report.facts import cards, groups_of_facts
-from dashboard.report.page import advice_for, report_page
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tracer import formats
@@ -45,7 +45,7 @@ def advice_is_found_once():
         return found[id(run)][0]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dashboard.report.page.advice_for", once)
+        patch.setattr("dashboard.report.advice_for", once)
         yield
 
 

@@ -14,7 +14,7 @@ from dashboard.pages.record.running import figures_of, process_of, processes_of,
 from dashboard.recording import running as running_module
 from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.dashboard.conftest import faults, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until

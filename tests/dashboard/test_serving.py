@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from dashboard.app import create_app
+from dashboard.serving import Serving
 from dashboard.serving.guard import LOOPBACK, is_host
-from dashboard.serving.serve import Serving
 from tests.dashboard.conftest import client_of, served
 
 

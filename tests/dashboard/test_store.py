@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard import cli
-from dashboard.pages import opening
+from dashboard.pages import runs as of_page
 from dashboard.pages.overview.callbacks import progress_text
 from dashboard.pages.overview.table import row
 from dashboard.reading import read as reading
@@ -120,18 +120,18 @@ def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, m
     gate.close("b")
     store = RunStore([recordings])
     named = View(runs=("c", "b", "gone"))
-    assert opening.opened(named, store).runs == ("c", "b", "gone")
+    assert of_page.opened(named, store).runs == ("c", "b", "gone")
     store.chosen(["a"])
-    assert opening.opened(View(), store).runs is None
+    assert of_page.opened(View(), store).runs is None
     store.read_ahead()
-    monkeypatch.setattr(opening, "PATIENCE", 0.0)
-    assert opening.opened(View(), store).runs == ("a",)
+    monkeypatch.setattr(of_page, "PATIENCE", 0.0)
+    assert of_page.opened(View(), store).runs == ("a",)
     gate.open("b")
     store.runs()
-    assert opening.opened(View(), store).runs == ("a", "c")
-    assert opening.opened(named, store).runs == ("c", "b", "gone")
-    assert opening.shown(named, store) == ["c", "b"]
-    (said,) = opening.missing(named, store)
+    assert of_page.opened(View(), store).runs == ("a", "c")
+    assert of_page.opened(named, store).runs == ("c", "b", "gone")
+    assert of_page.shown(named, store) == ["c", "b"]
+    (said,) = of_page.missing(named, store)
     assert said == "The link names gone, which is not among the 3 recordings here."
 
 
@@ -160,7 +160,7 @@ def test_every_name_that_was_ever_shown_goes_on_working(tmp_path):
     names = {shown: "one/same", "two/same": "two/same", "report": "report", "report.sqlite": "report",
              str(tmp_path / "two" / "same"): "two/same", "nobody": "nobody"}  # fmt: skip
     assert {name: store.key_of(name) for name in names} == names
-    view = opening.opened(View.parse(f"?run=report.sqlite&run={shown}&rate=700:report.sqlite&event=1.2.{shown}"), store)
+    view = of_page.opened(View.parse(f"?run=report.sqlite&run={shown}&rate=700:report.sqlite&event=1.2.{shown}"), store)
     assert view.runs == ("report", "one/same")
     assert (view.rates[0].run, view.event.run) == ("report", "one/same")
     alone.refresh()  # a page that is open keeps what it has
@@ -179,7 +179,7 @@ def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
     store = RunStore([tmp_path])
     store.runs()
-    (said,) = opening.missing(View(runs=("broken",)), store)
+    (said,) = of_page.missing(View(runs=("broken",)), store)
     assert said.startswith("broken cannot be shown: ")
     assert "truncated" in said
 
@@ -187,7 +187,7 @@ def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
 def test_a_page_without_recordings_is_done(tmp_path):
     store = RunStore([tmp_path / "none"])
     store.runs()
-    assert opening.opened(View(), store).runs == ()
+    assert of_page.opened(View(), store).runs == ()
 
 
 class Served:

@@ -11,7 +11,7 @@ from dashboard.pages.overview.areas import area_sums, text_of
 from dashboard.reading.store import RunStore
 from dashboard.scene import sums as summing
 from dashboard.scene.choice import panels_of
-from dashboard.scene.sums import Part, parts_of, sums, sums_of
+from dashboard.scene.sums import GroupedRow, grouped_rows, sums, sums_of
 from dashboard.timeline.operators import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
@@ -39,7 +39,7 @@ def _rows(*streams):
 
 def _by_name(rows, low, high, step=0):
     names = [[str(name) for name in row.events["full"].cat.categories] for row in rows]
-    parts = [Part(row, n, lambda e, row=row: row.codes[1][e]) for row, n in zip(rows, names, strict=True)]
+    parts = [GroupedRow(row, n, lambda e, row=row: row.codes[1][e]) for row, n in zip(rows, names, strict=True)]
     return sums(parts, low, high, step)
 
 
@@ -136,7 +136,7 @@ def test_a_box_takes_the_rows_that_it_touches_and_the_link_holds_it(runs):
     assert after_request(by, {"what": "sum by", "by": "no such thing"}, runs) == by
     assert View.parse(by.query()) == by
     assert View.from_data(by.data()) == by
-    assert [part.row.label for part in parts_of(runs[0], by.area, by.rows)] == ["stream 14"]
+    assert [part.row.label for part in grouped_rows(runs[0], by.area, by.rows)] == ["stream 14"]
     assert after_request(by, {"what": "no area"}, runs) == view
     assert after_request(view, {**wish, "y": [-5, -9]}, runs).area.rows == ()
     shown = after(view, Action("sum"), runs)

@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.pages.one_run import after
-from dashboard.pages.syncs import columns_of, dearest, in_words, nothing_to_show, warning_of
-from dashboard.pages.syncs.table import rows_of
+from dashboard.pages.runs import after
+from dashboard.pages.syncs import columns_of, dearest, in_words, nothing_to_show, rows_of, warning_of
 from dashboard.reading.background import Background
 from dashboard.reading.predictions import gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.store import RunStore

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.timeline.detail import detail, in_view
+from dashboard.timeline.pyramid import detail, in_view
 from tracer.model.intervals import total, union
 
 EVENTS = st.lists(st.tuples(st.integers(-500, 1500), st.integers(0, 300)), min_size=1, max_size=120)

@@ -14,7 +14,7 @@ from dashboard.figures.shades import hole_bars
 from dashboard.figures.timeline import timeline_figure
 from dashboard.palette import HOLES, THEMES
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline, timeline_of
+from dashboard.scene import timeline, timeline_of
 from dashboard.timeline.holes import COLUMNS, detail_of, hole_rows, shades_of
 from dashboard.timeline.layout import Band, Panel
 from dashboard.timeline.marks import Window

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dashboard.timeline import pyramid
-from dashboard.timeline.detail import Detail, detail, in_view
-from dashboard.timeline.pyramid import FEW, Pyramid
+from dashboard.timeline.pyramid import FEW, Detail, Pyramid, detail, in_view
 from tracer.model.intervals import covered
 
 EVENTS = st.lists(st.tuples(st.integers(-500, 1500), st.integers(0, 300)), min_size=1, max_size=150)

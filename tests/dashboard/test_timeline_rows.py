@@ -6,9 +6,8 @@ import pytest
 
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token
-from dashboard.timeline.arrange import arranged, groups_of
 from dashboard.timeline.functions import LEVELS, shown_functions, without_functions
-from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
+from dashboard.timeline.layout import GAP_STRIP, HEADING, arranged, groups_of, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
 from dashboard.timeline.rows import Row, rows_of
 from dashboard.view import Arrangement

@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
-from dashboard.figures.timeline import packed, timeline_figure
+from dashboard.figures.payload import packed
+from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview.actions import Action, after, after_request
-from dashboard.pages.overview.chosen import facts_of
+from dashboard.pages.overview.event import facts_of
 from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
+from dashboard.scene import timeline_of, token_of
 from dashboard.scene.choice import chosen_in, next_match, panels_of, place_of
-from dashboard.scene.scene import timeline_of, token_of
-from dashboard.timeline.arrange import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
+from dashboard.timeline.layout import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.minimap import BINS, busy_of
-from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NOTHING, captures, phases_of
+from dashboard.timeline.minimap import AFTER, BEFORE, BINS, CAPTURE, NO_PHASES, busy_of, captures, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from dashboard.timeline.search import Finder
 from dashboard.units import duration
@@ -404,7 +404,7 @@ def test_the_minimap_is_a_lane_per_run_and_names_what_is_beside_its_steps(runs):
         [(BEFORE, 0, 3 * PERIOD), (CAPTURE, 100, 200), (CAPTURE, 300, 400), (CAPTURE, 3 * PERIOD, 3 * PERIOD + 50)],
         columns=["what", "start", "end"],
     )
-    lanes = [Lane(run.name, run.busy, 2 * PERIOD, phases if run is runs[0] else NOTHING) for run in runs]
+    lanes = [Lane(run.name, run.busy, 2 * PERIOD, phases if run is runs[0] else NO_PHASES) for run in runs]
     figure = timeline_figure(minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark", 1200))
     before, capture, *_ = figure.data
     assert [trace.base for trace in figure.data] == [1, 1, 1, 0]

@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.app import create_app
 from dashboard.reading.store import RunStore
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from dashboard.serving.uploads import SLICE, Inbox
 from dashboard.text import safe_name
 from tests.dashboard.traces import decode

@@ -3,7 +3,7 @@
 import pytest
 from selenium.webdriver.common.by import By
 
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.dashboard.conftest import faults, served, unfold, until
 from tests.dashboard.traces import decode
 from tracer import formats

@@ -11,15 +11,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.pages.opening import lead
+from dashboard.pages.runs import lead
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
-from dashboard.pages.whatif import after, answer_of, nothing_to_show
-from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, edits_for, kernel_names
+from dashboard.pages.whatif import answer_of, lines_of, notes_of, nothing_to_show
+from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, after, edits_for, kernel_names
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline
+from dashboard.scene import timeline
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES

@@ -26,7 +26,7 @@ from hypothesis.errors import HypothesisWarning
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from dashboard.app import PAGES, create_app
 from dashboard.recording.runner import Runner
-from dashboard.serving.serve import Serving
+from dashboard.serving import Serving
 from tests.fuzz.hostile import CHOICES, Requests, asked
 
 LONGEST, PATIENCE = 5.0, 30.0

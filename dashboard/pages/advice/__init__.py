@@ -13,6 +13,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.flame import flame_figure, flame_height, flame_text
+from dashboard.pages import Page, named
 from dashboard.pages.advice.tables import (
     ADDRESS,
     advice_table,
@@ -22,9 +23,6 @@ from dashboard.pages.advice.tables import (
     site_rows,
     waited_lines,
 )
-from dashboard.pages.frame import Page, named
-from dashboard.pages.one_run import keep_run
-from dashboard.pages.opening import lead
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -33,7 +31,6 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
-    keep_options,
     number,
     poll,
     rate_field,
@@ -44,6 +41,7 @@ from dashboard.pages.parts import (
     words,
     wrapped,
 )
+from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of

@@ -6,20 +6,27 @@ Each action creates a new view (`reduce`), which is rendered (`render`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 
-import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
-from dashboard.pages.frame import Page, named
-from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
-from dashboard.pages.gap.view import ADDRESS, SCALES, GapView, after
-from dashboard.pages.opening import opened_at_once, shown
+from dashboard.links import Linked, part
+from dashboard.pages import Page, named
+from dashboard.pages.gap.tables import (
+    ADDRESS,
+    LONGEST_COLUMNS,
+    MADE_OF_COLUMNS,
+    figures_of,
+    longest_of,
+    made_of,
+    panels_of,
+    timeline_link,
+)
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -27,44 +34,56 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
-    keep_options,
-    links,
-    number,
-    run_options,
+    keep_download,
     section,
     table_height,
     table_of,
     table_of_lines,
     with_several,
-    words,
 )
 from dashboard.pages.presses import done
+from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
+from dashboard.view import MOST_RUNS, WORD, View, one_of, switched
 
 _SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")
-LONGEST_COLUMNS: list[dict[str, Any]] = [
-    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    number("gap", "Gap, µs", ",.1f", 100),
-    links("show", "In the timeline", 120, "Show the gap after this token"),
-    number("device", "GPU", "d", 70),
-    number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
-    words("cause", "Largest cause", 150),
-    number("share", "Its share", ".0%", 90, "Share of the gap"),
-    words("part", "Mostly", 250, "The largest component of that cause") | {"minWidth": 200, "flex": 2},
-]
+_SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
+"""Range of the axes -> its label."""
 
-MADE_OF_COLUMNS: list[dict[str, Any]] = [
-    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    words("cause", "Cause", 160),
-    words("part", "Part of it", 280) | {"minWidth": 200, "flex": 2},
-    number("mean", "Mean, µs", ",.2f", 100, "Components add up to their cause, causes to the gap"),
-    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, from the untraced rate"),
-    number("share", "Share", ".1%", 80, "Of the mean gap"),
-    number("median", "Median, µs", ",.2f", 106, "Median over all gaps; medians do not add up"),
-    number("p90", "p90, µs", ",.2f", 90, "90th percentile over all gaps"),
-]
+
+@dataclass(frozen=True)
+class GapView(Linked):
+    """The state of the page.
+
+    Attributes:
+        shared: the runs; also token and theme, which links to other pages keep.
+        scale: a key of `_SCALES`.
+    """
+
+    shared: Annotated[View, part(View)]
+    scale: Annotated[str, one_of(_SCALES), WORD] = "typical"
+
+
+def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
+    """The view after an action of the reader.
+
+    Args:
+        view: the view before.
+        source: the component.
+        value: its new value.
+        scheme: "light" or "dark", the page's current theme.
+    """
+    match source, value:
+        case "chosen", list(keys):
+            runs = tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))[:MOST_RUNS]
+            return replace(view, shared=replace(view.shared, runs=runs))
+        case "scale", str(scale) if scale in _SCALES:
+            return replace(view, scale=scale)
+        case "theme", _:
+            return replace(view, shared=replace(view.shared, theme=switched(view.shared.theme, scheme)))
+    return view
 
 
 def sections() -> list[Any]:
@@ -88,7 +107,7 @@ def _scale() -> html.Div:
             html.Span("Axes up to"),
             dbc.RadioItems(
                 id="scale",
-                options=[{"value": key, "label": label} for key, label in SCALES.items()],
+                options=[{"value": key, "label": label} for key, label in _SCALES.items()],
                 value="typical",
                 inline=True,
                 className="choice",
@@ -145,13 +164,9 @@ def _made_of() -> html.Section:
             html.P("As recorded: a traced recording's figures are inflated.", className="hint"),
             html.Button("Download CSV", id="download", className="button"),
         ],
-        _grid(),
+        table_of("made-of", MADE_OF_COLUMNS, csvExportParams=csv_file("intertoken-gap-causes.csv")),
         key="made-of-section",
     )
-
-
-def _grid() -> dag.AgGrid:
-    return table_of("made-of", MADE_OF_COLUMNS, csvExportParams=csv_file("intertoken-gap-causes.csv"))
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -161,7 +176,7 @@ def register(app: Dash, store: RunStore) -> None:
     _render(app, store)
     _lead(app, store)
     _go(app)
-    _download(app)
+    keep_download(app, "made-of")
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -263,12 +278,6 @@ def _lead(app: Dash, store: RunStore) -> None:
 def _go(app: Any) -> None:
     go = ClientsideFunction("intertoken", "go")
     app.clientside_callback(go, Input("destination", "data"), prevent_initial_call=True)
-
-
-def _download(app: Dash) -> None:
-    @app.callback(Output("made-of", "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
-    def download(_: Any) -> bool:
-        return True
 
 
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from dashboard.figures.gaps import GapPanel
-from dashboard.pages.frame import link
-from dashboard.pages.gap.view import ADDRESS
+from dashboard.pages import link
+from dashboard.pages.parts import links, number, words
 from dashboard.reading.run import Run
-from dashboard.scene.scene import range_of
+from dashboard.scene import range_of
 from dashboard.text import plain
 from dashboard.units import microseconds
 from dashboard.view import View
@@ -22,8 +22,29 @@ from tracer.analysis.gaps import GapReport
 from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
+ADDRESS: Final = "gap/"
 LONGEST: Final = 12
 """Number of gaps of each run in the table of the longest."""
+LONGEST_COLUMNS: list[dict[str, Any]] = [
+    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
+    number("gap", "Gap, µs", ",.1f", 100),
+    links("show", "In the timeline", 120, "Show the gap after this token"),
+    number("device", "GPU", "d", 70),
+    number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
+    words("cause", "Largest cause", 150),
+    number("share", "Its share", ".0%", 90, "Share of the gap"),
+    words("part", "Mostly", 250, "The largest component of that cause") | {"minWidth": 200, "flex": 2},
+]
+MADE_OF_COLUMNS: list[dict[str, Any]] = [
+    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
+    words("cause", "Cause", 160),
+    words("part", "Part of it", 280) | {"minWidth": 200, "flex": 2},
+    number("mean", "Mean, µs", ",.2f", 100, "Components add up to their cause, causes to the gap"),
+    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, from the untraced rate"),
+    number("share", "Share", ".1%", 80, "Of the mean gap"),
+    number("median", "Median, µs", ",.2f", 106, "Median over all gaps; medians do not add up"),
+    number("p90", "p90, µs", ",.2f", 90, "90th percentile over all gaps"),
+]
 
 
 def panels_of(runs: Sequence[Run]) -> list[GapPanel]:

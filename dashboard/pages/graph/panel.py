@@ -8,11 +8,11 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.graph.view import ADDRESS, GraphView
 from dashboard.palette import stream_colours
 from dashboard.reading.run import Run
-from dashboard.scene.scene import token_of
+from dashboard.scene import token_of
 from dashboard.text import plain
 from dashboard.units import duration, size
 from dashboard.view import View, span

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 import dash_bootstrap_components as dbc
-from dash import dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import Page, named
-from dashboard.pages.overview import ahead, compare, downloads, ladder, minimap, strip, table, tokens, tools
-from dashboard.pages.overview.callbacks import register
+from dashboard.pages import Page, named
+from dashboard.pages.overview import (
+    areas,
+    bookmarks,
+    callbacks,
+    compare,
+    details,
+    downloads,
+    ladder,
+    minimap,
+    strip,
+    table,
+    tools,
+)
 from dashboard.pages.parts import chart, poll
 from dashboard.pages.timeline import legend, moves
-from dashboard.view import ALIGNMENTS
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
+from dashboard.timeline.align import token_at
+from dashboard.view import ALIGNMENTS, View
+
+_MEDIAN, _WORST = 50.0, 100.0
+_BY_GAP: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", _WORST)}
 
 
 def sections() -> list[Any]:
     """The page's elements."""
-    stores = [*(dcc.Store(id=key) for key in ("listed", "arrived", "drawn")),
+    stores = [*(dcc.Store(id=key) for key in ("listed", "arrived", "drawn", "wanted", "ahead")),
               poll("reading")]  # fmt: skip
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
-    return [*stores, *tools.stores(), *ahead.stores(), *shown]
+    return [*stores, *tools.stores(), *shown]
 
 
 def _runs() -> html.Section:
@@ -47,7 +67,7 @@ def _timeline() -> html.Section:
                 [
                     html.H2("Timeline"),
                     _token(),
-                    tokens.choices(),
+                    _by_gap(),
                     moves(*tools.buttons()),
                     *tools.above(),
                 ],
@@ -111,6 +131,25 @@ def _token() -> html.Div:
     )
 
 
+def _by_gap() -> html.Details:
+    """Buttons for characteristic tokens: the median, the worst, or any percentile of the base's gaps."""
+    inside = html.Div(
+        [
+            *(html.Button(text, id=key, className="button", title=f"{text} token by the base's gap")
+              for key, (text, _) in _BY_GAP.items()),
+            html.Label(["percentile ", dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90,
+                                                 className="small")]),
+            html.Button("Show", id="token-percentile", className="button", title="Show the token at this percentile",
+                        **named("Show the token at this percentile")),
+        ],
+        className="token",
+        role="group",
+        **named("Tokens by the base's gap"),
+    )  # fmt: skip
+    return html.Details([html.Summary("By gap", id="tokens-open", title="Tokens by the base's gap"), inside],
+                        className="rows")  # fmt: skip
+
+
 def _made_of() -> list[html.Section]:
     return [_causes("idle", "the idle time of a step"), _causes("causes", "the gap")]
 
@@ -130,6 +169,43 @@ def _causes(key: str, of: str) -> html.Section:
         id=f"{key}-section",
         **named(f"Causes of {of}"),
     )
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Register the page's callbacks with an app that shows the runs of `store`."""
+    callbacks.register(app, store)
+    for part in (strip, ladder, compare, table, tools, minimap, areas, bookmarks, details, downloads):
+        part.register(app, store)
+    _go_by_gap(app, store)
+
+
+def _go_by_gap(app: Dash, store: RunStore) -> None:
+    """Go to a characteristic token, by putting its number into the link that the page follows."""
+
+    @app.callback(
+        Output("url", "search", allow_duplicate=True),
+        *(Input(key, "n_clicks") for key in (*_BY_GAP, "token-percentile")),
+        Input("percentile", "n_submit"),
+        State("percentile", "value"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def show(*values: Any) -> Any:
+        percentile, data = values[-2:]
+        if ctx.triggered_id in _BY_GAP:
+            percentile = _BY_GAP[str(ctx.triggered_id)][1]
+        if not isinstance(percentile, int | float):  # the field is empty or not a number from 0 to 100
+            raise PreventUpdate
+        view = View.from_data(data)
+        turned = at_percentile(view, store.ready(view.runs or ()), percentile)
+        return no_update if turned == view else turned.query()
+
+
+def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
+    """The view at the token at a percentile of the first run's gaps; unchanged if the run has no gaps."""
+    tokens = runs[0].tokens if runs else None
+    token = None if tokens is None else token_at(tokens, percentile)
+    return view if token is None else replace(view, token=token)
 
 
 PAGE = Page("", "Runs", "what happens between two tokens", sections, register, place=0)

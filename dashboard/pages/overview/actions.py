@@ -10,10 +10,10 @@ from dashboard.pages import timeline
 from dashboard.pages.presses import Clicks, done
 from dashboard.pages.timeline import Action
 from dashboard.reading.run import Run
+from dashboard.scene import limits_of, token_of
 from dashboard.scene.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
 from dashboard.scene.goto import at_token, gone
-from dashboard.scene.scene import limits_of, token_of
-from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
+from dashboard.timeline.layout import all_groups, moved, places_of, toggled
 from dashboard.view import (
     ALIGNMENTS,
     FURTHEST,

@@ -9,11 +9,11 @@ from typing import Any, Final
 import pandas as pd
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 
-from dashboard.pages.frame import named
-from dashboard.pages.overview.chosen import ask
+from dashboard.pages import named
+from dashboard.pages.overview.event import ask
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import token_of
+from dashboard.scene import token_of
 from dashboard.scene.sums import COLUMNS, sums_of
 from dashboard.text import plain
 from dashboard.units import difference, duration
@@ -72,8 +72,8 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     if area is None or not runs:
         return []
     token = token_of(runs, view)
-    found = [table_of(run, view, token) for run in runs]
-    names = order_of(found)
+    found = [_table_of(run, view, token) for run in runs]
+    names = _order_of(found)
     by = [
         ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button",
             **{"aria-pressed": str(key == area.by).lower()})
@@ -101,14 +101,14 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     return [head, table, *([html.P(said, className="hint")] if more > 0 else [])]
 
 
-def table_of(run: Run, view: View, token: int) -> pd.DataFrame:
+def _table_of(run: Run, view: View, token: int) -> pd.DataFrame:
     """The sums of a run, see `scene.sums.sums`; the area is relative to its own token's time 0."""
     assert view.area is not None
     assert run.tokens is not None
     return sums_of(run, view.area, view.rows, run.tokens.anchor(token, view.align))
 
 
-def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
+def _order_of(found: Sequence[pd.DataFrame]) -> list[str]:
     """The names in all the tables, sorted by their largest union in any of them."""
     if not found:
         return []

@@ -1,7 +1,7 @@
-"""The callbacks of the overview.
+"""The callbacks of the overview's view.
 
 Two callbacks and one in the browser: each action creates a new view (`reduce`), the browser sets theme and width
-(`screen`), and the view is rendered (`render`).
+(`screen`), and the view is rendered (`render`). The figures below and what is around the view follow.
 """
 
 from __future__ import annotations
@@ -15,28 +15,14 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_u
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
-from dashboard.figures.timeline import packed
-from dashboard.pages.opening import opened
-from dashboard.pages.overview import (
-    ahead,
-    areas,
-    bookmarks,
-    compare,
-    details,
-    downloads,
-    ladder,
-    minimap,
-    strip,
-    table,
-    tokens,
-    tools,
-)
+from dashboard.figures.payload import packed
 from dashboard.pages.overview.actions import actions_of, after
 from dashboard.pages.overview.table import GRID, columns, height, rows_of
 from dashboard.pages.parts import asking
+from dashboard.pages.runs import opened
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
-from dashboard.scene.scene import timeline_of, token_of
+from dashboard.scene import around_of, timeline_of, token_of
 from dashboard.text import plain
 from dashboard.view import View
 
@@ -52,23 +38,12 @@ _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Register the page's callbacks with an app that shows the runs of `store`."""
+    """Register these callbacks with an app that shows the runs of `store`."""
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
     _causes(app, store)
-    strip.register(app, store)
-    ladder.register(app, store)
-    compare.register(app, store)
-    tokens.register(app, store)
-    table.register(app, store)
-    tools.register(app, store)
-    minimap.register(app, store)
-    areas.register(app, store)
-    bookmarks.register(app, store)
-    details.register(app, store)
-    ahead.register(app, store)
-    downloads.register(app, store)
+    _ahead(app, store)
 
 
 def _table(app: Dash, store: RunStore) -> None:
@@ -272,6 +247,26 @@ def _causes(app: Dash, store: RunStore) -> None:
             f"Causes of the idle time. {causes_text(idle)}",
             f"Causes of the gap. {causes_text(gap)}",
         )
+
+
+def _ahead(app: Dash, store: RunStore) -> None:
+    """What is around the view: the browser asks for it when the timeline is at rest, and draws it."""
+    browser: Any = app
+    browser.clientside_callback(ClientsideFunction("ahead", "show"), Input("ahead", "data"), prevent_initial_call=True)
+
+    @app.callback(
+        Output("ahead", "data"),
+        Input("wanted", "data"),
+        State("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def fetch(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> dict[str, Any]:
+        if screen is None:
+            raise PreventUpdate
+        view = View.from_data(data)
+        found = packed(around_of(store.ready(view.runs or (), view.rates), view, str(screen["scheme"])))
+        return dict(found)
 
 
 def nothing_to_show(

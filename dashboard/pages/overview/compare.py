@@ -12,7 +12,7 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
 from dashboard.reading.background import known
 from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
@@ -44,13 +44,13 @@ def section(*below: Any) -> html.Section:
                 [
                     html.H2("Summary", className="unseen"),
                     html.Div(skeleton(1), id="compare-words", role="status"),
-                    html.Ul(items_of(None), id="compare-cautions", className="notes", **named("Before you compare")),
+                    html.Ul(_items_of(None), id="compare-cautions", className="notes", **named("Before you compare")),
                 ],
                 className="said",
             ),
             html.Div(
                 [
-                    html.Div(ROOM, id="compare-figures", className="scrolls"),
+                    html.Div(_SPACE, id="compare-figures", className="scrolls"),
                     html.Details(
                         [
                             html.Summary("About these figures", className="hint"),
@@ -117,13 +117,13 @@ def _render(app: Dash, store: RunStore) -> None:
 def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
     """The sentences, whether there are figures, the figures, methods and cautions."""
     if answer is None:
-        return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, ROOM, "", items_of(None)
+        return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, _SPACE, "", _items_of(None)
     if isinstance(answer, str):
         return answer, HIDDEN, None, "", []
     if len(runs) == 1:
-        return words_alone(runs[0]), SHOWN, table_alone(runs[0]), "", items_of(known_of(runs[0]))
+        return _words_alone(runs[0]), SHOWN, _table_alone(runs[0]), "", _items_of(_known_of(runs[0]))
     shown = SHOWN if any(one.found for one in answer) else HIDDEN
-    return words_of(answer), shown, table_of(answer), methods_of(answer), items_of(cautions_of(answer))
+    return words_of(answer), shown, table_of(answer), methods_of(answer), _items_of(cautions_of(answer))
 
 
 def _make_base(app: Dash, store: RunStore) -> None:
@@ -147,11 +147,11 @@ def skeleton(lines: int) -> list[Any]:
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
 
 
-ROOM: Final = html.Div(className="skeleton tall")
+_SPACE: Final = html.Div(className="skeleton tall")
 """Reserves space for the figures while they are computed."""
 
 
-def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
+def _items_of(cautions: Sequence[str] | None) -> list[html.Li]:
     """Cautions, or space reserved for them while they are computed, so that the layout barely changes."""
     if cautions is None:
         return [html.Li(className="skeleton")] * _ROOM
@@ -193,12 +193,12 @@ def _button(number: int, against: Against) -> html.Button:
     return html.Button("Make base", id=key, className="button", title=label, **named(label))
 
 
-def words_alone(run: Run) -> list[Any]:
+def _words_alone(run: Run) -> list[Any]:
     """A run without a comparison, in a sentence."""
     return [html.P(f"{plain(sentence(run.summary, _name(run)), 1000)}.", className="answer")]
 
 
-def known_of(run: Run) -> list[str]:
+def _known_of(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
     return [f"{text}." for text in (run.summary.warning, run.summary.problem) if text]
 
@@ -223,7 +223,7 @@ def table_of(found: Sequence[Against]) -> html.Table | None:
     )
 
 
-def table_alone(run: Run) -> html.Table | None:
+def _table_alone(run: Run) -> html.Table | None:
     """The figures of a run without a comparison."""
     of = run.summary
     per_token = {"Syncs": of.syncs_per_token, "Copies": of.copies_per_token, "Launches": of.launches_per_token}

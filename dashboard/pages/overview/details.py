@@ -14,12 +14,11 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.markup import with_markup
 from dashboard.pages.overview.actions import marked
-from dashboard.pages.overview.chosen import acts, facts_of, times_of
-from dashboard.pages.overview.costs import costs_of
+from dashboard.pages.overview.event import acts, costs_of, facts_of, times_of
 from dashboard.pages.parts import asking, poll
 from dashboard.reading.store import RunStore
+from dashboard.scene import part_of
 from dashboard.scene.choice import found_in
-from dashboard.scene.scene import part_of
 from dashboard.view import Spot, View
 
 

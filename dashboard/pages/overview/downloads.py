@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from dash import ClientsideFunction, Dash, Input, Output, State, html
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.report.tables import FORMS, TABLES
-from dashboard.scene.scene import token_of
+from dashboard.scene import token_of
 from dashboard.text import plain
 from dashboard.view import View
 

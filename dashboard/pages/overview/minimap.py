@@ -8,10 +8,10 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
-from dashboard.figures.timeline import packed
-from dashboard.pages.frame import named
+from dashboard.figures.payload import packed
+from dashboard.pages import named
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import token_of, whole_of
+from dashboard.scene import token_of, whole_of
 from dashboard.view import View
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain

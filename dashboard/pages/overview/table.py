@@ -12,8 +12,9 @@ import dash_ag_grid as dag
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.graph.view import GraphView
+from dashboard.pages.parts import number
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -22,21 +23,6 @@ from dashboard.view import View
 from tracer.analysis.signature import MEANING
 
 _LONGEST = 90
-
-
-def _figure(field: str, header: str, form: str, hint: str, width: int, marked: str | None = None) -> dict[str, Any]:
-    """A column of numbers; a ▲ follows the number in rows whose field `marked` is true."""
-    value = f"params.data.{field}"
-    mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
-    return {
-        "field": field,
-        "headerName": header,
-        "headerTooltip": hint,
-        "width": width,
-        "type": "rightAligned",
-        "filter": "agNumberColumnFilter",
-        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"},
-    }
 
 
 def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
@@ -50,13 +36,13 @@ COLUMNS: list[dict[str, Any]] = [
     | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
     _words("strategy", "Class", 70, "Strategy, from the recorded calls")
     | {"cellClass": "or-problem", "valueFormatter": {"function": "params.data.problem || params.value"}},
-    _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
-    _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, wall time; for runs without a token count", 80),
-    _figure("idle_p50", "Idle p50, µs", ",.1f", "Idle time of the device in the median step; ▲: traced", 100, "traced")
+    number("tokens_per_s", "Tokens/s", ",.1f", 96, "Untraced where known; ▲: the traced pass's own", "rate_traced"),
+    number("steps_per_s", "Steps/s", ",.1f", 80, "As recorded, wall time; for runs without a token count"),
+    number("idle_p50", "Idle p50, µs", ",.1f", 100, "Idle time of the device in the median step; ▲: traced", "traced")
     | {"tooltipField": "idle_where"},
-    _figure("untraced_idle", "Idle untraced", ",.1f", "Median idle time per step, µs, from the untraced rate", 122),
-    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
-    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, from the untraced rate", 118),
+    number("untraced_idle", "Idle untraced", ",.1f", 122, "Median idle time per step, µs, from the untraced rate"),
+    number("gap_p50", "Gap p50, µs", ",.1f", 100, "Median inter-token gap; ▲: traced, so inflated", "traced"),
+    number("untraced_gap", "Gap untraced", ",.1f", 118, "Median gap, µs, from the untraced rate"),
     _words("graph", "Graph", 68, "The graph of a token, with its streams")
     | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     {
@@ -73,11 +59,11 @@ COLUMNS: list[dict[str, Any]] = [
         "cellClassRules": {"told": "!params.value", "refused": "params.data.rate_fails"},
         "tooltipField": "rate_note",
     },
-    _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure("distortion", "Overhead, ×", ".2f", "Tracing overhead: traced period / untraced period", 96),
-    _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
-    _figure("copies", "Copies", ".3~g", "Copies per token", 70),
-    _figure("launches", "Launches", ".3~g", "Graph or kernel launches per token", 84),
+    number("gap_p90", "p90, µs", ",.1f", 84, "90th percentile of the gap; ▲: traced, so inflated", "traced"),
+    number("distortion", "Overhead, ×", ".2f", 96, "Tracing overhead: traced period / untraced period"),
+    number("syncs", "Syncs", ".3~g", 66, "Host synchronisations per token"),
+    number("copies", "Copies", ".3~g", 70, "Copies per token"),
+    number("launches", "Launches", ".3~g", 84, "Graph or kernel launches per token"),
     _words(
         "signature",
         "Signature",
@@ -215,7 +201,7 @@ def _give(app: Dash, store: RunStore) -> None:
     )
     def give(changes: list[dict[str, Any]] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        given, problem = with_given(view, changes or [])
+        given, problem = _with_given(view, changes or [])
         shown = {change["rowId"] for change in changes or []}
         again = [one for one in rows_of(store.so_far(given.rates)) if one["key"] in shown]
         if not again:
@@ -223,7 +209,7 @@ def _give(app: Dash, store: RunStore) -> None:
         return no_update if given == view else given.query(), _update(again), problem
 
 
-def with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
+def _with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
     """The view with the rates entered in the table; or the old view and why one of them is invalid."""
     given = view
     try:
@@ -255,10 +241,10 @@ def _show(app: Dash, store: RunStore) -> None:
         rows = rows_of(runs)
         others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
         changed = [one for one in rows if one["key"] in others]
-        return _update(changed) if changed else no_update, columns(rows), rate_notes(runs), rated
+        return _update(changed) if changed else no_update, columns(rows), _rate_notes(runs), rated
 
 
-def rate_notes(runs: Sequence[Run]) -> list[html.Li]:
+def _rate_notes(runs: Sequence[Run]) -> list[html.Li]:
     """A line for each run with a given rate."""
     return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_note}."]) for run in runs if run.rate_note]
 

@@ -9,21 +9,20 @@ import dash_bootstrap_components as dbc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.actions import after_request, wishes
-from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.event import ask
 from dashboard.pages.parts import text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene import token_of
 from dashboard.scene.choice import place_of
 from dashboard.scene.goto import gone
-from dashboard.scene.scene import token_of
 from dashboard.text import plain
-from dashboard.timeline.arrange import Group, all_groups, arranged
-from dashboard.timeline.query import HINT
-from dashboard.timeline.search import counted
+from dashboard.timeline.layout import Group, all_groups, arranged
+from dashboard.timeline.search import HINT, counted
 from dashboard.view import Arrangement, View, words_of
 
 KEYS: Final = {

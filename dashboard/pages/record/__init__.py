@@ -7,12 +7,11 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.frame import Page, named
+from dashboard.pages import Page, named
 from dashboard.pages.parts import HIDDEN, section
 from dashboard.pages.record.callbacks import register
-from dashboard.pages.record.form import unavailable
+from dashboard.pages.record.form import ADDRESS, RecordView, unavailable
 from dashboard.pages.record.running import running_section
-from dashboard.pages.record.view import ADDRESS, RecordView
 from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.text import plain

@@ -14,12 +14,11 @@ from typing import Any, Final, TypeAlias
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import link
+from dashboard.pages import link
 from dashboard.pages.parts import HIDDEN, SHOWN, digest
 from dashboard.pages.presses import done
-from dashboard.pages.record.form import FIELD, form
+from dashboard.pages.record.form import ADDRESS, FIELD, RecordView, form, text_of
 from dashboard.pages.record.running import register_running
-from dashboard.pages.record.view import ADDRESS, RecordView, text_of
 from dashboard.reading.store import RunStore
 from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
 from dashboard.recording.options import Option, arguments_of, different

@@ -1,18 +1,22 @@
-"""The form: a field for every option that `intertoken run` lists."""
+"""The form: a field for every option that `intertoken run` lists; and the state of the page, which is their values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeAlias
 
 import dash_bootstrap_components as dbc
 from dash import dcc, html
+from pydantic import Field
 
-from dashboard.pages.frame import named
+from dashboard.links import Form, Linked, Query, part
+from dashboard.pages import named
 from dashboard.pages.parts import text_field
 from dashboard.recording.options import OFF, ON, Choice, Option
 from dashboard.text import plain
+from dashboard.view import View
 
 FIELD: Final = "option"
 """The key of a field's id, whose value is the name of its option."""
@@ -25,6 +29,39 @@ _LABELS: Final = {
 }  # fmt: skip
 _DELAY: Final = 400  # ms after the last key
 _LISTED_AS_BOXES: Final = {"backend", "strategies", "concurrency", "passes"}
+ADDRESS: Final = "record/"
+_NAME: Final = re.compile("[a-z_]{1,40}")
+_MOST_VALUES, _LONGEST = 40, 400
+_Text: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
+
+
+def _others(_: str, query: Query) -> dict[str, str]:
+    """The last value of each name that is not one of what all pages share."""
+    names = [name for name in query if name not in View.names() and _NAME.fullmatch(name)]
+    return {name: query[name][-1][:_LONGEST] for name in names[:_MOST_VALUES]}
+
+
+_VALUES: Final = Form(lambda _, values: list(values.items()), _others)
+
+
+@dataclass(frozen=True)
+class RecordView(Linked):
+    """The state of the page.
+
+    Attributes:
+        shared: the theme, and what links to other pages keep.
+        values: name of an option -> its value as in a link; not checked yet.
+    """
+
+    shared: Annotated[View, part(View)]
+    values: Annotated[Mapping[str, _Text], Field(max_length=_MOST_VALUES), _VALUES] = field(default_factory=dict)
+
+
+def text_of(value: Any) -> str:
+    """The value of a form field, as in a link; empty for none or an invalid one."""
+    if isinstance(value, list):
+        return ",".join(each for each in value if isinstance(each, str))[:_LONGEST]
+    return str(value)[:_LONGEST] if isinstance(value, str | int) else ""
 
 
 def form(options: Sequence[Option], values: Mapping[str, str]) -> list[Any]:

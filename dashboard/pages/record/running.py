@@ -9,7 +9,7 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import named
+from dashboard.pages import named
 from dashboard.pages.parts import digest, section, table_of_lines, text_field
 from dashboard.recording.running import Running
 from dashboard.text import plain

@@ -13,8 +13,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.frame import Page, named
-from dashboard.pages.opening import lead, opened_at_once
+from dashboard.pages import Page, named
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -22,40 +21,45 @@ from dashboard.pages.parts import (
     asking,
     chart,
     choice,
-    keep_options,
     poll,
     rate_field,
-    run_options,
     section,
     stepper,
     table_of_lines,
     text_field,
 )
 from dashboard.pages.presses import done
-from dashboard.pages.timeline import MOVES, Action, legend, moves
-from dashboard.pages.timeline import after as moved
-from dashboard.pages.whatif.figures import lines_of, notes_of
+from dashboard.pages.runs import keep_options, lead, opened_at_once, run_options
+from dashboard.pages.timeline import MOVES, legend, moves
 from dashboard.pages.whatif.view import (
     ADDRESS,
-    ALL,
     FIELDS,
     GRAPHS,
     NUMBERS,
     STRATEGIES,
     WhatIfView,
+    after,
     edits_for,
     kernel_names,
-    of_run,
+    rated,
+    sync_options,
+    value_of,
 )
-from dashboard.rates import NoRate, rate_of, text_of
+from dashboard.rates import text_of
 from dashboard.reading.background import known
-from dashboard.reading.predictions import WhatIf, inventory_of, what_if
+from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene.scene import timeline, token_of
+from dashboard.scene import timeline, token_of
 from dashboard.text import plain
+from dashboard.units import duration
+from tracer.analysis.whatif.prediction import Prediction
 
 _BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
+_WITHOUT_RATE = (
+    "Without the rate the prediction includes tracing overhead: both timelines are slowed by it, and the "
+    "gain is unknown. Enter the engine's own rate above (untraced steps/s), or put it into run.json (measured)."
+)
 
 
 def sections() -> list[Any]:
@@ -160,7 +164,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view = WhatIfView.from_data(before)
             for source in sources:
                 if source == "rate":
-                    view, refused = _rated(view, rate)
+                    view, refused = rated(view, rate)
                     continue
                 view = after(view, source, values.get(source), _drawn(store, view), (screen or {}).get("scheme", ""))
         is_refused = bool(refused) or any(
@@ -175,52 +179,15 @@ def _reduce(app: Dash, store: RunStore) -> None:
             no_update if link == (search or "") else link,
             run_options(store),
             None if run is None else run.key,
-            _sync_options(store, run),
+            sync_options(store, run),
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
             HIDDEN if run is None or run.graph_file is None else SHOWN,
             HIDDEN if run is None or not run.inflated else SHOWN,
             "" if run is None else text_of(view.shared.rate_of(run.key)),
             refused,
-            *(_value(getattr(view, field), field) for field in FIELDS),
+            *(value_of(getattr(view, field), field) for field in FIELDS),
             clicks,
         )
-
-
-def _rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
-    """The view with the entered rate of its run; or the old view and why the rate is invalid."""
-    lead = next(iter(view.shared.runs or ()), None)
-    try:
-        return (view, "") if lead is None else (replace(view, shared=view.shared.rated(lead, rate_of(given))), "")
-    except NoRate as problem:
-        return view, str(problem)
-
-
-def _value(value: Any, field: str) -> Any:
-    """The value of a field's component."""
-    if isinstance(value, tuple):
-        return list(value)
-    if field in NUMBERS:
-        return "" if value is None else f"{value:.12g}"
-    return value or None
-
-
-def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:
-    """The view after an action of the reader.
-
-    Args:
-        view: the view before.
-        source: the component.
-        value: its new value.
-        runs: the runs drawn.
-        scheme: "light" or "dark", the page's current theme.
-    """
-    if source in FIELDS:
-        return view.having(source, value)
-    if source == "run":
-        return of_run(view, value) if isinstance(value, str) and value else view
-    if source == "reset":
-        return WhatIfView(view.shared)
-    return replace(view, shared=moved(view.shared, Action(source, value), runs, scheme))
 
 
 def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
@@ -237,17 +204,6 @@ def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
     if isinstance(answer, WhatIf):
         return [one for one in answer.runs if one.tokens is not None]
     return [] if run is None else [run]
-
-
-def _sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
-    if run is None:
-        return []
-    every = {"value": ALL, "label": "all syncs that the data flow does not need"}
-    rows = [place.row for place in inventory_of(store, run)]
-    labels = [
-        f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows
-    ]
-    return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, labels, strict=True))]
 
 
 def _render(app: Dash, store: RunStore) -> None:
@@ -278,15 +234,16 @@ def _render(app: Dash, store: RunStore) -> None:
         progress = [view.query(), answer is None]
         if ctx.triggered_id == "poll" and progress == before:
             raise PreventUpdate
-        runs = _drawn(store, view)
+        run, runs = lead(view.shared, store), _drawn(store, view)
         figure, tall = timeline(runs, view.shared, theme, int(screen["width"]))
-        nothing = nothing_to_show(store.so_far(), lead(view.shared, store), answer)
+        nothing = nothing_to_show(store.so_far(), run, answer)
+        given = [html.Li(run.rate_note)] if run is not None and run.rate_note else []
         return (
             nothing,
             SHOWN if nothing else HIDDEN,
             plain(answer, 600) if isinstance(answer, str) else "",
             [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
-            [*_rate_notes(lead(view.shared, store)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
+            [*given, *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
             SHOWN if runs else HIDDEN,
@@ -294,10 +251,6 @@ def _render(app: Dash, store: RunStore) -> None:
             answer is not None,
             progress,
         )
-
-
-def _rate_notes(run: Run | None) -> list[html.Li]:
-    return [] if run is None or not run.rate_note else [html.Li(run.rate_note)]
 
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
@@ -309,6 +262,48 @@ def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf |
     if answer is None:
         return "Replaying the run …"
     return "Choose a change above, such as a different strategy." if answer == "" else ""
+
+
+def lines_of(prediction: Prediction) -> list[dict[str, str]]:
+    """One row per figure: heading -> text, as recorded, without the profiler and predicted."""
+    traced = prediction.of_engine is None
+    label = plain(prediction.label, 120) + (", still under the profiler" if traced else "")
+    columns = {"as recorded": prediction.recorded, "corrected": prediction.corrected, label: prediction.predicted}
+    shown = {name: one for name, one in columns.items() if one is not None}
+    has_tokens = prediction.recorded.tokens_per_s is not None
+    per_s = {name: one.tokens_per_s if has_tokens else one.steps_per_s for name, one in shown.items()}
+    rates = {name: f"{rate:,.1f}" for name, rate in per_s.items()} | ({label: "–"} if traced else {})
+    lines = [
+        {"": "Tokens/s" if has_tokens else "Steps/s"} | rates,
+        {"": "Token to token"} | {name: duration(one.period_us * 1e3, 4) for name, one in shown.items()},
+        _times("Idle a step p50", "p50", {name: one.idle_us for name, one in shown.items()}),
+        *(
+            _times(f"Gap {key}", key, {name: one.gap_us for name, one in shown.items()})
+            for key in ("p50", "p90", "mean")
+        ),
+    ]
+    before, bounds = list(shown)[-2], prediction.speedup.bounds
+    nothing = dict.fromkeys(shown, "–")
+    speedup = "withheld" if traced else f"{prediction.speedup.estimate:.4f}"
+    margin = "–" if bounds is None else f"{bounds[0]:.3f} to {bounds[1]:.3f}"
+    return [
+        *lines,
+        {"": "Speed-up"} | nothing | {before: "1", label: speedup},
+        {"": "Model margin"} | nothing | {label: margin},
+    ]
+
+
+def _times(heading: str, key: str, us: dict[str, dict[str, float]]) -> dict[str, str]:
+    return {"": heading} | {name: duration(each[key] * 1e3) if key in each else "–" for name, each in us.items()}
+
+
+def notes_of(answer: WhatIf) -> list[html.Li]:
+    """The assumptions, and the limitations of the recording."""
+    notes = [plain(note, 300) for note in answer.found.notes]
+    notes += [] if answer.found.of_engine else [_WITHOUT_RATE]
+    if any(run.tokens is None for run in answer.runs):
+        notes.append("No token steps were found in the new timeline, so it is not drawn.")
+    return [html.Li(note) for note in notes]
 
 
 _MOTTO = "predict the effect of changes to a run"

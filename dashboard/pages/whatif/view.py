@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
 from dashboard.links import Linked, one, part, several
-from dashboard.pages.frame import link
+from dashboard.pages import link
+from dashboard.pages.timeline import Action
+from dashboard.pages.timeline import after as moved
+from dashboard.rates import NoRate, rate_of
+from dashboard.reading.predictions import inventory_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
@@ -88,10 +93,47 @@ def what_if_of(run: Run, theme: str, here: str, **changes: Any) -> str:
     return link(ADDRESS, here) + WhatIfView(View(runs=(run.key,), theme=theme, rates=run.rates), **changes).query()
 
 
-def of_run(view: WhatIfView, key: str) -> WhatIfView:
+def _of_run(view: WhatIfView, key: str) -> WhatIfView:
     """The view for another run, without what only the old one has: positions of syncs, names of kernels."""
     kept = () if view.without != (ALL,) else view.without
     return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
+
+
+def rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
+    """The view with the entered rate of its run; or the old view and why the rate is invalid."""
+    lead = next(iter(view.shared.runs or ()), None)
+    try:
+        return (view, "") if lead is None else (replace(view, shared=view.shared.rated(lead, rate_of(given))), "")
+    except NoRate as problem:
+        return view, str(problem)
+
+
+def value_of(value: Any, field: str) -> Any:
+    """The value of a field's component."""
+    if isinstance(value, tuple):
+        return list(value)
+    if field in NUMBERS:
+        return "" if value is None else f"{value:.12g}"
+    return value or None
+
+
+def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:
+    """The view after an action of the reader.
+
+    Args:
+        view: the view before.
+        source: the component.
+        value: its new value.
+        runs: the runs drawn.
+        scheme: "light" or "dark", the page's current theme.
+    """
+    if source in FIELDS:
+        return view.having(source, value)
+    if source == "run":
+        return _of_run(view, value) if isinstance(value, str) and value else view
+    if source == "reset":
+        return WhatIfView(view.shared)
+    return replace(view, shared=moved(view.shared, Action(source, value), runs, scheme))
 
 
 def _positions(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -152,6 +194,18 @@ def concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
     if node.trace is None or node.steps is None:
         raise UsageError(f"{node.name} has no token steps")
     return Concurrent(run.graph, node.trace, node.steps, streams)
+
+
+def sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
+    """What can be chosen of `without`: all unneeded syncs, or a sync by its position."""
+    if run is None:
+        return []
+    every = {"value": ALL, "label": "all syncs that the data flow does not need"}
+    rows = [place.row for place in inventory_of(store, run)]
+    labels = [
+        f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows
+    ]
+    return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, labels, strict=True))]
 
 
 def kernel_names(store: RunStore, run: Run) -> list[str]:

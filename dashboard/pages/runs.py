@@ -1,16 +1,20 @@
-"""The runs that a page opens with."""
+"""The runs of a page: those that it opens with, those that a link names in vain, and the list to choose one from."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
+from dash import Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
 from flask import Flask, request
 
+from dashboard.pages.presses import done
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
-from dashboard.view import View
+from dashboard.view import View, switched
 
 _LONGEST = 120
 PATIENCE = 2.0
@@ -87,3 +91,60 @@ def extremes(runs: Sequence[Run]) -> list[str]:
     several = (alike for run in fit if len(alike := [other for other in fit if other.kind == run.kind]) > 1)
     alike = sorted(next(several, shown[:1]), key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
     return [run.key for run in alike[:1] + alike[1:][-1:]]
+
+
+def run_options(store: RunStore) -> list[dict[str, str]]:
+    """The runs that are read and have steps, as options of a dropdown."""
+    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
+
+
+def keep_options(
+    app: Dash, store: RunStore, key: str, options_of: Callable[[RunStore], list[dict[str, str]]] = run_options
+) -> None:
+    """Keep a dropdown of runs up to date with the store."""
+
+    @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
+    def options(_: Any) -> list[dict[str, str]]:
+        return options_of(store)
+
+
+def keep_run(app: Dash, store: RunStore) -> None:
+    """Update the page's view from its link, the selected run and the theme."""
+
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Output("run", "options"),
+        Output("run", "value"),
+        Output("pressed", "data"),
+        Input("url", "search"),
+        Input("run", "value"),
+        Input("theme", "n_clicks"),
+        State("pressed", "data"),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, run: str | None, theme: Any, pressed: Any, before: Any, screen: Any) -> tuple[Any, ...]:
+        clicks = {"theme": theme}
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
+            view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
+        else:
+            view = View.from_data(before)
+            for source in sources:
+                view = after(view, source, run, (screen or {}).get("scheme", ""))
+        key = next(iter(shown(view, store)), None)
+        if before is not None and view == View.from_data(before) and key == run and clicks == pressed:
+            raise PreventUpdate
+        query = view.query()
+        return view.data(), no_update if query == (search or "") else query, run_options(store), key, clicks
+
+
+def after(view: View, source: str, run: str | None, scheme: str) -> View:
+    """The view after another run was selected, or after the theme was switched from `scheme`."""
+    match source, run:
+        case "run", str(key):
+            return view.led_by(key)
+        case "theme", _:
+            return replace(view, theme=switched(view.theme, scheme))
+    return view

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.repeats import hover, width
+from dashboard.figures.payload import hover, width_of_bars
 
 TEMPLATE = "<b>%{hovertext}</b><extra></extra>"
 
@@ -41,5 +41,5 @@ def test_a_text_that_a_template_would_fill_in_stays_in_the_texts():
 
 
 def test_bars_of_one_width_send_it_once():
-    assert width(np.array([18.0, 18.0])) == 18.0
-    assert width(np.array([18.0, 24.0])).tolist() == [18.0, 24.0]
+    assert width_of_bars(np.array([18.0, 18.0])) == 18.0
+    assert width_of_bars(np.array([18.0, 24.0])).tolist() == [18.0, 24.0]
