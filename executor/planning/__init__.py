@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from executor.graph.models.step import DecodeStep
 from executor.names import lookup
-from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.arena import BufferPlan
+from executor.planning.allocator import ALLOCATORS, BufferPlan, Schedule, allocate
 from executor.planning.concurrency import MODES, Region, map_streams
 from executor.planning.dependencies import find_dependencies
 from executor.planning.devices import Placement, assign_devices, only

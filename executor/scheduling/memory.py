@@ -10,7 +10,7 @@ from typing import Final
 from executor.backends.interface import Array, Backend, Buffer, HostArray
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.graph.models.step import write_random
-from executor.planning.arena import BufferPlan
+from executor.planning.allocator import BufferPlan
 from executor.planning.devices import Device
 from executor.planning.splits import Split
 from tracer.errors import ExecutionError
