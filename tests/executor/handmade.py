@@ -12,7 +12,7 @@ from executor.backends.cpu.backend import CpuBackend
 from executor.backends.cpu.handles import CpuKernel
 from executor.backends.cpu.kernels import KERNELS
 from executor.graph import Flag, Graph, ops
-from executor.graph.models.decoder import advance_on_device
+from executor.graph.models import advance_on_device
 from executor.graph.models.step import DecodeStep
 from executor.planning import prepare
 from executor.planning.concurrency import find_regions, map_streams
