@@ -1,10 +1,11 @@
-"""Names in CUPTI's records: pointers to C strings, mangled kernel names, and ids of API calls."""
+"""Names in CUPTI's records: pointers to C strings, mangled kernel names, and ids of API calls; and their sources."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,27 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.errors import RecordError
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The data needed in addition to the records to build tables.
+
+    Attributes:
+        origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).
+        process: this process's id, which device records lack.
+        text: address of a C string -> the string.
+        call_name: (callback domain, callback id) -> name of the API call.
+        program: the process's name.
+        threads: the names of its threads, by id, as far as known.
+    """
+
+    origin: int
+    process: int
+    text: Callable[[int], str]
+    call_name: Callable[[int, int], str]
+    program: str = ""
+    threads: Mapping[int, str] = field(default_factory=dict)
 
 
 def c_string(address: int) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tracer.errors import RecordError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_layout as layout
+from tracer.recorders import cupti_activity as activity
 from tracer.recorders import cupti_library, foreground, light_program
 from tracer.recorders.cupti_file import cupti_trace
 from tracer.recorders.light import read_rings
@@ -18,7 +18,7 @@ from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
 from tracer.recorders.light_program import Outcome, library
 from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, switched, within
 
-KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
+KINDS: Final = tuple(kind for kind in activity.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds
 the default domain disabled if CUPTI does."""
 
@@ -77,9 +77,9 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
 def settings(graph_trace: str, libcupti: str) -> str:
     """The library's configuration: the libcupti to load if the program has none, the kinds of activity in the order
     in which to enable them, and the calls to skip."""
-    kinds = [kind for name in KINDS for kind in layout.KINDS[name]]
+    kinds = [kind for name in KINDS for kind in activity.KINDS[name]]
     if graph_trace == "graph":
-        kinds.insert(0, layout.GRAPH_TRACE)
+        kinds.insert(0, activity.GRAPH_TRACE)
     lines = [f"library {libcupti}", *(f"kind {kind}" for kind in kinds), *(f"skip {name}" for name in SKIPPED.split())]
     return "\n".join([*lines, ""])
 
@@ -102,7 +102,7 @@ def is_folder_of_ours(rings: Path) -> bool:
 def read_folder(rings: Path, failures: list[str] | None = None) -> Trace | None:
     """Read the recording in a folder; None if it is empty. `failures` receives why processes are missing."""
     missing = [] if failures is None else failures
-    is_graph = f"kind {layout.GRAPH_TRACE}\n" in (rings / SETTINGS).read_text(errors="replace")
+    is_graph = f"kind {activity.GRAPH_TRACE}\n" in (rings / SETTINGS).read_text(errors="replace")
     found = read_rings(rings, missing)
     trace = cupti_trace(found, "graph" if is_graph else "node", KINDS, missing)
     if trace is not None:

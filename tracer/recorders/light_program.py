@@ -20,8 +20,7 @@ from typing import Final
 from platformdirs import user_cache_path
 
 from tracer.errors import RecordError
-from tracer.model.pauses import add_pauses
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, add_pauses
 from tracer.recorders import foreground
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
