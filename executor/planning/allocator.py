@@ -12,10 +12,9 @@ from itertools import zip_longest
 from typing import ClassVar, Final, Protocol
 
 from executor.graph import Flag, Tensor
-from executor.planning.concurrency import MAIN_STREAM, Region
-from executor.planning.dependencies import bits
+from executor.planning.concurrency import MAIN_STREAM, Region, bits
+from executor.planning.devices import Split
 from executor.planning.plans import Launch, Plan, Record
-from executor.planning.splits import Split
 
 _BEFORE: Final = -1
 ALIGNMENT: Final = 64

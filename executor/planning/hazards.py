@@ -13,10 +13,9 @@ from itertools import product
 from typing import Final
 
 from executor.graph import Flag, Tensor
-from executor.planning.concurrency import MAIN_STREAM
-from executor.planning.dependencies import bits
+from executor.planning.concurrency import MAIN_STREAM, bits
+from executor.planning.devices import Split
 from executor.planning.plans import Instruction, Launch, Plan, Record, Wait
-from executor.planning.splits import Split
 
 ARENA: Final = "the arena"
 

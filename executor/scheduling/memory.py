@@ -20,8 +20,7 @@ from executor.graph import BLOCK_FORMATS, Tensor
 from executor.graph.models.step import write_random
 from executor.planning.allocator import BufferPlan
 from executor.planning.concurrency import MAIN_STREAM
-from executor.planning.devices import Device
-from executor.planning.splits import Split
+from executor.planning.devices import Device, Split
 from executor.scheduling.strategies import Copy
 from tracer.errors import ExecutionError
 

@@ -21,8 +21,7 @@ from executor.planning.allocator import (
     find_uses,
     place,
 )
-from executor.planning.concurrency import MODES, Region, map_streams
-from executor.planning.dependencies import find_dependencies
+from executor.planning.concurrency import MODES, Region, find_dependencies, map_streams
 from executor.planning.hazards import happens_before
 from executor.planning.plans import make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, regions_of, split_of
