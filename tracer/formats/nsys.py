@@ -20,10 +20,10 @@ from tracer.errors import FormatError
 from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
-from tracer.formats.nsys_columns import Strings, categorical, inline, ints, words
+from tracer.formats.nsys_columns import Strings, inline, ints, words
 from tracer.model.devices import by_gpu, numbers_differ
 from tracer.model.schema import MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, categorical
 
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -12,6 +10,7 @@ import pyarrow.compute as pc
 from tracer.errors import FormatError
 from tracer.formats.nsys_schema import COLUMNS, Ids
 from tracer.model.schema import MISSING, Column
+from tracer.model.trace import categorical
 
 
 class Strings:
@@ -37,14 +36,6 @@ class Strings:
         for i, id in unknown:
             found[i] = "" if id == MISSING else f"string {id}"
         return categorical(encoded.indices.to_numpy(), found)
-
-
-def categorical(codes: np.ndarray[Any, Any], texts: Any) -> pd.Categorical:
-    """A categorical of texts[codes], where a text may occur more than once."""
-    merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
-    if len(categories) < len(merged):
-        codes = merged[codes]
-    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
 
 
 def inline(values: pa.ChunkedArray) -> pd.Categorical:

@@ -205,6 +205,19 @@ def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
     return pd.CategoricalDtype(pd.Index(words, dtype="str"))
 
 
+def categorical(codes: NDArray[Any], texts: Any) -> pd.Categorical:
+    """A categorical of texts[codes], where a text may occur more than once.
+
+    Example:
+        >>> list(categorical(np.array([0, 1, 2]), ["k", "m", "k"]).codes)
+        [0, 1, 0]
+    """
+    merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
+    if len(categories) < len(merged):
+        codes = merged[codes]
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
+
+
 Names = tuple[NDArray[np.int64], list[str]]
 """One code per row, an index into a list of names."""
 

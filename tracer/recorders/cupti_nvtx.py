@@ -21,7 +21,7 @@ from nvtx import nvtx as package
 from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.recorders import cupti_activity as activity
 from tracer.recorders.cupti_activity import Records, ints
-from tracer.recorders.cupti_names import Sources, categorical, renamed
+from tracer.recorders.cupti_names import Sources, named, renamed
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
@@ -102,10 +102,8 @@ def _markers(records: Records, sources: Sources, last: int, notes: list[str]) ->
             "end": np.where(instant, start, exact),
             "thread": ints(opened["thread"]),
             "process": ints(opened["process"]),
-            "text": categorical(opened["name"], sources.text),
-            "domain": renamed(
-                categorical(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name
-            ),
+            "text": named(opened["name"], sources.text),
+            "domain": renamed(named(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name),
             "kind": np.where(instant, "mark", np.where(opened["object_kind"] == _PROCESS, "start/end", "push/pop")),
         }
     )

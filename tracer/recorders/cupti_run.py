@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracer.errors import RecordError
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_activity as activity
-from tracer.recorders import cupti_library, foreground, light_program
+from tracer.recorders import cupti_library, light_program
 from tracer.recorders.cupti_file import cupti_trace
 from tracer.recorders.light import read_rings
-from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
+from tracer.recorders.light_folder import SETTINGS, has_rings
 from tracer.recorders.light_program import Outcome, library
-from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, switched, within
+from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, within
 
 KINDS: Final = tuple(kind for kind in activity.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds
@@ -56,13 +55,9 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
     (rings / SETTINGS).write_text(settings(graph_trace, cupti_library.find()))
     # The program's own window is cut out of the whole afterwards.
     switching = WHOLE if window.is_programs else window
-    given = {**environment(library(), rings), **switching.variables}
+    given = environment(library(), rings)
     begun = time.time_ns()
-    with switched(rings, switching), kept_small(rings):
-        try:
-            code = foreground.run(command, environment=given)
-        except OSError as problem:
-            raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    code = light_program.run(command, given, rings, switching)
     failures: list[str] = []
     trace = read_folder(rings, failures)
     if trace is None:

@@ -13,7 +13,7 @@ from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, SYNC_TYPES
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_activity as activity
 from tracer.recorders.cupti_activity import Parsed, Records, ints
-from tracer.recorders.cupti_names import Sources, categorical, demangled, renamed, short_name
+from tracer.recorders.cupti_names import Sources, demangled, named, renamed, short_name
 from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
 
 _MEMORY_WORDS: Final = (
@@ -89,7 +89,7 @@ def _tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, F
         "kernels": _kernels(records, sources),
         "memcpys": _memcpys(records, sources),
         "memsets": _memsets(records, sources),
-        "graph_launches": _graph_launches(records, sources),
+        "graph_launches": _from(records, activity.GRAPH_TRACE),
     }
     untimed = {name: int((frame["start"] == 0).sum()) for name, frame in frames.items() if len(frame.get("start", ()))}
     for name, count in untimed.items():
@@ -168,7 +168,7 @@ def _in_graph(frame: Frame) -> Frame:
 def _kernels(records: Records, sources: Sources) -> Frame:
     frame = _in_graph(_from(records, activity.KERNEL))
     if frame:
-        frame["name"] = renamed(categorical(frame["name"], sources.text), demangled)
+        frame["name"] = renamed(named(frame["name"], sources.text), demangled)
         frame["short_name"] = renamed(frame["name"], short_name)
     return frame
 
@@ -189,10 +189,6 @@ def _memsets(records: Records, sources: Sources) -> Frame:
     return frame
 
 
-def _graph_launches(records: Records, sources: Sources) -> Frame:
-    return _from(records, activity.GRAPH_TRACE)
-
-
 def _api(records: Records, sources: Sources) -> Frame:
     parts = []
     for kind, domain in ((activity.RUNTIME, _RUNTIME_DOMAIN), (activity.DRIVER, _DRIVER_DOMAIN)):
@@ -203,7 +199,7 @@ def _api(records: Records, sources: Sources) -> Frame:
     frame = _joined(*parts)
     if frame:
         call = frame.pop("call")
-        frame["name"] = categorical(call, lambda key: sources.call_name(key & 3, key >> 2))
+        frame["name"] = named(call, lambda key: sources.call_name(key & 3, key >> 2))
         codes = np.asarray(call & 3 == _DRIVER_DOMAIN, np.int8)
         frame["layer"] = pd.Categorical.from_codes(codes, categories=pd.Index(["runtime", "driver"]))
     return frame
@@ -230,7 +226,7 @@ def _devices(records: Records, sources: Sources) -> Frame:
     if frame:
         first = np.unique(frame["device"], return_index=True)[1]
         frame = {name: values[first] for name, values in frame.items() if not name.startswith("uuid")}
-        frame["name"] = categorical(frame["name"], sources.text)
+        frame["name"] = named(frame["name"], sources.text)
         frame["memory_bandwidth"] = frame["memory_bandwidth"] * 1000  # CUPTI: kBytes/s
         frame["clock_rate"] = frame["clock_rate"] * 1000  # CUPTI: kHz
     return frame

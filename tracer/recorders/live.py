@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, cast
 
 import numpy as np
@@ -25,6 +24,17 @@ from tracer.recorders.light_ring import Ring, read_ring
 
 LAST_CALLS: Final = 20_000
 """Calls of each process that its figures are computed from."""
+
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_HELP: Final = {
+    "intertoken_calls_total": ("counter", "Calls of the CUDA driver recorded since the process began."),
+    "intertoken_calls_overwritten_total": ("counter", "Recorded calls that were overwritten by newer ones."),
+    "intertoken_steps_per_second": ("gauge", "Steps per second over the last calls."),
+    "intertoken_step_idle_seconds": ("gauge", "Time of a step during which the device computes nothing."),
+    "intertoken_step_gap_seconds": ("gauge", "Time between the compute of two steps."),
+    "intertoken_step_syncs": ("gauge", "Host synchronisations per step."),
+    "intertoken_step_launches": ("gauge", "Launches of kernels and graphs per step."),
+}
 _CALL: Final = ["process", "correlation"]
 
 
@@ -132,18 +142,6 @@ def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[fl
     return float(p50), float(p95)
 
 
-_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_HELP: Final = {
-    "intertoken_calls_total": ("counter", "Calls of the CUDA driver recorded since the process began."),
-    "intertoken_calls_overwritten_total": ("counter", "Recorded calls that were overwritten by newer ones."),
-    "intertoken_steps_per_second": ("gauge", "Steps per second over the last calls."),
-    "intertoken_step_idle_seconds": ("gauge", "Time of a step during which the device computes nothing."),
-    "intertoken_step_gap_seconds": ("gauge", "Time between the compute of two steps."),
-    "intertoken_step_syncs": ("gauge", "Host synchronisations per step."),
-    "intertoken_step_launches": ("gauge", "Launches of kernels and graphs per step."),
-}
-
-
 def metrics(rows: Sequence[Live]) -> str:
     """The rows in Prometheus's text format."""
     samples: dict[str, dict[str, float]] = {name: {} for name in _HELP}
@@ -185,6 +183,7 @@ def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], ob
     Raises:
         OSError: the port is in use.
     """
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # only here: `live` needs no server
 
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
