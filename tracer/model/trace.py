@@ -209,7 +209,7 @@ def categorical(codes: NDArray[Any], texts: Any) -> pd.Categorical:
     """A categorical of texts[codes], where a text may occur more than once.
 
     Example:
-        >>> list(categorical(np.array([0, 1, 2]), ["k", "m", "k"]).codes)
+        >>> categorical(np.array([0, 1, 2]), ["k", "m", "k"]).codes.tolist()
         [0, 1, 0]
     """
     merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
