@@ -23,16 +23,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tracer.recorders import cupti_layout as layout
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import parse
 from tracer.recorders.cupti_callbacks import SIZE
+from tracer.recorders.cupti_names import Sources
 from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_records import parse
-from tracer.recorders.cupti_tables import Sources
-from tracer.recorders.cupti_trace import build
+from tracer.recorders.cupti_tables import build
 
 CUDA_13_0 = 130001
-COPY = (layout.RUNTIME, layout.MEMCPY, layout.RUNTIME, layout.SYNCHRONIZATION)
-TOKEN = (*COPY * 6, layout.RUNTIME, *(layout.KERNEL,) * 56, *COPY, layout.MARKER, layout.MARKER_DATA, layout.MARKER)
+COPY = (activity.RUNTIME, activity.MEMCPY, activity.RUNTIME, activity.SYNCHRONIZATION)
+TOKEN = (
+    *COPY * 6,
+    activity.RUNTIME,
+    *(activity.KERNEL,) * 56,
+    *COPY,
+    activity.MARKER,
+    activity.MARKER_DATA,
+    activity.MARKER,
+)
 
 
 def record(kind: int, size: int, number: int) -> bytes:
@@ -51,7 +59,7 @@ def record(kind: int, size: int, number: int) -> bytes:
         "stream": 7 + number % 3,
         "kind": 1,
     }
-    for field, (offset, format) in layout.FIELDS[kind].items():
+    for field, (offset, format) in activity.FIELDS[kind].items():
         if field in values:
             width = int(format[1])
             filled[offset : offset + width] = values[field].to_bytes(width, "little")
@@ -87,7 +95,7 @@ def python_loop(filled: list[bytes], sizes: dict[int, int]) -> dict[int, list[by
 
 def measure(tokens: int, repeats: int) -> dict[str, Any]:
     """Return medians over interleaved repeats, after one warm-up of each."""
-    sizes = layout.sizes(CUDA_13_0)
+    sizes = activity.sizes(CUDA_13_0)
     filled, count = buffers(tokens, sizes)
     sources = Sources(0, os.getpid(), lambda address: f"_Z6kernelILi{address}EEvPfi", lambda domain, id: f"call{id}")
     times: dict[str, list[float]] = {"to a trace": [], "splitting": [], "python loop": []}

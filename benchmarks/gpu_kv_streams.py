@@ -24,8 +24,7 @@ from executor.backends import open_backend
 from executor.backends.cuda.runtime import load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
-from executor.graph.models import MODELS
-from executor.graph.models.decoder import sample_on_device
+from executor.graph.models import MODELS, sample_on_device
 from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.graph.models.step import DecodeStep
 from executor.planning import Prepared, prepare

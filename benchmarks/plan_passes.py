@@ -27,12 +27,10 @@ from executor.graph import Tensor, memory_order
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.concurrency import find_regions, map_streams
-from executor.planning.dependencies import find_dependencies
-from executor.planning.devices import assign_devices, only
+from executor.planning.concurrency import find_dependencies, find_regions, map_streams
+from executor.planning.devices import assign_devices, only, split_graph
 from executor.planning.hazards import find_hazards
 from executor.planning.plans import Launch, Plan, Record, make_plan
-from executor.planning.splits import split_graph
 from executor.run.directory import machine
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from executor.backends.interface import Backend, HostArray
 from executor.graph import Flag, Tensor
 from executor.planning.devices import Device
-from executor.planning.happens_before import HOST_STREAM, EventSync, Extent, Item, Sync, Touch
+from executor.planning.hazards import HOST_STREAM, EventSync, Extent, Item, Sync, Touch
 from executor.planning.plans import Plan, Record, Wait
 
 

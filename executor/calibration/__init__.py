@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.profiles import OTHER, CopyCost, GraphCost, KernelCost, Profile
 from executor.calibration.host import (
     TRACED,

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 from executor.graph.models.step import DecodeStep
 from executor.names import lookup
-from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.arena import BufferPlan
-from executor.planning.concurrency import MODES, Region, map_streams
-from executor.planning.dependencies import find_dependencies
-from executor.planning.devices import Placement, assign_devices, only
+from executor.planning.allocator import ALLOCATORS, BufferPlan, Schedule, allocate
+from executor.planning.concurrency import MODES, Region, find_dependencies, map_streams
+from executor.planning.devices import Placement, Split, assign_devices, only, split_graph
 from executor.planning.hazards import Hazard, find_hazards
 from executor.planning.plans import Plan, make_plan
-from executor.planning.splits import Split, split_graph
 from tracer.errors import UnsafePlanError
 
 

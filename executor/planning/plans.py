@@ -8,8 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from executor.graph import Tensor
-from executor.planning.concurrency import MAIN_STREAM
-from executor.planning.dependencies import Dependencies, bits
+from executor.planning.concurrency import MAIN_STREAM, Dependencies, bits
 
 _START: Final = -1
 

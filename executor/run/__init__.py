@@ -14,8 +14,7 @@ import numpy as np
 from executor.backends import backend_class, device_errors, open_backend
 from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
-from executor.graph.models import MODELS, Builder
-from executor.graph.models.decoder import sample_on_device
+from executor.graph.models import MODELS, Builder, sample_on_device
 from executor.graph.models.kv_cache import KvCache, plan_cache
 from executor.graph.models.step import DecodeStep, first_tokens
 from executor.names import lookup

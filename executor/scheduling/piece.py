@@ -12,9 +12,8 @@ from executor.graph.models.step import HostArrays
 from executor.names import lookup
 from executor.planning import PreparedSplit
 from executor.planning.concurrency import MAIN_STREAM
-from executor.scheduling.experts import CopiedWeights, ExpertCopies
 from executor.scheduling.launchers import LAUNCHERS, Launcher
-from executor.scheduling.memory import COPIED, Backends, Place, State, Weights, bind_memory
+from executor.scheduling.memory import COPIED, Backends, CopiedWeights, ExpertCopies, Place, State, Weights, bind_memory
 from executor.scheduling.strategies import Copy
 
 _MOST_MADE = 256

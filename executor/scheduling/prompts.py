@@ -67,7 +67,7 @@ class Prefill:
 
     Args:
         prompts: the prompts; at least one sequence has one.
-        build: (batch, prompt, sequences) -> step, see `models.decoder.build`.
+        build: (batch, prompt, sequences) -> step, see `graph.models.build`.
         prepare: runs the passes on a step.
         seed: seed of the prompts.
     """

@@ -19,10 +19,8 @@ from executor.backends.interface import HostArray
 from executor.backends.tape import Tape, TapeBackend
 from executor.planning import Prepared
 from executor.planning.devices import Device
-from executor.planning.happens_before import HOST_STREAM, happens_before
-from executor.planning.hazards import Hazard, unordered
-from executor.scheduling.experts import ExpertCopies
-from executor.scheduling.memory import COPIED, Weights
+from executor.planning.hazards import HOST_STREAM, Hazard, happens_before, unordered
+from executor.scheduling.memory import COPIED, ExpertCopies, Weights
 from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.several import alternate
 from executor.scheduling.strategies import Strategy, check_needs, for_prompts

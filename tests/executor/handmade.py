@@ -12,14 +12,12 @@ from executor.backends.cpu.backend import CpuBackend
 from executor.backends.cpu.handles import CpuKernel
 from executor.backends.cpu.kernels import KERNELS
 from executor.graph import Flag, Graph, ops
-from executor.graph.models.decoder import advance_on_device
+from executor.graph.models import advance_on_device
 from executor.graph.models.step import DecodeStep
 from executor.planning import prepare
-from executor.planning.concurrency import find_regions, map_streams
-from executor.planning.dependencies import find_dependencies
-from executor.planning.devices import Device, assign_devices, only
+from executor.planning.concurrency import find_dependencies, find_regions, map_streams
+from executor.planning.devices import Device, assign_devices, only, split_graph
 from executor.planning.plans import make_plan
-from executor.planning.splits import split_graph
 from executor.scheduling.memory import load_weights
 from executor.scheduling.scheduler import Scheduler
 

@@ -10,11 +10,19 @@ from executor.graph import Flag, Graph
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning import prepare
-from executor.planning.allocator import ALLOCATORS, Schedule, allocate, becomes_visible_at, find_uses
-from executor.planning.arena import ALIGNMENT, Lifetime, find_conflicts, place
-from executor.planning.concurrency import MODES, Region, map_streams
-from executor.planning.dependencies import find_dependencies
-from executor.planning.happens_before import happens_before
+from executor.planning.allocator import (
+    ALIGNMENT,
+    ALLOCATORS,
+    Lifetime,
+    Schedule,
+    allocate,
+    becomes_visible_at,
+    find_conflicts,
+    find_uses,
+    place,
+)
+from executor.planning.concurrency import MODES, Region, find_dependencies, map_streams
+from executor.planning.hazards import happens_before
 from executor.planning.plans import make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps

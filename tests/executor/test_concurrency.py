@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 
 from executor.graph import Flag, Graph, memory_order, ops
-from executor.planning.concurrency import Branch, Region, all_regions, find_regions, map_streams
-from executor.planning.dependencies import bits, find_dependencies
+from executor.planning.concurrency import (
+    Branch,
+    Region,
+    all_regions,
+    bits,
+    find_dependencies,
+    find_regions,
+    map_streams,
+)
 from executor.scheduling.launchers import LAUNCHERS
 from tests.executor.handmade import backend_with, fan_out_graph, graph_of, place, plan_of, regions_of
 from tests.executor.random_graphs import graphs

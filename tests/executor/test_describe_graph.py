@@ -7,8 +7,7 @@ from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning import Prepared, PreparedSplit, prepare
 from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.concurrency import all_regions, map_streams
-from executor.planning.dependencies import find_dependencies
+from executor.planning.concurrency import all_regions, find_dependencies, map_streams
 from executor.planning.devices import Device, Placement
 from executor.planning.plans import Record, Wait, make_plan
 from executor.run import execute

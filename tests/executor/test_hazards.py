@@ -13,10 +13,8 @@ from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning import prepare
 from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.concurrency import MODES, Region, map_streams
-from executor.planning.dependencies import find_dependencies
-from executor.planning.happens_before import Sync, Transfer, happens_before
-from executor.planning.hazards import find_hazards, unordered
+from executor.planning.concurrency import MODES, Region, find_dependencies, map_streams
+from executor.planning.hazards import Sync, Transfer, find_hazards, happens_before, unordered
 from executor.planning.plans import Launch, Record, Wait, make_plan
 from executor.run import execute
 from executor.run.configuration import Configuration

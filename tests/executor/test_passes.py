@@ -8,9 +8,8 @@ from executor.graph.models import MODELS
 from executor.planning import prepare
 from executor.planning.allocator import ALLOCATORS
 from executor.planning.concurrency import MODES, all_regions
-from executor.planning.devices import HOST, Device, Placement, assign_devices, only
+from executor.planning.devices import HOST, Device, Placement, assign_devices, only, split_graph
 from executor.planning.plans import Subplan
-from executor.planning.splits import split_graph
 from tests.executor.handmade import as_step, fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError
 

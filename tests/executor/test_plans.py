@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.planning.dependencies import bits, find_dependencies
-from executor.planning.happens_before import happens_before
+from executor.planning.concurrency import bits, find_dependencies
+from executor.planning.hazards import happens_before
 from executor.planning.plans import Launch, Record, Subplan, Wait, make_plan
 from tests.executor.handmade import fan_out_graph, graph_of, plan_of, regions_of
 from tests.executor.random_graphs import graphs, stream_maps

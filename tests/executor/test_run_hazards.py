@@ -18,8 +18,7 @@ from executor.planning import prepare
 from executor.planning.devices import HOST, Device, Placement
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.scheduling.experts import ExpertCopies
-from executor.scheduling.memory import load_weights
+from executor.scheduling.memory import ExpertCopies, load_weights
 from executor.scheduling.run_hazards import find_run_hazards, refuse_hazards
 from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.strategies import STRATEGIES, Strategy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
 from executor.backends.sim.backend import SimBackend
-from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS

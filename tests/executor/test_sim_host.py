@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from executor.backends.sim.backend import SimBackend
-from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.host import SimHostBackend
 from executor.backends.sim.profiles import HostCost
 from executor.calibration import calibrate

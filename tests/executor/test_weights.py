@@ -10,8 +10,7 @@ from executor.backends.cpu.backend import CpuBackend
 from executor.backends.weight_formats import Quantised, floats, quantised
 from executor.graph import Flag, Graph
 from executor.graph.models.step import random_weight
-from executor.planning.devices import HOST, Device
-from executor.planning.splits import Origin, Split
+from executor.planning.devices import HOST, Device, Origin, Split
 from executor.scheduling.memory import COPIED, load_weights
 from tracer.errors import ExecutionError
 

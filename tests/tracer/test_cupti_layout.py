@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
-from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_records import parse
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import parse
 
-SIZES = layout.sizes(130001)
+SIZES = activity.sizes(130001)
 START, END, NAME, NODE = 1_795_233_896_594_515_004, 1_795_233_896_594_516_177, 0x7F00_0000_1000, (7 << 32) + 3
 
 RECORDS = {
@@ -15,7 +15,7 @@ RECORDS = {
     # stream, grid, block, static, dynamic, local ×2, correlation, gridId, name, reserved0, queued, submitted,
     # launchType .. padding, sharedMemoryExecuted, graphNodeId, shmemLimitConfig, graphId, window, channel ×2, cluster
     # ×3, scheduling, localMemoryTotal_v2, cluster limits ×2, isDeviceLaunched
-    layout.KERNEL: (
+    activity.KERNEL: (
         struct.pack(
             "<IBBHiiQQQIIIiiiiiiiiIIIqQQQQBBBBIQiIQIiIIIIQIIB7x",
             10, 0, 0, 31, 0, 0, START, END, END, 1, 2, 13, 256, 3, 4, 128, 5, 6, 16, 32, 0, 0, 417, -9, NAME, 0, 0, 0,
@@ -25,7 +25,7 @@ RECORDS = {
          "grid_y": 3, "grid_z": 4, "block_x": 128, "block_y": 5, "block_z": 6, "static_shared": 16,
          "dynamic_shared": 32, "correlation": 417, "name": NAME, "graph_node": NODE, "graph": 7},
     ),
-    layout.MEMCPY: (
+    activity.MEMCPY: (
         struct.pack(
             "<IBBBBQQQIIIIIIQQIIiB3xQ",
             1, 2, 3, 2, 1, 4096, START, END, 1, 2, 13, 418, 0, 0, 0, NODE, 7, 0, 0, 0, 0,
@@ -33,7 +33,7 @@ RECORDS = {
         {"kind": 2, "src_kind": 3, "dst_kind": 2, "bytes": 4096, "start": START, "end": END, "device": 1, "context": 2,
          "stream": 13, "correlation": 418, "graph_node": NODE},
     ),
-    layout.MEMCPY_PEER: (
+    activity.MEMCPY_PEER: (
         struct.pack(
             "<IBBBBQQQIIIIIIIIQQIIi4x",
             22, 10, 3, 3, 1, 4096, START, END, 1, 2, 13, 4, 5, 6, 7, 419, 0, NODE, 7, 0, 0,
@@ -41,46 +41,46 @@ RECORDS = {
         {"kind": 10, "src_kind": 3, "dst_kind": 3, "bytes": 4096, "start": START, "end": END, "device": 1,
          "context": 2, "stream": 13, "src_device": 4, "dst_device": 6, "correlation": 419, "graph_node": NODE},
     ),
-    layout.MEMSET: (
+    activity.MEMSET: (
         struct.pack("<IIQQQIIIIHHIQQIIiB3x", 2, 5, 4096, START, END, 1, 2, 13, 420, 0, 3, 0, 0, NODE, 7, 0, 0, 0),
         {"value": 5, "bytes": 4096, "start": START, "end": END, "device": 1, "context": 2, "stream": 13,
          "correlation": 420, "mem_kind": 3, "graph_node": NODE},
     ),
-    layout.RUNTIME: (
+    activity.RUNTIME: (
         struct.pack("<IIQQIIII", 5, 211, START, END, 4321, 4322, 421, 700),
         {"cbid": 211, "start": START, "end": END, "process": 4321, "thread": 4322, "correlation": 421,
          "return_value": 700},
     ),
-    layout.SYNCHRONIZATION: (
+    activity.SYNCHRONIZATION: (
         struct.pack("<IIQQIIIIQII", 38, 3, START, END, 422, 2, 13, 0xFFFFFFFF, 0, 0, 0),
         {"type": 3, "start": START, "end": END, "correlation": 422, "context": 2, "stream": 13, "event": 0xFFFFFFFF},
     ),
-    layout.CUDA_EVENT: (
+    activity.CUDA_EVENT: (
         struct.pack("<IIIIIIIIQQQ", 36, 423, 2, 13, 8, 0, 1, 0, 0, 0, 77),
         {"correlation": 423, "context": 2, "stream": 13, "event": 8, "event_sync": 77},
     ),
-    layout.GRAPH_TRACE: (
+    activity.GRAPH_TRACE: (
         struct.pack("<IIQQIIIIQII", 51, 424, START, END, 1, 7, 2, 13, 0, 1, 2),
         {"correlation": 424, "start": START, "end": END, "device": 1, "graph": 7, "context": 2, "stream": 13},
     ),
-    layout.MARKER: (
+    activity.MARKER: (
         struct.pack("<IIQIIIIIIQQ", 12, 2, START, 9, 2, 4321, 4322, 0, 0, NAME, NAME + 64),
         {"flags": 2, "timestamp": START, "id": 9, "object_kind": 2, "process": 4321, "thread": 4322, "name": NAME,
          "domain": NAME + 64},
     ),
-    layout.MARKER_DATA: (
+    activity.MARKER_DATA: (
         struct.pack("<IIIIQIIII", 13, 2, 9, 4, 55, 0xFF0000FF, 6, 1, 0),
         {"flags": 2, "id": 9, "payload_kind": 4, "payload": 55, "color": 0xFF0000FF, "category": 6},
     ),
-    layout.OVERHEAD: (
+    activity.OVERHEAD: (
         struct.pack("<IIIIIIQQIIQ", 17, 7 << 16, 2, 4321, 4322, 0, START, END, 425, 0, 0),
         {"overhead_kind": 7 << 16, "start": START, "end": END},
     ),
-    layout.STREAM: (
+    activity.STREAM: (
         struct.pack("<IIIIII", 37, 2, 13, 5, 2, 426),
         {"context": 2, "stream": 13, "priority": 5, "flag": 2},
     ),
-    layout.CONTEXT: (
+    activity.CONTEXT: (
         struct.pack("<IIIHHIBBHII", 9, 2, 1, 1, 7, 0, 0, 0, 132, 0, 0),
         {"context": 2, "device": 1},
     ),
@@ -96,16 +96,16 @@ def test_fields_lie_where_the_header_has_them(kind: int) -> None:
 
 
 def test_sizes_of_the_versions_between_which_they_change() -> None:
-    assert layout.sizes(28)[layout.KERNEL] == 208
-    assert layout.sizes(130301)[layout.KERNEL] == 232
-    assert layout.sizes(130500) == SIZES | {
-        layout.KERNEL: 248, layout.MEMCPY: 112, layout.MEMSET: 104, layout.DEVICE: 192, layout.CONTEXT: 40,
-        layout.CUDA_EVENT: 80,
+    assert activity.sizes(28)[activity.KERNEL] == 208
+    assert activity.sizes(130301)[activity.KERNEL] == 232
+    assert activity.sizes(130500) == SIZES | {
+        activity.KERNEL: 248, activity.MEMCPY: 112, activity.MEMSET: 104, activity.DEVICE: 192, activity.CONTEXT: 40,
+        activity.CUDA_EVENT: 80,
     }  # fmt: skip
 
 
 def test_version_names() -> None:
-    assert [layout.version_name(v) for v in (18, 22, 28, 130001, 130500)] == [
+    assert [activity.version_name(v) for v in (18, 22, 28, 130001, 130500)] == [
         "12.0",
         "12.4",
         "12.9",

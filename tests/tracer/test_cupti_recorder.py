@@ -9,10 +9,10 @@ import pytest
 import tracer
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti as recorder_module
-from tracer.recorders import cupti_layout as layout
+from tracer.recorders import cupti_activity as activity
 from tracer.recorders.cupti import ALL_KINDS, CuptiRecorder
+from tracer.recorders.cupti_activity import SETS
 from tracer.recorders.cupti_callbacks import SIZE, Buffers
-from tracer.recorders.cupti_layout import SETS
 from tracer.recorders.cupti_library import find, refuse_other_profilers
 
 VERSION = 130001
@@ -85,7 +85,7 @@ class StandInDriver:
 def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     library = StandIn()
     process = recorder_module._Process.__new__(recorder_module._Process)
-    process.driver, process.cupti, process.sizes = StandInDriver(), library, layout.sizes(VERSION)
+    process.driver, process.cupti, process.sizes = StandInDriver(), library, activity.sizes(VERSION)
     process.buffers, process.recorder, process.graph_level, process.attached = Buffers(1 << 30), None, False, False
     library.process = process
     monkeypatch.setattr(recorder_module, "_process", lambda: process)
@@ -94,13 +94,13 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def call(start: int, correlation: int = 1) -> bytes:
-    return struct.pack("<IIQQIIII", layout.RUNTIME, 5, start, start + 10, 1, 2, correlation, 0)
+    return struct.pack("<IIQQIIII", activity.RUNTIME, 5, start, start + 10, 1, 2, correlation, 0)
 
 
 def test_what_cupti_delivers_is_in_the_trace_since_the_recording_began(cupti: StandIn) -> None:
     before = time.time_ns()
     with tracer.record("cupti") as recording:
-        assert set(cupti.enabled) == {kind for kinds in layout.KINDS.values() for kind in kinds}
+        assert set(cupti.enabled) == {kind for kinds in activity.KINDS.values() for kind in kinds}
         with tracer.annotate("token", index=3, domain="engine", color=0xFF112233):
             cupti.pending = [call(time.time_ns(), 7), call(time.time_ns(), 8)]
     assert cupti.enabled == []
@@ -132,7 +132,7 @@ def test_what_stops_is_detached_but_for_graph_level_which_cannot_begin_again(cup
     with tracer.record("cupti"):
         assert cupti.give is not None
     assert cupti.give is None
-    cupti.failing = layout.SYNCHRONIZATION
+    cupti.failing = activity.SYNCHRONIZATION
     with pytest.raises(RecordError):
         CuptiRecorder().start()
     assert cupti.give is None
@@ -196,8 +196,8 @@ def test_the_pool_grows_and_its_buffers_return_cleared(cupti: StandIn) -> None:
 
 def test_graph_level_adds_the_graphs_first_and_only_the_kinds_asked_for(cupti: StandIn) -> None:
     with tracer.record("cupti", graph_trace="graph", kinds=SETS["lean"]):
-        assert cupti.enabled[0] == layout.GRAPH_TRACE
-        assert set(cupti.enabled) & {layout.MEMCPY, layout.MARKER, layout.SYNCHRONIZATION} == set()
+        assert cupti.enabled[0] == activity.GRAPH_TRACE
+        assert set(cupti.enabled) & {activity.MEMCPY, activity.MARKER, activity.SYNCHRONIZATION} == set()
 
 
 def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cupti: StandIn) -> None:
@@ -224,7 +224,7 @@ def test_one_recorder_at_a_time(cupti: StandIn) -> None:
 
 
 def test_a_kind_that_fails_leaves_nothing_enabled(cupti: StandIn) -> None:
-    cupti.failing = layout.SYNCHRONIZATION
+    cupti.failing = activity.SYNCHRONIZATION
     with pytest.raises(RecordError, match="kind 38 is not supported"):
         CuptiRecorder().start()
     assert cupti.enabled == []

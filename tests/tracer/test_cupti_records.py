@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from tracer.errors import RecordError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_names import CallNames, demangled, short_name
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import parse
+from tracer.recorders.cupti_names import CallNames, Sources, demangled, short_name
 from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_records import parse
-from tracer.recorders.cupti_tables import Sources
-from tracer.recorders.cupti_trace import build
+from tracer.recorders.cupti_tables import build
 
-SIZES = layout.sizes(130001)
+SIZES = activity.sizes(130001)
 ORIGIN, PROCESS = 1_000_000, 4321
 TEXTS = {0: "", 64: "_Z6matvecPfi", 128: "cudaGraph", 192: "token", 256: "domain"}
 
@@ -27,7 +26,7 @@ def record(kind: int, /, **values: float) -> bytes:
     raw = bytearray(SIZES[kind])
     struct.pack_into("<I", raw, 0, kind)
     for name, value in values.items():
-        offset, form = layout.FIELDS[kind][name]
+        offset, form = activity.FIELDS[kind][name]
         np.ndarray((), np.dtype(form), raw, offset)[...] = value
     return bytes(raw)
 
@@ -41,7 +40,7 @@ def trace_of(
 
 def test_a_kernel_keeps_every_field() -> None:
     kernel = record(
-        layout.KERNEL, start=ORIGIN + 5, end=ORIGIN + 9, device=1, context=2, stream=13, correlation=77, name=64,
+        activity.KERNEL, start=ORIGIN + 5, end=ORIGIN + 9, device=1, context=2, stream=13, correlation=77, name=64,
         grid_x=3, grid_y=4, grid_z=5, block_x=6, block_y=7, block_z=8, registers=40, static_shared=16,
         dynamic_shared=32, graph_node=(5 << 32) + 2, graph=5,
     )  # fmt: skip
@@ -57,13 +56,13 @@ def test_copies_fills_syncs_events_and_graphs() -> None:
     where = {"context": 1, "stream": 7}
     times = {"start": ORIGIN + 10, "end": ORIGIN + 20}
     trace = trace_of(
-        record(layout.CONTEXT, context=1, device=3),
-        record(layout.MEMCPY, **times, **where, device=3, kind=1, src_kind=2, dst_kind=3, bytes=64, correlation=5),
-        record(layout.MEMCPY_PEER, **times, **where, device=3, kind=10, src_device=3, dst_device=4, bytes=8),
-        record(layout.MEMSET, **times, **where, device=3, value=9, bytes=128, mem_kind=3),
-        record(layout.SYNCHRONIZATION, **times, **where, type=3, correlation=6, event=0xFFFFFFFF),
-        record(layout.CUDA_EVENT, **where, event=4, correlation=8, event_sync=2),
-        record(layout.GRAPH_TRACE, **times, **where, device=3, graph=11, correlation=9),
+        record(activity.CONTEXT, context=1, device=3),
+        record(activity.MEMCPY, **times, **where, device=3, kind=1, src_kind=2, dst_kind=3, bytes=64, correlation=5),
+        record(activity.MEMCPY_PEER, **times, **where, device=3, kind=10, src_device=3, dst_device=4, bytes=8),
+        record(activity.MEMSET, **times, **where, device=3, value=9, bytes=128, mem_kind=3),
+        record(activity.SYNCHRONIZATION, **times, **where, type=3, correlation=6, event=0xFFFFFFFF),
+        record(activity.CUDA_EVENT, **where, event=4, correlation=8, event_sync=2),
+        record(activity.GRAPH_TRACE, **times, **where, device=3, graph=11, correlation=9),
     )
     copies = trace["memcpys"]
     assert copies["kind"].tolist() == ["HtoD", "PtoP"]
@@ -80,19 +79,20 @@ def test_calls_of_both_layers_in_the_order_of_their_start() -> None:
     def call(kind: int, start: int, cbid: int) -> bytes:
         return record(kind, start=ORIGIN + start, end=ORIGIN + start + 1, cbid=cbid, thread=9, correlation=start)
 
-    api = trace_of(call(layout.RUNTIME, 30, 7) + call(layout.DRIVER, 10, 8), call(layout.RUNTIME, 20, 7))["api"]
+    api = trace_of(call(activity.RUNTIME, 30, 7) + call(activity.DRIVER, 10, 8), call(activity.RUNTIME, 20, 7))["api"]
     assert api["name"].tolist() == ["cu call 8", "cuda call 7", "cuda call 7"]
     assert api["layer"].tolist() == ["driver", "runtime", "runtime"]
     assert api["start"].tolist() == [10, 20, 30]
 
 
 def marker(at: int, flags: int, number: int, **more: float) -> bytes:
-    return record(layout.MARKER, timestamp=ORIGIN + at, flags=flags, id=number, thread=5, process=PROCESS, **more)
+    return record(activity.MARKER, timestamp=ORIGIN + at, flags=flags, id=number, thread=5, process=PROCESS, **more)
 
 
 def test_ranges_marks_and_what_stays_open() -> None:
     trace = trace_of(
-        marker(10, 2, 1, name=192, domain=256) + record(layout.MARKER_DATA, id=1, payload_kind=4, payload=3, color=255),
+        marker(10, 2, 1, name=192, domain=256)
+        + record(activity.MARKER_DATA, id=1, payload_kind=4, payload=3, color=255),
         marker(20, 1, 2, name=192) + marker(30, 2, 3, name=192) + marker(40, 4, 1),
     )
     rows = trace["nvtx"][["start", "end", "text", "kind", "domain"]].to_numpy().tolist()
@@ -106,8 +106,8 @@ def test_ranges_marks_and_what_stays_open() -> None:
 
 
 def test_what_is_lost_is_said() -> None:
-    kernel = record(layout.KERNEL, start=ORIGIN + 1, end=ORIGIN + 2, name=64)
-    untimed = record(layout.KERNEL, name=64)
+    kernel = record(activity.KERNEL, start=ORIGIN + 1, end=ORIGIN + 2, name=64)
+    untimed = record(activity.KERNEL, name=64)
     odd = struct.pack("<I", 250) + bytes(60)
     trace = trace_of(kernel + odd + kernel, kernel + kernel[:100], untimed, b"", dropped=17)
     assert len(trace["kernels"]) == 2
@@ -128,24 +128,24 @@ def test_every_record_is_found_in_any_mix(kinds: list[list[int]]) -> None:
 
 @given(st.binary(max_size=2000))
 def test_any_bytes_are_read_without_harm(noise: bytes) -> None:
-    parsed = parse([noise, record(layout.KERNEL)], SIZES)
-    assert layout.KERNEL in parsed.records
+    parsed = parse([noise, record(activity.KERNEL)], SIZES)
+    assert activity.KERNEL in parsed.records
 
 
 def test_every_known_version_has_all_kinds_and_unknown_ones_are_refused() -> None:
     for version in (18, 20, 26, 28, 130000, 130001, 130100, 130400):
-        sizes = layout.sizes(version)
-        assert set(sizes) == set(layout.FIELDS)
+        sizes = activity.sizes(version)
+        assert set(sizes) == set(activity.FIELDS)
         assert all(size % 4 == 0 for size in sizes.values())
     for version in (17, 140000):
         with pytest.raises(RecordError, match="not supported"):
-            layout.sizes(version)
+            activity.sizes(version)
 
 
 def test_an_old_version_without_a_field_has_it_missing() -> None:
-    sizes = layout.sizes(18)
-    event = bytearray(sizes[layout.CUDA_EVENT])
-    struct.pack_into("<IIIII", event, 0, layout.CUDA_EVENT, 8, 1, 7, 4)
+    sizes = activity.sizes(18)
+    event = bytearray(sizes[activity.CUDA_EVENT])
+    struct.pack_into("<IIIII", event, 0, activity.CUDA_EVENT, 8, 1, 7, 4)
     events = trace_of(bytes(event), sizes=sizes)["cuda_events"]
     assert events[["event", "event_sync"]].to_numpy().tolist() == [[4, -1]]
 

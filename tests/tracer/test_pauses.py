@@ -11,7 +11,7 @@ from tests.tracer.machine import recorded
 from tracer import Trace, formats
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
-from tracer.model.pauses import PAUSES, Pause, add_pauses, pauses
+from tracer.model.trace import PAUSES, Pause, add_pauses, pauses
 from tracer.recorders.window import TimeRange, pauses_between, within
 from tracer.scrub import facts
 from tracer.scrub.texts import Texts

@@ -17,8 +17,7 @@ from tracer import read
 from tracer.cli import main
 from tracer.commands.watch import table_of
 from tracer.recorders import light_folder, light_program
-from tracer.recorders.live import Live, live
-from tracer.recorders.live_metrics import metrics, serve
+from tracer.recorders.live import Live, live, metrics, serve
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)

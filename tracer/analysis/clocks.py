@@ -25,10 +25,9 @@ from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, 
 from tracer.analysis.step_work import activity_steps, launch_rows
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
-from tracer.model.pauses import pauses
 from tracer.model.rows import groups_of
 from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, pauses
 
 Ints = NDArray[np.int64]
 

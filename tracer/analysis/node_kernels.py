@@ -25,9 +25,8 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
-from tracer.model.pauses import pauses
 from tracer.model.schema import MISSING
-from tracer.model.trace import LIGHT, Trace
+from tracer.model.trace import LIGHT, Trace, pauses
 
 MOST_ROWS: Final = 1 << 20
 """Maximum kernels and copies to place; graphs after them are unchanged."""

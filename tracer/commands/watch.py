@@ -62,7 +62,7 @@ def watch(
         click.echo(f"{target}: {len(trace)} events")
         return
     if port is not None:
-        from tracer.recorders.live_metrics import serve
+        from tracer.recorders.live import serve
 
         serve(port, lambda: live(chosen), lambda address: click.echo(f"metrics on http://{address}/metrics"))
         return

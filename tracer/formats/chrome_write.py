@@ -33,9 +33,8 @@ import pyarrow as pa
 from tracer.files.output import appearing
 from tracer.formats import chrome_lines
 from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
-from tracer.model.pauses import PAUSES
 from tracer.model.schema import DEVICE_TABLES, MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import PAUSES, Trace
 from tracer.progress import tell
 
 FROM_CHROME: Final = ("PyTorch profiler", "Chrome JSON")

@@ -1,7 +1,7 @@
 """nsys tables as Arrow -> Trace, for every nsys format. The inverse is `nsys_tables`.
 
 The input maps nsys table names to Arrow tables with those columns of `nsys_schema.COLUMNS` that the export has, in the
-types given there (`typed` converts them). Any table and any optional column may be missing.
+types given there (`nsys_columns.typed` converts them). Any table and any optional column may be missing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from tracer.errors import FormatError
 from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
-from tracer.formats.nsys_nvtx import nvtx_frame
-from tracer.formats.nsys_strings import Strings, inline, ints, words
+from tracer.formats.nsys_columns import Strings, inline, ints, words
 from tracer.model.devices import by_gpu, numbers_differ
-from tracer.model.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
-from tracer.model.trace import Trace
+from tracer.model.schema import MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
+from tracer.model.trace import Trace, categorical
 
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 
@@ -79,50 +78,6 @@ def last_end(frames: Mapping[str, pd.DataFrame]) -> int:
     return max(
         (int(f["end"].max()) for name, f in frames.items() if name != "nvtx" and "end" in f and len(f)), default=0
     )
-
-
-def typed(table: pa.Table, name: str) -> pa.Table:
-    """Cast the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
-
-    Invalid UTF-8 in texts becomes replacement characters.
-
-    Raises:
-        FormatError: a column holds a different kind of value. The file is not named.
-    """
-    known = nsys.COLUMNS.get(name, {})
-    columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
-    return pa.table(columns)
-
-
-def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
-    have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if wanted is None:
-        if values.null_count == len(values):
-            return pa.chunked_array([pa.nulls(len(values))])
-        return _text(values) if pa.types.is_string(have) or pa.types.is_large_string(have) else values.cast(have)
-    number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
-    if values.null_count < len(values) and not number and not pa.types.is_string(wanted):
-        raise FormatError(f"{where} holds {have}, not numbers")
-    try:
-        if pa.types.is_string(wanted):
-            return _text(values)
-        if values.null_count == len(values):
-            return pa.chunked_array([pa.nulls(len(values), wanted)])
-        # An unsigned id above 2**63 keeps its bits; a fraction is not an id.
-        safe = not pa.types.is_floating(wanted) and not pa.types.is_uint64(have)
-        return values.cast(wanted, safe=safe)
-    except pa.ArrowException as error:
-        raise FormatError(f"{where}: {str(error).splitlines()[0]}") from error
-
-
-def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = values.cast(pa.string(), safe=not pa.types.is_binary(values.type))
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        decoded = [None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()]
-        return pa.chunked_array([pa.array(decoded, pa.string())])
-    return text
 
 
 def _check_required(name: str, table: pa.Table) -> None:
@@ -235,3 +190,97 @@ def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[st
         return {}
     joined = frames["devices"].merge(pairs, left_on="device", right_on="gpu")
     return {"devices": joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])}
+
+
+def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) -> pd.DataFrame:
+    """Convert NVTX_EVENTS to the nvtx table.
+
+    Args:
+        events: the nsys table.
+        strings: StringIds.
+        last: the latest end in all other tables, ns. An open range ends then, or with the last NVTX event if later.
+        notes: receives a note with the number of open ranges.
+    """
+    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
+    ranges = events.filter(is_range)
+    created = events.filter(pc.equal(events["eventType"], nsys.DOMAIN_CREATE))
+    kind = words(ranges["eventType"], TABLES["nvtx"].column("kind"))
+    columns = {
+        "start": ints(ranges["start"]),
+        "end": _ends(ranges, kind == "mark", last, notes),
+        "text": _texts(ranges, strings),
+        "kind": kind,
+        "domain": _domains(ranges, created, strings),
+        "payload": _payloads(ranges),
+    }
+    simple = {"category": "category", "color": "color", "range_id": "rangeId"}
+    columns |= {ours: ints(ranges[theirs]) for ours, theirs in simple.items() if theirs in ranges.column_names}
+    if nsys.GLOBAL_TID in ranges.column_names:
+        packed = ints(ranges[nsys.GLOBAL_TID])
+        columns |= {"process": nsys.unpack_process(packed), "thread": nsys.unpack_thread(packed)}
+    return pd.DataFrame(columns, copy=False)
+
+
+def _ends(
+    ranges: pa.Table, is_mark: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], last: int, notes: list[str]
+) -> nsys.Ids:
+    start, end = ints(ranges["start"]), ints(ranges["end"])
+    still_open = ranges["end"].is_null().to_numpy() & ~is_mark
+    if count := int(still_open.sum()):
+        last = max(last, int(start.max()), int(end.max()))
+        one = count == 1
+        note = (
+            f"{count} NVTX {'range was' if one else 'ranges were'} never closed; "
+            f"{'it ends' if one else 'they end'} with the recording"
+        )
+        if note not in notes:  # a converted recording has it
+            notes.append(note)
+    return np.where(is_mark, start, np.where(still_open, last, end))
+
+
+def _texts(events: pa.Table, strings: Strings) -> pd.Categorical:
+    """The inline text, else the registered string."""
+    have = events.column_names
+    nothing = pa.chunked_array([pa.nulls(len(events), pa.string())])
+    text = events["text"] if "text" in have else nothing
+    written = inline(text)
+    registered = strings.named(events["textId"]) if "textId" in have else inline(nothing)
+    codes = np.where(
+        text.is_valid().to_numpy(), written.codes, len(written.categories) + registered.codes.astype(np.int64)
+    )
+    return categorical(codes, [*written.categories, *registered.categories])
+
+
+def _domains(ranges: pa.Table, created: pa.Table, strings: Strings) -> pd.Categorical:
+    """The names of the domains; "" for the default domain, "domain 5" if its creation was not recorded."""
+    used = _domain_ids(ranges)
+    distinct = used.drop_duplicates()
+    names = (
+        _domain_ids(created).assign(name=np.asarray(_texts(created, strings))).drop_duplicates(["process", "domain"])
+    )
+    name = distinct.merge(names, how="left")["name"].to_numpy(object, copy=True)
+    for i, id in enumerate(distinct["domain"]):
+        if id <= 0:
+            name[i] = ""
+        elif pd.isna(name[i]):
+            name[i] = f"domain {id}"
+    return categorical(used.groupby(["process", "domain"], sort=False).ngroup().to_numpy(), name)
+
+
+def _domain_ids(events: pa.Table) -> pd.DataFrame:
+    """The domain ids with their processes, because each process counts its own."""
+    zeros = np.zeros(len(events), np.int64)
+    have = events.column_names
+    process = nsys.unpack_process(ints(events[nsys.GLOBAL_TID])) if nsys.GLOBAL_TID in have else zeros
+    return pd.DataFrame({"process": process, "domain": ints(events["domainId"]) if "domainId" in have else zeros})
+
+
+def _payloads(ranges: pa.Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    payload = np.full(len(ranges), np.nan)
+    for column in nsys.PAYLOADS:
+        if column in ranges.column_names and ranges[column].null_count < len(ranges):
+            values = ranges[column].cast(pa.float64(), safe=False).to_numpy()
+            if column == "uint64Value":  # SQLite stores it as a signed number
+                values = np.where(values < 0, values + 2.0**64, values)
+            payload = np.where(np.isnan(payload), values, payload)
+    return payload

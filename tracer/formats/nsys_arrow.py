@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tracer.files.bounded import check_unpacked
 from tracer.formats import WHOLE, Format
-from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
+from tracer.formats.nsys_parquet import read_directory, sniff_directory, wanted
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.model.trace import Trace
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys
+from tracer.formats.nsys_columns import typed
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
-from tracer.formats.nsys_sqlite_tables import RowRange, StoredTable, find_tables
+from tracer.formats.nsys_sqlite_tables import JoinedRows, RowRange, StoredTable, cursor_of, find_tables
 from tracer.formats.nsys_sqlite_write import write
-from tracer.formats.sqlite_rows import JoinedRows, cursor_of
 from tracer.model.trace import Trace
 from tracer.progress import tell
 
@@ -99,7 +99,7 @@ def _read_all(path: Path, tables: Sequence[StoredTable]) -> dict[str, pa.Table]:
     if sum(table.most_rows for table in plain) >= _MANY_ROWS:
         for table in plain:
             if (rows := _read_plain(path, table, done, total)) is not None:
-                found[table.name] = nsys.typed(rows, table.name)
+                found[table.name] = typed(rows, table.name)
                 done += len(rows)
     parts = [part for table in tables if table.name not in found for part in table.parts()]
     found |= {name: rows.table() for name, rows in _fetch_all(path, parts, done, total).items()}
@@ -133,7 +133,7 @@ def _fetch_all(path: Path, parts: Sequence[RowRange], done: int, total: int) -> 
                 chunk = _fetch(connection, part)
             finally:
                 free.put(connection)
-            return nsys.typed(chunk, part.table)
+            return typed(chunk, part.table)
 
         for part, chunk in zip(parts, pool.map(fetch, parts), strict=True):
             left[part.table] -= len(chunk)  # in order, so that the same damage always gives the same message

@@ -22,8 +22,8 @@ from tracer.files.output import appearing
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
+from tracer.formats.nsys_sqlite_tables import cursor_of
 from tracer.formats.nsys_tables import from_trace
-from tracer.formats.sqlite_rows import cursor_of
 from tracer.model.schema import CARRIED, MISSING, TABLES
 from tracer.model.trace import Trace
 from tracer.progress import tell

@@ -1,11 +1,11 @@
-"""The trace: named tables with fixed columns, and metadata."""
+"""The trace: named tables with fixed columns, and metadata, which tell when its recorder paused, too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,11 @@ UNTRACED: Final = ("host", LIGHT)
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> values, all of the same length."""
+
+PAUSES: Final = "pauses_ns"
+"""The member of the metadata: a list of [since, until, process], as in `Pause`."""
+
+_FAR: Final = 1 << 61
 
 
 @dataclass(eq=False)
@@ -200,6 +205,19 @@ def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
     return pd.CategoricalDtype(pd.Index(words, dtype="str"))
 
 
+def categorical(codes: NDArray[Any], texts: Any) -> pd.Categorical:
+    """A categorical of texts[codes], where a text may occur more than once.
+
+    Example:
+        >>> categorical(np.array([0, 1, 2]), ["k", "m", "k"]).codes.tolist()
+        [0, 1, 0]
+    """
+    merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
+    if len(categories) < len(merged):
+        codes = merged[codes]
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
+
+
 Names = tuple[NDArray[np.int64], list[str]]
 """One code per row, an index into a list of names."""
 
@@ -232,3 +250,30 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     """The arrays, concatenated; if only one is not empty, that one."""
     filled = [part for part in parts if len(part)]
     return filled[0] if len(filled) == 1 else np.concatenate(parts)
+
+
+class Pause(NamedTuple):
+    """A half-open time, ns since the recording's origin; of `process`, or of all if it is None."""
+
+    since: int
+    until: int
+    process: int | None = None
+
+
+def pauses(trace: Trace) -> list[Pause]:
+    """The pauses that the metadata tell; damaged entries are ignored."""
+    told = trace.metadata.get(PAUSES)
+    return [Pause(*each) for each in told if _is_pause(each)] if isinstance(told, list) else []
+
+
+def add_pauses(trace: Trace, more: Iterable[Pause]) -> None:
+    """Add pauses to the metadata, which a copy replaces."""
+    known = [list(each) for each in (*pauses(trace), *more)]
+    if known:
+        trace.metadata = {**trace.metadata, PAUSES: known}
+
+
+def _is_pause(each: Any) -> bool:
+    if not isinstance(each, list) or len(each) != 3 or not all(type(time) is int for time in each[:2]):
+        return False
+    return -_FAR < each[0] < each[1] < _FAR and (each[2] is None or type(each[2]) is int)

@@ -18,20 +18,19 @@ from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_layout as layout
+from tracer.recorders import cupti_activity as activity
 from tracer.recorders import ranges
+from tracer.recorders.cupti_activity import parse
 from tracer.recorders.cupti_callbacks import Buffers, CallStacks
 from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find, refuse_other_profilers
-from tracer.recorders.cupti_names import CallNames, c_string
+from tracer.recorders.cupti_names import CallNames, Sources, c_string
 from tracer.recorders.cupti_nvtx import NamedDefault, OwnRanges
-from tracer.recorders.cupti_records import parse
-from tracer.recorders.cupti_tables import Sources
-from tracer.recorders.cupti_trace import build
+from tracer.recorders.cupti_tables import build
 from tracer.recorders.stacks import Stack, with_chains
 
 GraphTrace = Literal["node", "graph"]
 
-ALL_KINDS: Final = layout.SETS["all"]
+ALL_KINDS: Final = activity.SETS["all"]
 _HOST_SIDE: Final = ("api", "syncs", "cuda_events", "nvtx")  # disabled before stop() waits for the device
 _LIMIT: Final = 4 << 30
 
@@ -42,7 +41,7 @@ class _Process:
     def __init__(self) -> None:
         self.driver = Driver()
         self.cupti = Cupti(find())
-        self.sizes = layout.sizes(self.cupti.version)
+        self.sizes = activity.sizes(self.cupti.version)
         self.buffers = Buffers(_LIMIT)
         self.attached = False
         self.recorder: CuptiRecorder | None = None
@@ -86,7 +85,7 @@ class CuptiRecorder:
     Args:
         graph_trace: "node" records every kernel and copy inside a CUDA graph, "graph" one row per graph launch.
             "graph" must be started before the first CUDA call of the process.
-        kinds: the kinds of activity to record, of `cupti_layout.KINDS`; fewer kinds cost less.
+        kinds: the kinds of activity to record, of `cupti_activity.KINDS`; fewer kinds cost less.
         limit: maximum bytes of raw records to keep; later ones are dropped and counted in the trace's notes.
         stacks: whether to keep the Python stack of each call that launches, copies, waits or orders, as call chains of
             the trace, which costs about 10 us per call.
@@ -149,7 +148,7 @@ class CuptiRecorder:
             if self._call_stacks is not None:
                 self._call_stacks.start()
             for kind in self._activities():
-                if kind in layout.KINDS["descriptions"] and process.driver.has_context():
+                if kind in activity.KINDS["descriptions"] and process.driver.has_context():
                     process.cupti.enable_and_dump(kind)
                 else:
                     process.cupti.enable(kind)
@@ -223,7 +222,7 @@ class CuptiRecorder:
         sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
         trace = build(parse(self._filled, self._process.sizes), sources, self._ranges, self._last, self._dropped)
         trace.metadata |= {
-            "source": f"cupti {layout.version_name(cupti.version)}",
+            "source": f"cupti {activity.version_name(cupti.version)}",
             "graph_trace": self.graph_trace,
             "kinds": list(self.kinds),
         }
@@ -231,9 +230,9 @@ class CuptiRecorder:
         return trace
 
     def _activities(self, only: Iterable[str] = ALL_KINDS) -> list[int]:
-        chosen = [kind for name in self.kinds if name in only for kind in layout.KINDS[name]]
+        chosen = [kind for name in self.kinds if name in only for kind in activity.KINDS[name]]
         if self.graph_trace == "graph" and "kernels" in self.kinds and "kernels" in only:
-            chosen.insert(0, layout.GRAPH_TRACE)
+            chosen.insert(0, activity.GRAPH_TRACE)
         return chosen
 
     def _take(self) -> None:

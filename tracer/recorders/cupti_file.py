@@ -16,12 +16,12 @@ from pandas.api.types import union_categoricals
 from tracer.errors import FormatError, RecordError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_layout as layout
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import Parsed, parse
 from tracer.recorders.cupti_library import hint
+from tracer.recorders.cupti_names import Sources
 from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_records import Parsed, parse
-from tracer.recorders.cupti_tables import Sources, device_uuids
-from tracer.recorders.cupti_trace import build
+from tracer.recorders.cupti_tables import build, device_uuids
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import Ring
 
@@ -137,7 +137,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
         return None
     trace = _joined(parts, pd.concat(gpus, ignore_index=True), origin)
     trace.metadata |= {
-        "source": f"cupti {layout.version_name(versions[0])}",
+        "source": f"cupti {activity.version_name(versions[0])}",
         "graph_trace": graph_trace,
         "kinds": list(kinds),
     }
@@ -154,7 +154,7 @@ def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> tup
         shift = ring.start_utc_ns - ring.start_ns - origin
         ranges = ranges.assign(**{name: ranges[name] + shift for name in _TIMES})
     dropped = ring.counters.get("cupti_dropped", 0)
-    parsed = parse(found.buffers, layout.sizes(found.version)) if found.version else Parsed()
+    parsed = parse(found.buffers, activity.sizes(found.version)) if found.version else Parsed()
     trace = build(parsed, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
     for frame in _correlated(trace):
         frame["correlation"] += earlier

@@ -1,18 +1,40 @@
-"""Names in CUPTI's records: pointers to C strings, mangled kernel names, and ids of API calls."""
+"""Names in CUPTI's records: pointers to C strings, mangled kernel names, and ids of API calls; and their sources."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.errors import RecordError
+from tracer.model.trace import categorical
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The data needed in addition to the records to build tables.
+
+    Attributes:
+        origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).
+        process: this process's id, which device records lack.
+        text: address of a C string -> the string.
+        call_name: (callback domain, callback id) -> name of the API call.
+        program: the process's name.
+        threads: the names of its threads, by id, as far as known.
+    """
+
+    origin: int
+    process: int
+    text: Callable[[int], str]
+    call_name: Callable[[int, int], str]
+    program: str = ""
+    threads: Mapping[int, str] = field(default_factory=dict)
 
 
 def c_string(address: int) -> str:
@@ -20,19 +42,15 @@ def c_string(address: int) -> str:
     return ctypes.string_at(address).decode("utf-8", "replace") if address else ""
 
 
-def categorical(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorical:
+def named(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorical:
     """Keys (pointers, ids) as a categorical of their names; `name` is called once per distinct key."""
     codes, distinct = pd.factorize(keys)
-    index, words = pd.factorize(np.array([name(int(key)) for key in distinct], dtype=object))
-    categories = pd.Index(words, dtype="str")
-    return pd.Categorical.from_codes(index[codes] if len(index) else codes, categories=categories)
+    return categorical(codes, [name(int(key)) for key in distinct])
 
 
 def renamed(names: pd.Categorical, change: Callable[[str], str]) -> pd.Categorical:
     """The rows with every category changed; categories that become equal are merged."""
-    index, words = pd.factorize(np.array([change(str(word)) for word in names.categories], dtype=object))
-    codes = index[names.codes] if len(index) else names.codes
-    return pd.Categorical.from_codes(codes, categories=pd.Index(words, dtype="str"))
+    return categorical(names.codes, [change(str(word)) for word in names.categories])
 
 
 @cache

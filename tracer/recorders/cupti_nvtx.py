@@ -19,10 +19,9 @@ import pandas as pd
 from nvtx import nvtx as package
 
 from tracer.model.schema import MISSING, NVTX_KINDS
-from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_names import categorical, renamed
-from tracer.recorders.cupti_records import Records
-from tracer.recorders.cupti_tables import Sources, ints
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import Records, ints
+from tracer.recorders.cupti_names import Sources, named, renamed
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
@@ -84,7 +83,7 @@ def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, no
 
 
 def _markers(records: Records, sources: Sources, last: int, notes: list[str]) -> pd.DataFrame:
-    rows = records.get(layout.MARKER)
+    rows = records.get(activity.MARKER)
     if rows is None or not len(rows):
         return pd.DataFrame()
     opened = rows[rows["flags"] & (_START | _INSTANT) != 0]
@@ -103,10 +102,8 @@ def _markers(records: Records, sources: Sources, last: int, notes: list[str]) ->
             "end": np.where(instant, start, exact),
             "thread": ints(opened["thread"]),
             "process": ints(opened["process"]),
-            "text": categorical(opened["name"], sources.text),
-            "domain": renamed(
-                categorical(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name
-            ),
+            "text": named(opened["name"], sources.text),
+            "domain": renamed(named(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name),
             "kind": np.where(instant, "mark", np.where(opened["object_kind"] == _PROCESS, "start/end", "push/pop")),
         }
     )
@@ -115,7 +112,7 @@ def _markers(records: Records, sources: Sources, last: int, notes: list[str]) ->
 
 def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Payload, colour and category of the markers with those ids."""
-    rows = records.get(layout.MARKER_DATA)
+    rows = records.get(activity.MARKER_DATA)
     if rows is None or not len(rows):
         return {"payload": np.nan, "color": MISSING, "category": MISSING}
     bits = np.ascontiguousarray(rows["payload"])

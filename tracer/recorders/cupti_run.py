@@ -8,17 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracer.errors import RecordError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_layout as layout
-from tracer.recorders import cupti_library, foreground, light_program
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders import cupti_library, light_program
 from tracer.recorders.cupti_file import cupti_trace
 from tracer.recorders.light import read_rings
-from tracer.recorders.light_folder import SETTINGS, has_rings, kept_small
+from tracer.recorders.light_folder import SETTINGS, has_rings
 from tracer.recorders.light_program import Outcome, library
-from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, switched, within
+from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, within
 
-KINDS: Final = tuple(kind for kind in layout.SETS["all"] if kind != "nvtx")
+KINDS: Final = tuple(kind for kind in activity.SETS["all"] if kind != "nvtx")
 """The kinds of activity to record. The library itself receives the NVTX ranges, because the Python package `nvtx` finds
 the default domain disabled if CUPTI does."""
 
@@ -56,13 +55,9 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
     (rings / SETTINGS).write_text(settings(graph_trace, cupti_library.find()))
     # The program's own window is cut out of the whole afterwards.
     switching = WHOLE if window.is_programs else window
-    given = {**environment(library(), rings), **switching.variables}
+    given = environment(library(), rings)
     begun = time.time_ns()
-    with switched(rings, switching), kept_small(rings):
-        try:
-            code = foreground.run(command, environment=given)
-        except OSError as problem:
-            raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    code = light_program.run(command, given, rings, switching)
     failures: list[str] = []
     trace = read_folder(rings, failures)
     if trace is None:
@@ -77,9 +72,9 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
 def settings(graph_trace: str, libcupti: str) -> str:
     """The library's configuration: the libcupti to load if the program has none, the kinds of activity in the order
     in which to enable them, and the calls to skip."""
-    kinds = [kind for name in KINDS for kind in layout.KINDS[name]]
+    kinds = [kind for name in KINDS for kind in activity.KINDS[name]]
     if graph_trace == "graph":
-        kinds.insert(0, layout.GRAPH_TRACE)
+        kinds.insert(0, activity.GRAPH_TRACE)
     lines = [f"library {libcupti}", *(f"kind {kind}" for kind in kinds), *(f"skip {name}" for name in SKIPPED.split())]
     return "\n".join([*lines, ""])
 
@@ -102,7 +97,7 @@ def is_folder_of_ours(rings: Path) -> bool:
 def read_folder(rings: Path, failures: list[str] | None = None) -> Trace | None:
     """Read the recording in a folder; None if it is empty. `failures` receives why processes are missing."""
     missing = [] if failures is None else failures
-    is_graph = f"kind {layout.GRAPH_TRACE}\n" in (rings / SETTINGS).read_text(errors="replace")
+    is_graph = f"kind {activity.GRAPH_TRACE}\n" in (rings / SETTINGS).read_text(errors="replace")
     found = read_rings(rings, missing)
     trace = cupti_trace(found, "graph" if is_graph else "node", KINDS, missing)
     if trace is not None:

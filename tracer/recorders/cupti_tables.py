@@ -1,19 +1,20 @@
-"""CUPTI's records -> the tables of a trace."""
+"""CUPTI's records and the ranges of `annotate` -> the tables of a trace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
-from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_names import categorical, demangled, renamed, short_name
-from tracer.recorders.cupti_records import Records
+from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, SYNC_TYPES
+from tracer.model.trace import Trace
+from tracer.recorders import cupti_activity as activity
+from tracer.recorders.cupti_activity import Parsed, Records, ints
+from tracer.recorders.cupti_names import Sources, demangled, named, renamed, short_name
+from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
 
 _MEMORY_WORDS: Final = (
     "unknown", "pageable", "pinned", "device", "array", "managed", "device static", "managed static",
@@ -33,28 +34,50 @@ _LOW: Final = (1 << 32) - 1
 Frame = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The data needed in addition to the records to build tables.
+def build(
+    parsed: Parsed, sources: Sources, own: OwnRanges, last: int, dropped: int = 0, ranges: pd.DataFrame | None = None
+) -> Trace:
+    """Build the trace of a recording.
 
-    Attributes:
-        origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).
-        process: this process's id, which device records lack.
-        text: address of a C string -> the string.
-        call_name: (callback domain, callback id) -> name of the API call.
-        program: the process's name.
-        threads: the names of its threads, by id, as far as known.
+    Args:
+        parsed: the contents of its buffers.
+        sources: origin, process and names.
+        own: the ranges of `annotate`.
+        last: the end of the recording, in CUPTI's clock (ns).
+        dropped: the number of records dropped because there was no buffer.
+        ranges: the nvtx table, if neither CUPTI nor `annotate` recorded the ranges.
     """
+    notes: list[str] = []
+    if dropped:
+        notes.append(f"{dropped} activity records were dropped: there was no buffer or no space for them")
+    for kind, count in parsed.unknown.items():
+        notes.append(f"unknown records of kind {kind}: {count} of CUPTI's buffers were read only up to the first one")
+    if parsed.unread_bytes:
+        notes.append(f"{parsed.unread_bytes} bytes of CUPTI's buffers could not be read")
+    frames = _tables(parsed.records, sources, notes)
+    nvtx = nvtx_table(parsed.records, own, sources, last, notes) if ranges is None else ranges
+    calling = frames["api"]["thread"] if "api" in frames else np.empty(0, np.int64)
+    host = _host(calling, nvtx["thread"].to_numpy(np.int64), sources)
+    metadata: dict[str, Any] = {
+        "clock": {"name": "CLOCK_REALTIME", "origin_ns": sources.origin},
+        "start_utc_ns": sources.origin,
+        "overhead": _overheads(parsed.records),
+    }
+    trace = Trace.from_columns(metadata, **frames, nvtx=nvtx, **host)
+    trace.notes += notes
+    return trace
 
-    origin: int
-    process: int
-    text: Callable[[int], str]
-    call_name: Callable[[int, int], str]
-    program: str = ""
-    threads: Mapping[int, str] = field(default_factory=dict)
+
+def _host(calling: NDArray[np.int64], annotating: NDArray[np.int64], sources: Sources) -> dict[str, pd.DataFrame]:
+    process, threads = sources.process, pd.unique(np.concatenate([calling, annotating])).tolist()
+    names = [sources.threads.get(thread, "") for thread in threads]
+    return {
+        "threads": pd.DataFrame({"process": process, "thread": threads, "name": names}),
+        "processes": pd.DataFrame({"process": [process], "name": [sources.program]}),
+    }
 
 
-def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
+def _tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
     """Build all tables except nvtx, threads and processes.
 
     Args:
@@ -66,7 +89,7 @@ def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Fr
         "kernels": _kernels(records, sources),
         "memcpys": _memcpys(records, sources),
         "memsets": _memsets(records, sources),
-        "graph_launches": _graph_launches(records, sources),
+        "graph_launches": _from(records, activity.GRAPH_TRACE),
     }
     untimed = {name: int((frame["start"] == 0).sum()) for name, frame in frames.items() if len(frame.get("start", ()))}
     for name, count in untimed.items():
@@ -77,7 +100,7 @@ def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Fr
     frames |= {
         "api": _api(records, sources),
         "syncs": _syncs(records),
-        "cuda_events": _from(records, layout.CUDA_EVENT),
+        "cuda_events": _from(records, activity.CUDA_EVENT),
         "devices": _devices(records, sources),
     }
     device_of = _device_of(records, frames)
@@ -96,9 +119,9 @@ def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Fr
     return frames
 
 
-def overheads(records: Records) -> dict[str, dict[str, int]]:
+def _overheads(records: Records) -> dict[str, dict[str, int]]:
     """CUPTI's own overhead by kind: count and total ns."""
-    rows = records.get(layout.OVERHEAD)
+    rows = records.get(activity.OVERHEAD)
     if rows is None:
         return {}
     spent = (rows["end"] - rows["start"]).astype(np.int64)
@@ -107,16 +130,6 @@ def overheads(records: Records) -> dict[str, dict[str, int]]:
         of_kind = spent[rows["overhead_kind"] == kind]
         found[OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
     return found
-
-
-def ints(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Integers of any type as int64; invalid ids (all 32 bits set) are MISSING."""
-    wide = values.astype(np.int64)
-    if values.dtype == np.uint32:
-        invalid = wide == NO_ID
-        if invalid.any():
-            wide[invalid] = MISSING
-    return wide
 
 
 def _from(records: Records, kind: int) -> Frame:
@@ -153,15 +166,15 @@ def _in_graph(frame: Frame) -> Frame:
 
 
 def _kernels(records: Records, sources: Sources) -> Frame:
-    frame = _in_graph(_from(records, layout.KERNEL))
+    frame = _in_graph(_from(records, activity.KERNEL))
     if frame:
-        frame["name"] = renamed(categorical(frame["name"], sources.text), demangled)
+        frame["name"] = renamed(named(frame["name"], sources.text), demangled)
         frame["short_name"] = renamed(frame["name"], short_name)
     return frame
 
 
 def _memcpys(records: Records, sources: Sources) -> Frame:
-    frame = _in_graph(_joined(_from(records, layout.MEMCPY), _from(records, layout.MEMCPY_PEER)))
+    frame = _in_graph(_joined(_from(records, activity.MEMCPY), _from(records, activity.MEMCPY_PEER)))
     if frame:
         frame["kind"] = _words(frame["kind"], tuple(MEMCPY_KINDS), MEMCPY_KINDS)
         for column in ("src_kind", "dst_kind"):
@@ -170,19 +183,15 @@ def _memcpys(records: Records, sources: Sources) -> Frame:
 
 
 def _memsets(records: Records, sources: Sources) -> Frame:
-    frame = _in_graph(_from(records, layout.MEMSET))
+    frame = _in_graph(_from(records, activity.MEMSET))
     if frame:
         frame["mem_kind"] = _words(frame["mem_kind"], _MEMORY_WORDS, MEMORY_KINDS)
     return frame
 
 
-def _graph_launches(records: Records, sources: Sources) -> Frame:
-    return _from(records, layout.GRAPH_TRACE)
-
-
 def _api(records: Records, sources: Sources) -> Frame:
     parts = []
-    for kind, domain in ((layout.RUNTIME, _RUNTIME_DOMAIN), (layout.DRIVER, _DRIVER_DOMAIN)):
+    for kind, domain in ((activity.RUNTIME, _RUNTIME_DOMAIN), (activity.DRIVER, _DRIVER_DOMAIN)):
         frame = _from(records, kind)
         if frame:
             frame["call"] = frame.pop("cbid") << 2 | domain
@@ -190,14 +199,14 @@ def _api(records: Records, sources: Sources) -> Frame:
     frame = _joined(*parts)
     if frame:
         call = frame.pop("call")
-        frame["name"] = categorical(call, lambda key: sources.call_name(key & 3, key >> 2))
+        frame["name"] = named(call, lambda key: sources.call_name(key & 3, key >> 2))
         codes = np.asarray(call & 3 == _DRIVER_DOMAIN, np.int8)
         frame["layer"] = pd.Categorical.from_codes(codes, categories=pd.Index(["runtime", "driver"]))
     return frame
 
 
 def _syncs(records: Records) -> Frame:
-    frame = _from(records, layout.SYNCHRONIZATION)
+    frame = _from(records, activity.SYNCHRONIZATION)
     if frame:
         frame["type"] = _words(frame["type"], tuple(SYNC_TYPES), SYNC_TYPES)
     return frame
@@ -205,7 +214,7 @@ def _syncs(records: Records) -> Frame:
 
 def device_uuids(records: Records) -> pd.Series[Any]:
     """Device, as this process numbers it -> the UUID of its GPU as a number, for each device of the table."""
-    rows = _from(records, layout.DEVICE)
+    rows = _from(records, activity.DEVICE)
     if not rows:
         return pd.Series(dtype=object)
     words = rows["uuid_low"].astype(np.uint64).astype(object), rows["uuid_high"].astype(np.uint64).astype(object)
@@ -213,11 +222,11 @@ def device_uuids(records: Records) -> pd.Series[Any]:
 
 
 def _devices(records: Records, sources: Sources) -> Frame:
-    frame = _from(records, layout.DEVICE)
+    frame = _from(records, activity.DEVICE)
     if frame:
         first = np.unique(frame["device"], return_index=True)[1]
         frame = {name: values[first] for name, values in frame.items() if not name.startswith("uuid")}
-        frame["name"] = categorical(frame["name"], sources.text)
+        frame["name"] = named(frame["name"], sources.text)
         frame["memory_bandwidth"] = frame["memory_bandwidth"] * 1000  # CUPTI: kBytes/s
         frame["clock_rate"] = frame["clock_rate"] * 1000  # CUPTI: kHz
     return frame
@@ -225,14 +234,14 @@ def _devices(records: Records, sources: Sources) -> Frame:
 
 def _device_of(records: Records, frames: Mapping[str, Frame]) -> pd.Series[Any]:
     """Context -> device, from descriptions of contexts and from their activities."""
-    known = [_from(records, layout.CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
+    known = [_from(records, activity.CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
     context, device = _pairs(known, "context", "device")
     return pd.Series(device, index=context)[~pd.Index(context).duplicated()]
 
 
 def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
     """Described streams, and streams created before the recording, which are known only from their activities."""
-    described = _from(records, layout.STREAM)
+    described = _from(records, activity.STREAM)
     worked = [frames[name] for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")]
     context, stream = _pairs(worked, "context", "stream")
     used = [pd.DataFrame({"context": context, "stream": stream})] if len(context) else []

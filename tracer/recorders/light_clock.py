@@ -38,14 +38,12 @@ class Alignment:
     Attributes:
         at, ns: the difference of the clocks at some device times; interpolated linearly.
         error_ns: half the distance of the bounds, in the worst window used; None without upper bounds.
-        drift_ppm: of the device's clock against the host's.
         contradictions: the number of windows whose bounds contradict each other: stamps and launches do not match.
     """
 
     at: Ints
     ns: Floats
     error_ns: int | None
-    drift_ppm: float
     contradictions: int
 
     def to_host(self, device: Ints) -> Ints:
@@ -62,7 +60,7 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     drift = _drift(lower, upper)
     if not len(upper.at):
         at = np.array([origin])
-        return Alignment(at, np.array([(lower.ns - drift * (lower.at - origin)).max()]), None, drift * 1e6, 0)
+        return Alignment(at, np.array([(lower.ns - drift * (lower.at - origin)).max()]), None, 0)
     edges = _windows(lower, upper, origin)
     low = _tightest(lower, edges, drift, np.maximum)
     high = _tightest(upper, edges, drift, np.minimum)
@@ -73,7 +71,7 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     kept = ~wrong if not wrong.all() else np.ones(len(ns), bool)
     kept &= apart <= _LOOSE * np.median(apart[kept])  # where waits are rare, the neighbours are more accurate
     error = int(np.ceil(apart[kept].max() / 2))
-    return Alignment(middle[kept], ns[kept], error, drift * 1e6, int(wrong.sum()))
+    return Alignment(middle[kept], ns[kept], error, int(wrong.sum()))
 
 
 def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:

@@ -20,8 +20,7 @@ from typing import Final
 from platformdirs import user_cache_path
 
 from tracer.errors import RecordError
-from tracer.model.pauses import add_pauses
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, add_pauses
 from tracer.recorders import foreground
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
@@ -114,17 +113,28 @@ def record(
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
     """
-    given = {**environment(library(), rings), **window.variables, **({SITES: "1"} if call_sites else {})}
-    with switched(rings, window), kept_small(rings):
-        try:
-            code = foreground.run(command, pass_fds, given)
-        except OSError as problem:
-            raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    given = environment(library(), rings) | ({SITES: "1"} if call_sites else {})
+    code = run(command, given, rings, window, pass_fds)
     unread: list[str] = []
     trace = read_folder(rings, unread)
     if trace is not None and window.is_programs:
         add_pauses(trace, pauses_between(profiler_spans(trace)))
     return Outcome(trace, code, "" if trace else "; ".join([why_nothing(rings), *unread]))
+
+
+def run(
+    command: Sequence[str], environment: Mapping[str, str], rings: Path, window: Window, pass_fds: Sequence[int] = ()
+) -> int:
+    """Run a command in the foreground, recorded while the window is open; returns as `foreground.run`.
+
+    Raises:
+        RecordError: the command cannot be started.
+    """
+    with switched(rings, window), kept_small(rings):
+        try:
+            return foreground.run(command, pass_fds, {**environment, **window.variables})
+        except OSError as problem:
+            raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
 
 
 def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:

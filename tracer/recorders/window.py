@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import plain
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
-from tracer.model.pauses import Pause, add_pauses
-from tracer.model.trace import Trace
+from tracer.model.trace import Pause, Trace, add_pauses
 from tracer.recorders.light_folder import repeating, trim
 from tracer.recorders.light_ring import facts_of, switch_recording
 

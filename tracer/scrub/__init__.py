@@ -17,9 +17,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracer.formats.nsys_strings import categorical
 from tracer.model.schema import MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION, TABLES
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, categorical
 from tracer.scrub import exports, facts
 from tracer.scrub.texts import Texts
 

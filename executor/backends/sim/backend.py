@@ -25,8 +25,19 @@ from itertools import count
 from typing import ClassVar, Final
 
 from executor.backends.interface import Backend, HostArray
-from executor.backends.sim.device import Fence, FenceWait, Item, Span, Stage, Task, VirtualDevice
-from executor.backends.sim.graph import SimGraph, SimKernel, instantiate, kernel_of
+from executor.backends.sim.device import (
+    Fence,
+    FenceWait,
+    Item,
+    SimGraph,
+    SimKernel,
+    Span,
+    Stage,
+    Task,
+    VirtualDevice,
+    instantiate,
+    kernel_of,
+)
 from executor.backends.sim.profiles import FETCH, CopyCost, Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.planning.concurrency import MAIN_STREAM

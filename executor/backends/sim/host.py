@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from executor.backends.interface import Array, Backend, Immediate
 from executor.backends.sim.backend import SimArray, SimBackend, VirtualHost
-from executor.backends.sim.graph import moved_bytes
+from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.profiles import Profile, load_profile
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.graph.fusion import reads_of

@@ -1,16 +1,16 @@
-"""Arrow columns -> NumPy numbers and pandas categoricals, without a Python string per row."""
+"""Arrow columns of nsys's tables: cast to their types, and -> NumPy or categoricals without a Python string per row."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.formats.nsys_schema import Ids
+from tracer.errors import FormatError
+from tracer.formats.nsys_schema import COLUMNS, Ids
 from tracer.model.schema import MISSING, Column
+from tracer.model.trace import categorical
 
 
 class Strings:
@@ -38,14 +38,6 @@ class Strings:
         return categorical(encoded.indices.to_numpy(), found)
 
 
-def categorical(codes: np.ndarray[Any, Any], texts: Any) -> pd.Categorical:
-    """A categorical of texts[codes], where a text may occur more than once."""
-    merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
-    if len(categories) < len(merged):
-        codes = merged[codes]
-    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
-
-
 def inline(values: pa.ChunkedArray) -> pd.Categorical:
     """The strings of a text column; "" for NULL."""
     encoded = values.fill_null("").combine_chunks().dictionary_encode()
@@ -65,3 +57,47 @@ def ints(values: pa.ChunkedArray, missing: int | None = None) -> Ids:
     if missing in (None, MISSING) or not (stands_for_none := numbers == missing).any():
         return numbers
     return np.where(stands_for_none, MISSING, numbers)
+
+
+def typed(table: pa.Table, name: str) -> pa.Table:
+    """Cast the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
+
+    Invalid UTF-8 in texts becomes replacement characters.
+
+    Raises:
+        FormatError: a column holds a different kind of value. The file is not named.
+    """
+    known = COLUMNS.get(name, {})
+    columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
+    return pa.table(columns)
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
+    have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if wanted is None:
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values))])
+        return _text(values) if pa.types.is_string(have) or pa.types.is_large_string(have) else values.cast(have)
+    number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
+    if values.null_count < len(values) and not number and not pa.types.is_string(wanted):
+        raise FormatError(f"{where} holds {have}, not numbers")
+    try:
+        if pa.types.is_string(wanted):
+            return _text(values)
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values), wanted)])
+        # An unsigned id above 2**63 keeps its bits; a fraction is not an id.
+        safe = not pa.types.is_floating(wanted) and not pa.types.is_uint64(have)
+        return values.cast(wanted, safe=safe)
+    except pa.ArrowException as error:
+        raise FormatError(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = values.cast(pa.string(), safe=not pa.types.is_binary(values.type))
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        decoded = [None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()]
+        return pa.chunked_array([pa.array(decoded, pa.string())])
+    return text
