@@ -11,8 +11,8 @@ import executor
 import intertoken
 import tracer
 
-FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
-LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
+FIRST = ("errors", "compiled", "text", "extensions", "progress", "pandas_options")
+LAST = ("command_options", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
         "text", "units", "palette", "links", "rates", "view", "timeline", "reading", "figures", "scene", "report",

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from tracer.analysis.compare_side import Side
 from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Measured, counts_per_token
+from tracer.analysis.sides import Side
 from tracer.engines.engine import DECODE, SPECULATIVE
 
 MUST_AGREE: Final = ("gpu", "backend", "model", "batch")

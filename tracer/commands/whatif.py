@@ -30,7 +30,7 @@ _ROWS: Final = {
 """Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
-    from tracer.analysis.whatif.edits import Edit
+    from tracer.analysis.whatif.changes import Edit
     from tracer.analysis.whatif.prediction import Prediction
     from tracer.model.trace import Trace
 
@@ -128,7 +128,7 @@ def whatif(
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
     from tracer.analysis.whatif.base import Base
-    from tracer.analysis.whatif.choice import edits_of
+    from tracer.analysis.whatif.edits import edits_of
     from tracer.formats import write
 
     common = edits_of(**different)

@@ -18,9 +18,9 @@ import numpy as np
 from tracer.analysis.fits import gpu_of
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
+from tracer.analysis.whatif.streams import Learned, Pair, learned
 from tracer.batch import find_reports
 from tracer.errors import IntertokenError, TraceError, UsageError
 from tracer.formats import read

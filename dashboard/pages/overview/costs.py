@@ -28,7 +28,7 @@ from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
 from tracer.model.trace import Trace
-from tracer.signed import percent
+from tracer.text import percent
 
 _MOST_EVENTS: Final = 500_000  # in recordings whose paths are found within seconds
 _WAITED: Final = "Computing the {} …"

@@ -44,7 +44,7 @@ from dashboard.text import plain
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.whatif.prediction import Prediction
-from tracer.signed import percent
+from tracer.text import percent
 
 _VERDICT_LINE = 38  # letters of a verdict that fit in one line
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}

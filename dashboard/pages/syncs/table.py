@@ -17,7 +17,7 @@ from dashboard.view import Spot, View, span
 from tracer.analysis.calls import SYNC
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
-from tracer.signed import percent, signed
+from tracer.text import percent, signed
 
 ADDRESS: Final = "syncs/"
 _PENDING: Final = "…"

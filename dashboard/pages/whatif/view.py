@@ -15,8 +15,8 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import WORD, View, one_of
-from tracer.analysis.whatif.choice import edits_of
-from tracer.analysis.whatif.edits import Edit, FollowStrategy, ScaleKernels
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import FollowStrategy, ScaleKernels, edits_of
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.errors import UsageError

@@ -12,11 +12,9 @@ from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.edits import Unmeasured
+from tracer.analysis.whatif.changes import Changes, Unmeasured
 from tracer.analysis.whatif.needed import reading_syncs, sending_copies
-from tracer.analysis.whatif.sampling import choose_on_device
-from tracer.analysis.whatif.strategies import check_device_alone, check_host_idle, windows
+from tracer.analysis.whatif.strategies import check_device_alone, check_host_idle, choose_on_device, windows
 from tracer.errors import EmptyTraceError
 
 
@@ -24,10 +22,7 @@ from tracer.errors import EmptyTraceError
 class MergedCopies(Unmeasured):
     """Merge the copies before each run of launches into one, with the sync of the last one."""
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return "input copies merged"
+    label = "input copies merged"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Keep only the last copy of each window, and syncs after which the host reads.
@@ -54,10 +49,7 @@ class MergedCopies(Unmeasured):
 class LaunchFirst(Unmeasured):
     """Move the host work between reading a result and the next launch to after that launch."""
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return "host work after the launch"
+    label = "host work after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the host code; calls stay where they are.
@@ -95,10 +87,7 @@ class CopiesBehind(Unmeasured):
     launch of the previous step.
     """
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return "input copies after the launch"
+    label = "input copies after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the calls with the host code between them; on the device the copies follow the launched work.
@@ -139,10 +128,7 @@ def _behind_launch(causality: Causality, pairs: pd.DataFrame) -> Edges:
 class ReadLater(Unmeasured):
     """Launch the next step before the result of this one is read: the device samples the token."""
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return "device sampling, results read a step later"
+    label = "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Make the waits for results return immediately; everything else is unchanged.

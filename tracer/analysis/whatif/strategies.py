@@ -1,7 +1,8 @@
 """Another synchronisation strategy for a recording: which of its host calls would not be made.
 
 Calls are only removed; a strategy that needs more of them than the recording has cannot be predicted from it. A sync
-after which the host reads a result is kept by every strategy except ggg, which leaves the token on the device.
+after which the host reads a result is kept by every strategy except ggg, which leaves the token on the device: the time
+in which it chooses the token is added where the host of the recording does so from the logits.
 """
 
 from __future__ import annotations
@@ -18,16 +19,22 @@ from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.fits import fits_for
+from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs
-from tracer.analysis.whatif.sampling import choose_on_device
 from tracer.errors import UnsafePlanError, UsageError
+from tracer.model.collectives import computes
+from tracer.model.schema import MISSING
 
 Ints = NDArray[np.int64]
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
 """Strategies, each with fewer host calls than the previous one."""
+
+_MOST_OF_TOKENS: Final = 4096
+"""Bytes that a step copies to the host: the tokens of 512 sequences take at most this, the logits of one take more."""
+_BYTES_OF_TOKEN: Final = 8
 
 
 def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
@@ -128,3 +135,29 @@ def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> N
     source, target = segments.starts(before[apart]) + 1, segments.starts(after[apart])
     usual = fits_for(changes.causality.trace).usual
     changes.add(Edges.of(source, target, np.full(len(source), usual.order_ns), ORDER))
+
+
+def choose_on_device(changes: Changes, steps: Steps) -> str:
+    """Lengthen the compute of each step by the time in which the device chooses its tokens, unless it already does;
+    return the assumption."""
+    causality = changes.causality
+    activities = causality.segments.activities
+    at = activity_steps(causality.trace, steps, activities)
+    brings = (activities["name"] == "memcpy DtoH").to_numpy() & (at >= 0)
+    sizes = causality.trace["memcpys"]["bytes"].to_numpy()[activities["row"].to_numpy()[brings]]
+    if not len(sizes) or (sizes == MISSING).all():
+        return "assumes that the device already chooses the token: the recording does not tell the size of its copies"
+    per_step = np.bincount(at[brings], weights=np.maximum(sizes, 0), minlength=len(steps))
+    tokens = _BYTES_OF_TOKEN * np.maximum(steps.table["sequences"].to_numpy(), 1)
+    if np.median(per_step) <= max(_MOST_OF_TOKENS, float(np.median(tokens))):
+        return "assumes that the device chooses the token in no more time than it does now"
+    took_ns = fits_for(causality.trace).sampling.choose_ns
+    if not changes.chooses_tokens:
+        compute = np.flatnonzero(computes(activities) & (at >= 0))
+        compute = compute[np.argsort(activities["end"].to_numpy()[compute], kind="stable")]
+        changes.lengthen_activities(pd.Series(compute).groupby(at[compute]).last().to_numpy(), took_ns)
+        changes.chooses_tokens = True
+    return (
+        f"assumes that the device chooses the token in {took_ns / 1e3:g} µs, as from 32,000 logits, where the host now "
+        "copies the logits"
+    )
