@@ -27,8 +27,9 @@ from tracer import formats
 from tracer.analysis.call_sites import HostStep
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
-from tracer.analysis.whatif.edits import FollowStrategy, WithoutSyncs
+from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.cli import main
 from tracer.model.trace import Trace
 

@@ -17,8 +17,7 @@ from tests.tracer.steady import trace_of
 from tracer import read, write
 from tracer.analysis.advice import effort_of, engine_of
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.whatif.edits import FollowStrategy
-from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
 from tracer.engines.engine import COPIES, RUN_AHEAD, Setting

@@ -19,12 +19,11 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
-from tracer.analysis.whatif.edits import FollowStrategy, WithoutSyncs
+from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, by_kernel, eager_launches
-from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
-from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, STREAMS, Engine, Setting

@@ -39,7 +39,7 @@ from tracer.reporting.console import (
     where_label,
 )
 from tracer.reporting.stacks import SUFFIXES, write_stacks
-from tracer.stored.run_passes import node_kernels
+from tracer.stored.run_directory import node_kernels
 from tracer.text import spelled
 
 _MOST_HOLES: Final = 20

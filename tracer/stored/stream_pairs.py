@@ -27,7 +27,7 @@ from tracer.formats import read
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
-from tracer.stored.run_parts import NODE
+from tracer.stored.run_directory import NODE
 
 _ONE, _SEVERAL = "sequential", "branches"
 _MAY_DIFFER: Final = ("concurrency", "allocator", "repeats")

@@ -261,3 +261,13 @@ class Unmeasured:
     def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
         """Not known."""
         return None
+
+
+class FewerCalls:
+    """An edit that only removes calls."""
+
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
+        """See `margin`."""
+        margins = fits.margins
+        traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
+        return margins.half_width(margins.fewer_calls if level is None else traced, speedup)

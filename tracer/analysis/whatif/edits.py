@@ -11,48 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.changes import Changes, Edit, Unmeasured
+from tracer.analysis.whatif.changes import Changes, Edit, FewerCalls, Unmeasured
 from tracer.analysis.whatif.graph_edits import IntoGraph, OneGraph
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.strategies import follow
 from tracer.errors import UnsafePlanError, UsageError
 
 
-class _FewerCalls:
-    """An edit that only removes calls."""
-
-    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """See `margin`."""
-        margins = fits.margins
-        traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
-        return margins.half_width(margins.fewer_calls if level is None else traced, speedup)
-
-
 @dataclass(frozen=True)
-class FollowStrategy(_FewerCalls):
-    """Another synchronisation strategy, see `strategies.follow`."""
-
-    name: str
-
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return self.name
-
-    def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Remove the calls that the strategy does not make.
-
-        Raises:
-            UsageError, UnsafePlanError: the strategy cannot be predicted from this recording, or is unsafe.
-        """
-        return follow(changes, steps, self.name)
-
-
-@dataclass(frozen=True)
-class WithoutSyncs(_FewerCalls):
+class WithoutSyncs(FewerCalls):
     """Without some host syncs: those at these positions of every step (1 is the first), or all that data flow does not
     need.
 

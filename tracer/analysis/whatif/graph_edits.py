@@ -26,7 +26,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, Unmeasured
-from tracer.analysis.whatif.strategies import windows
+from tracer.analysis.whatif.host_edits import windows
 from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
 from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
