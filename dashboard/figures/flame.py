@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from dashboard.palette import COLOURS, FONT, THEMES
 from dashboard.text import markup
 from dashboard.units import duration
-from tracer.analysis.call_names import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
+from tracer.analysis.call_letters import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
 from tracer.analysis.call_sites import HostStep
 
 _LEAST: Final = 0.002  # of the longest step: a shorter frame is not drawn

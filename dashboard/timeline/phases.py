@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE
+from tracer.analysis.call_letters import BEGIN_CAPTURE, END_CAPTURE
 from tracer.analysis.calls import letters_of
 from tracer.analysis.steps import Steps
 from tracer.engines.engine import EAGER, PREFILL

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.call_letters import classify, compress, strategies_followed, without_copies
 from tracer.analysis.calls import (
     BLOCKING_COPY,
     COPIES,
@@ -27,7 +28,6 @@ from tracer.analysis.calls import (
     last_before,
     match_rows,
 )
-from tracer.analysis.signature import classify, compress, strategies_followed, without_copies
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
+from tracer.analysis.call_letters import WITHOUT_COPIES
 from tracer.analysis.interval import Interval
-from tracer.analysis.signature import WITHOUT_COPIES
 from tracer.text import spelled
 
 if TYPE_CHECKING:
