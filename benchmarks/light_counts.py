@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 from record_engines import machine
 
-from tracer.analysis.call_names import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
+from tracer.analysis.call_letters import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.analysis.tokens import find_steps
 from tracer.model.trace import Trace
 from tracer.recorders import nsys

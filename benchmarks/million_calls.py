@@ -25,7 +25,7 @@ from ten_million import long_trace, table_bytes
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.edits import FollowStrategy
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import predict
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 from urllib.parse import urlencode
 
 import waitress
@@ -29,6 +30,7 @@ from selenium import webdriver
 
 from dashboard import pages
 from dashboard.app import create_app
+from dashboard.markup import answering_markup, with_markup
 
 WAYS: Final = ("markup", "dash")
 ACTIONS: Final = {
@@ -58,17 +60,16 @@ REST: Final = 900  # ms without a request and without a task of more than 40 ms
 
 def as_dash_has_them(port: int) -> None:
     """Let what is served at this port have a component of Dash for each element."""
-    laid_out, answering = pages.with_markup, pages.answering_markup
 
     def asked() -> bool:
         return has_request_context() and request.host.endswith(f":{port}")
 
     def answers(function: Callable[..., Any]) -> Callable[..., Any]:
-        with_markup = answering(function)
-        return wraps(function)(lambda *a, **k: function(*a, **k) if asked() else with_markup(*a, **k))
+        gathered = answering_markup(function)
+        return wraps(function)(lambda *a, **k: function(*a, **k) if asked() else gathered(*a, **k))
 
-    pages.with_markup = lambda shown: shown if asked() else laid_out(shown)
-    pages.answering_markup = answers
+    patch.object(pages, "with_markup", lambda shown: shown if asked() else with_markup(shown)).start()
+    patch.object(pages, "answering_markup", answers).start()
 
 
 def served(recordings: list[Path], port: int) -> str:

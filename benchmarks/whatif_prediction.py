@@ -31,14 +31,15 @@ from tracer import read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
-from tracer.analysis.whatif.learning import Learned, Pair, learned
-from tracer.analysis.whatif.one_graph import OneGraph
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
-from tracer.analysis.whatif.streams import Concurrent
+from tracer.analysis.whatif.streams import Concurrent, Learned, Pair, learned
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
-from tracer.stored.run_parts import NODE
+from tracer.stored.run_directory import NODE
 from tracer.stored.stream_pairs import compute_ns, pair_of, read_pair
 
 ROOT = Path(__file__).parent

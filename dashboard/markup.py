@@ -35,7 +35,7 @@ class Markup(Component):
     _valid_wildcard_attributes = available_wildcard_properties = []  # noqa: RUF012
 
     def __init__(self, trees: Sequence[Tree]) -> None:
-        super().__init__(trees=list(trees))
+        super().__init__(trees=list(trees))  # type: ignore[no-untyped-call]
 
 
 def with_markup(shown: Any) -> Any:
@@ -102,6 +102,7 @@ def _children(shown: Component) -> Iterator[Any]:
 def _tree(shown: Any) -> Tree:
     if not isinstance(shown, Component):
         return str(shown)
-    attributes = {name: value for name, value in shown.to_plotly_json()["props"].items() if name != "children"}
+    given = shown.to_plotly_json()["props"]  # type: ignore[no-untyped-call]
+    attributes = {name: value for name, value in given.items() if name != "children"}
     children = [_tree(child) for child in _children(shown) if child is not None]
     return [shown._type.lower(), attributes, *children]

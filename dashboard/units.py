@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from tracer.signed import with_sign
+from tracer.text import with_sign
 
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 

@@ -11,12 +11,12 @@ import executor
 import intertoken
 import tracer
 
-FIRST = ("errors", "compiled", "signed", "text", "extensions", "progress", "pandas_options")
-LAST = ("command_options", "commands", "pytest_message", "pytest_recording", "pytest_plugin", "cli")
+FIRST = ("errors", "compiled", "text", "extensions", "progress", "pandas_options")
+LAST = ("command_options", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
-        "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene", "report",
-        "recording", "pages", "serving", "app", "notebook", "cli", "commands",
+        "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene",
+        "report", "recording", "pages", "serving", "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),
     tracer: (

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from dashboard.palette import CLEAR, COLOURS, THEMES
 from dashboard.text import markup
 from dashboard.units import duration
-from tracer.analysis.call_names import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
-from tracer.analysis.step_stacks import HostStep
+from tracer.analysis.call_letters import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
+from tracer.analysis.call_sites import HostStep
 
 _LEAST: Final = 0.002  # of the longest step: a shorter frame is not drawn
 _NEARLY_ALL: Final = 0.95

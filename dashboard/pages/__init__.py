@@ -94,7 +94,7 @@ class _App(Dash):
     """The app of a page. All pages have the scripts and styles of the first: a browser loads and compiles them once."""
 
     def callback(self, *dependencies: Any, **options: Any) -> Any:
-        register = super().callback(*dependencies, **options)  # type: ignore[no-untyped-call]
+        register = super().callback(*dependencies, **options)
         return lambda function: register(answering_markup(function))
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names

@@ -19,19 +19,19 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
-from tracer.analysis.call_sites import RANGES, by_site, call_sites, without_site
+from tracer.analysis.call_sites import RANGES, HostStep, by_site, call_sites, host_steps, without_site
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
 from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
-from tracer.analysis.step_stacks import HostStep, host_steps
 from tracer.analysis.summary import summarise
 from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
-from tracer.analysis.whatif.edits import Edit, WithoutSyncs
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model.trace import Trace

@@ -17,12 +17,12 @@ from dashboard.timeline.holes import HoleRow
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
 from tracer import formats
-from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.interval import Interval
 from tracer.analysis.steps import Regime
 from tracer.analysis.summary import Summary, analyse
+from tracer.analysis.syncs import FetchLag
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.model.graph_json import GRAPH_FILE

@@ -32,7 +32,7 @@ from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
 from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.model.trace import Trace
-from tracer.stored.run_passes import node_kernels
+from tracer.stored.run_directory import node_kernels
 
 Report = TypeVar("Report")
 Found = TypeVar("Found")

@@ -16,7 +16,7 @@ from dashboard.text import plain
 from dashboard.units import difference, microseconds
 from tracer.analysis.holes import PLACES
 from tracer.model.trace import LIGHT
-from tracer.signed import percent, with_sign
+from tracer.text import percent, with_sign
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]

@@ -15,8 +15,7 @@ import pandas as pd
 from dashboard.palette import KINDS
 from dashboard.timeline.rows import Row
 from tracer.analysis.calls import match_rows
-from tracer.analysis.causality.segments import Segments, find_segments
-from tracer.analysis.causality.waits import ordered_by_events
+from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace

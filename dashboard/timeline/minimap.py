@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.pyramid import Pyramid, grid
 from dashboard.timeline.rows import Row
-from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE
+from tracer.analysis.call_letters import BEGIN_CAPTURE, END_CAPTURE
 from tracer.analysis.calls import letters_of
 from tracer.analysis.steps import Steps
 from tracer.engines.engine import EAGER, PREFILL

@@ -21,7 +21,7 @@ from dashboard.timeline.facts import shapes_of
 from dashboard.timeline.functions import levels_of, short_names
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
-from tracer.analysis.call_names import plain as without_suffixes
+from tracer.analysis.call_letters import plain as without_suffixes
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints

@@ -30,7 +30,7 @@ from tracer.files.output import appearing, blaming_the_choice
 from tracer.formats import check_writable, nsys_parquet
 from tracer.model.graph_json import GRAPH_FILE, write_graph
 from tracer.model.run_json import SCHEMA
-from tracer.stored.run_parts import is_part_of_run
+from tracer.stored.run_directory import is_part_of_run
 
 
 def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: bool) -> None:

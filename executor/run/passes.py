@@ -36,7 +36,7 @@ from tracer.files.output import write_output
 from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE
 from tracer.recorders.cupti_activity import SETS
-from tracer.stored.run_parts import PASSES
+from tracer.stored.run_directory import PASSES
 
 LIGHT: Final = "light"
 TRACED: Final = PASSES

@@ -24,11 +24,12 @@ from tests.tracer.nsys_exports import GLOBAL_TID, export
 from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tests.tracer.test_truths import SHARED
 from tracer import formats
+from tracer.analysis.call_sites import HostStep
 from tracer.analysis.idle_sites import SAMPLED
-from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
-from tracer.analysis.whatif.edits import FollowStrategy, WithoutSyncs
-from tracer.analysis.whatif.one_graph import OneGraph
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.cli import main
 from tracer.model.trace import Trace
 

@@ -27,7 +27,7 @@ from tracer.errors import ExecutionError, UsageError
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.schema import HOST_COMPUTE
 from tracer.recorders import light_folder
-from tracer.stored.run_passes import node_kernels
+from tracer.stored.run_directory import node_kernels
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
 pytestmark = pytest.mark.usefixtures("recorder")

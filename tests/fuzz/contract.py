@@ -8,8 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tracer import formats
 from tracer.analysis import summary
-from tracer.analysis.bubbles import bubble_report
-from tracer.analysis.streams import stream_report
+from tracer.analysis.streams import bubble_report, stream_report
 from tracer.errors import FormatError, TraceError
 from tracer.model.trace import Trace
 

@@ -15,15 +15,14 @@ from tests.thorough import thorough
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tracer import read, write
+from tracer.analysis.advice import effort_of, engine_of
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.settings import effort_of, engine_of
-from tracer.analysis.whatif.edits import FollowStrategy
-from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
 from tracer.engines.engine import COPIES, RUN_AHEAD, Setting
 from tracer.model import run_json
-from tracer.signed import percent
+from tracer.text import percent
 
 OURS = {name: SAMPLES / f"llama-1.1b-{name}-sequential-cuda" for name in ("sccc", "saaas", "aaas", "aaag", "ggg")}
 

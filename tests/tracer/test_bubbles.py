@@ -11,8 +11,8 @@ from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace
-from tracer.analysis.bubbles import WAITS, BubbleReport, bubble_report
 from tracer.analysis.step_work import step_compute, step_spans
+from tracer.analysis.streams import WAITS, BubbleReport, bubble_report
 from tracer.analysis.tokens import find_steps
 from tracer.commands.gaps import gaps
 from tracer.errors import EmptyTraceError

@@ -15,8 +15,8 @@ from tracer import Trace, read
 from tracer.analysis.bounds import Bounds
 from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
 from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
+from tracer.analysis.call_letters import compress, expand
 from tracer.analysis.gaps import gap_report, measured_rate
-from tracer.analysis.signature import compress, expand
 from tracer.analysis.surplus import surplus_position
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError

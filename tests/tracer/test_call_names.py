@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tracer.handmade import Script
 from tests.tracer.kineto import event, read, write
 from tracer import formats
-from tracer.analysis.call_names import _NAMES, LETTERS, is_unknown, letter, plain
+from tracer.analysis.call_letters import _NAMES, LETTERS, is_unknown, letter, plain
 from tracer.analysis.calls import is_setup, unknown_calls
 
 VERSIONS = st.lists(

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace
-from tracer.analysis.bubbles import bubble_report
 from tracer.analysis.calls import is_allocation, is_setup
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.streams import bubble_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.waited_for import GIL, HOW, RANGE, RELEASED, UNKNOWN
 from tracer.errors import EmptyTraceError

@@ -12,7 +12,7 @@ from tests.thorough import of_every_kind
 from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.rates import steps_per_s
+from tracer.analysis.step_work import steps_per_s
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING

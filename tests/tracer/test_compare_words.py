@@ -14,7 +14,7 @@ from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Side, compare
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
-from tracer.analysis.speedup import COLUMNS, no_kernels
+from tracer.analysis.sides import COLUMNS, no_kernels
 from tracer.analysis.tokens import find_steps
 from tracer.reporting.compare import compare_table
 from tracer.reporting.compare_words import phrases, sentence

@@ -12,7 +12,7 @@ from tracer import Trace, read, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.edits import Edit
+from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.cli import main

@@ -12,7 +12,7 @@ from tracer import Trace, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.into_graph import BEFORE, BEHIND, IntoGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.prediction import predict_from
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, UnsafePlanError

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace, formats
-from tracer.analysis.bubbles import bubble_report
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.ranks import has_ranks, rank_report, waiting
 from tracer.analysis.steps import Steps
-from tracer.analysis.streams import stream_report
+from tracer.analysis.streams import bubble_report, stream_report
 from tracer.analysis.tokens import find_steps
 from tracer.commands.gaps import gaps
 from tracer.commands.streams import streams

@@ -7,7 +7,7 @@ import pytest
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
-from tracer.analysis.rates import steps_per_s, tokens_per_step, wall_rates
+from tracer.analysis.step_work import steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
 

@@ -13,7 +13,7 @@ from tests.tracer.engines import Host, known, layers
 from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA
 from tracer import formats
-from tracer.analysis.call_names import plain
+from tracer.analysis.call_letters import plain
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.signed import percent, signed, with_sign
+from tracer.text import percent, signed, with_sign
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis.step_stacks import MEDIAN, SLOW, by_function, host_steps
+from tracer.analysis.call_sites import MEDIAN, SLOW, by_function, host_steps
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.model.schema import PYTHON_FUNCTION

@@ -11,7 +11,7 @@ import pytest
 
 from tests.recordings import ENGINES, SAMPLES
 from tracer import Trace, formats
-from tracer.analysis.rates import steps_per_s
+from tracer.analysis.step_work import steps_per_s
 from tracer.analysis.summary import analyse
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps

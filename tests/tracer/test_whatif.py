@@ -19,17 +19,11 @@ from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
-from tracer.analysis.whatif.edits import (
-    Edit,
-    FollowStrategy,
-    ScaleHost,
-    ScaleKernels,
-    SyncLatency,
-    WithoutSyncs,
-)
-from tracer.analysis.whatif.host_edits import ReadLater
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
 

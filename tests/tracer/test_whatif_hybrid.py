@@ -9,8 +9,8 @@ from tests.tracer.test_whatif import light, predicted, step_ns
 from tracer import Trace
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.edits import FollowStrategy, ScaleHost, ScaleHostCompute, WithoutSyncs
-from tracer.analysis.whatif.host_edits import LaunchFirst
+from tracer.analysis.whatif.edits import ScaleHost, ScaleHostCompute, WithoutSyncs
+from tracer.analysis.whatif.host_edits import FollowStrategy, LaunchFirst
 from tracer.analysis.whatif.needed import READS, needed_syncs
 from tracer.errors import UnsafePlanError, UsageError
 from tracer.model.schema import HOST_COMPUTE

@@ -12,8 +12,8 @@ import pytest
 
 from tests.recordings import SAMPLES
 from tracer.analysis.fits import fits_of
-from tracer.analysis.whatif.learning import Pair, fitted, learned
 from tracer.analysis.whatif.overlap import Overlap, StepKernels, assign
+from tracer.analysis.whatif.streams import Pair, fitted, learned
 from tracer.errors import UsageError
 from tracer.stored.stream_pairs import find_pairs, learn_from, work_of
 

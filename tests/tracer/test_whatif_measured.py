@@ -14,11 +14,8 @@ from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, cri
 from tracer.analysis.causality.report import BESIDE_SYNC, by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import Steps, find_steps
-from tracer.analysis.whatif.edits import (
-    FollowStrategy,
-    ScaleHost,
-    WithoutSyncs,
-)
+from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import NO_GAP, predict
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.model.graph_json import read_graph

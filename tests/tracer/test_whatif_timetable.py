@@ -18,10 +18,8 @@ from tracer import Trace
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.learning import Learned
 from tracer.analysis.whatif.overlap import Overlap
-from tracer.analysis.whatif.streams import Concurrent
-from tracer.analysis.whatif.timetable import lowest_free
+from tracer.analysis.whatif.streams import Concurrent, Learned, lowest_free
 from tracer.errors import UsageError
 from tracer.model.graph_json import Node
 from tracer.model.schema import TABLES

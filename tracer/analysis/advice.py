@@ -1,7 +1,7 @@
 """What to change: every edit of a recording that data flow allows is predicted.
 
 An edit is kept if its gain exceeds the whole model margin (`whatif.margin`). An edit of a kind that was never measured
-has no margin and is not kept, however large the predicted gain.
+has no margin and is not kept, however large the predicted gain. The recorded engine's settings name the changes.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from tracer.analysis.call_sites import RANGES, call_sites
+from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.settings import effort_of, engine_of, settings_of, unused_settings
-from tracer.analysis.syncs import sync_report
+from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
-from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
-from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
-from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.changes import Changes, Edit
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.one_graph import OneGraph
 from tracer.analysis.whatif.prediction import Prediction, predict_from
-from tracer.analysis.whatif.strategies import LADDER
-from tracer.engines.engine import Engine, Setting
+from tracer.analysis.whatif.streams import Concurrent
+from tracer.engines import engines
+from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, STREAMS, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.model.trace import Trace
 
@@ -177,7 +179,8 @@ def advise(
     refused: dict[str, str] = {}
     withheld: dict[str, str] = {}
     engine, found_syncs = engine_of(trace), sync_report(trace, steps)
-    unused = unused_settings(engine, found_syncs) if steps.decodes else ()
+    offered = engine.settings if engine is not None else ()
+    unused = _unused(offered, found_syncs) if steps.decodes else ()
     strategy = found_syncs.strategy if steps.decode_alone else None
     extra = (_Candidate((edit,), tuple(conditions), command) for edit, command, conditions in more)
     for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
@@ -192,7 +195,7 @@ def advise(
             continue  # this recording does not allow the edit
         else:
             if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
-                names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
+                names = tuple(name for edit in candidate.edits for name in _settings_of(offered, edit))
                 sites = _sites(base, candidate.edits, functions or trace)
                 effort = effort_of(candidate.edits[0], names)
                 kept.append(
@@ -258,3 +261,57 @@ def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]
 def _bound(before: Figures) -> float | None:
     busy = before.period_us - before.idle_us["p50"] if "p50" in before.idle_us else 0.0
     return before.period_us / busy if busy > 0 else None
+
+
+def engine_of(trace: Trace) -> Engine | None:
+    """The engine that was recorded, identified by kernels that only it launches; None if there are none."""
+    names = trace["kernels"]["name"]
+    with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
+    return next((engine for engine, kernels in with_kernels if rows_named(names, kernels.search).any()), None)
+
+
+def _settings_of(offered: Sequence[Setting], edit: Edit) -> tuple[Setting, ...]:
+    """Those of an engine's settings that make the change of an edit, see `Setting.change`."""
+    if isinstance(edit, FollowStrategy):
+        change = RUN_AHEAD if edit.name == LADDER[-1] else COPIES
+    else:
+        change = {OneGraph: GRAPH, ReadLater: RUN_AHEAD, Concurrent: STREAMS}.get(type(edit), "")
+    return tuple(setting for setting in offered if setting.change == change)
+
+
+def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
+    """The effort of an edit, judged by its kind: a setting of the engine, or the part of the program that changes."""
+    if any(setting.change != COPIES for setting in settings):
+        return "small: a setting of the engine"
+    match edit:
+        case WithoutSyncs():
+            return "small: calls are deleted"
+        case FollowStrategy(name) if name != LADDER[-1]:
+            return "medium: the code that copies a step's inputs changes"
+        case FollowStrategy() | ReadLater():
+            return "large: sampling and the preparation of the next step move to the device"
+        case OneGraph(early):
+            return "large: kernels are rebuilt" if early else "medium: the step is captured as a graph and replayed"
+        case IntoGraph():
+            return "medium: the launches move into the capture"
+        case MergedCopies():
+            return "small: inputs share a buffer"
+        case CopiesBehind():
+            return "medium: known inputs are copied a step earlier"
+        case LaunchFirst():
+            return "medium: host code is reordered, or moves to another thread"
+    return "medium: the graph is captured with several streams"
+
+
+def _unused(offered: Sequence[Setting], report: SyncReport) -> tuple[Setting, ...]:
+    """An engine's settings that are off according to the recorded steps.
+
+    The host runs ahead if it reads the result of an earlier step than the one launched last. A step is one graph launch
+    if the median step replays one graph; with none it is eager, with several it is piecewise.
+    """
+    graphs = report.calls["letter"].eq(GRAPH_LAUNCH).groupby(report.calls["step"]).sum()
+    is_off = {
+        RUN_AHEAD: report.fetch_lag is not None and report.fetch_lag.median == 0,
+        GRAPH: bool(len(graphs)) and float(np.median(graphs)) != 1,
+    }
+    return tuple(setting for setting in offered if is_off.get(setting.change))

@@ -13,7 +13,7 @@ from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, BaseLimits, Bud
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
-from tracer.analysis.rates import tokens_per_step
+from tracer.analysis.step_work import tokens_per_step
 from tracer.analysis.summary import Summary, figures
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report

@@ -40,7 +40,6 @@ _OF_FRAMEWORKS: Final = re.compile(
     r"|python[\d.]*$|\w+\.(cpython-|abi3\.))"
 )
 _CALL: Final = re.compile(r"^_*cuda[A-Z]\w*$|^cu[A-Z]\w*$|^libcudart_static_|^cudart::")
-_LINE: Final = re.compile(r"\(\d+\): ")
 Ints = NDArray[np.int64]
 Frames = Sequence[tuple[str, str]]
 """Symbol and module of each function, the outermost first."""
@@ -188,7 +187,7 @@ def _common(one: Frames, other: Frames) -> Frames:
     differ."""
     alike = 0
     for (symbol, module), (its_symbol, its_module) in zip(one, other, strict=False):
-        if (_LINE.sub("", symbol), module) != (_LINE.sub("", its_symbol), its_module):
+        if (PYTHON_FILE.sub("", symbol), module) != (PYTHON_FILE.sub("", its_symbol), its_module):
             break
         alike += 1
     return one[:alike]

@@ -1,6 +1,6 @@
 """Classifies host calls of every API: launches, copies, syncs, polls and events.
 
-`tracer.analysis.call_names` knows what each call does; it is queried once per distinct name.
+`tracer.analysis.call_letters` knows what each call does; it is queried once per distinct name.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE, is_unknown, letter, plain
-from tracer.analysis.call_names import BLOCKING_COPY as BLOCKING_COPY
-from tracer.analysis.call_names import COPY as COPY
-from tracer.analysis.call_names import EVENT as EVENT
-from tracer.analysis.call_names import GRAPH_LAUNCH as GRAPH_LAUNCH
-from tracer.analysis.call_names import LAUNCH as LAUNCH
-from tracer.analysis.call_names import POLL as POLL
-from tracer.analysis.call_names import SYNC as SYNC
-from tracer.analysis.call_names import WAIT as WAIT
+from tracer.analysis.call_letters import BEGIN_CAPTURE, END_CAPTURE, is_unknown, letter, plain
+from tracer.analysis.call_letters import BLOCKING_COPY as BLOCKING_COPY
+from tracer.analysis.call_letters import COPY as COPY
+from tracer.analysis.call_letters import EVENT as EVENT
+from tracer.analysis.call_letters import GRAPH_LAUNCH as GRAPH_LAUNCH
+from tracer.analysis.call_letters import LAUNCH as LAUNCH
+from tracer.analysis.call_letters import POLL as POLL
+from tracer.analysis.call_letters import SYNC as SYNC
+from tracer.analysis.call_letters import WAIT as WAIT
 from tracer.model.rows import grouped
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace

@@ -250,20 +250,13 @@ def _launched(trace: Trace, windows: pd.DataFrame) -> Spans:
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
     """The syncs and polling loops, split at the end of what they waited for."""
     start, end = _spans(syncs)
-    until, known = _waited_until(trace, syncs)
-    behind = syncs["behind_copy"].to_numpy()
-    until = np.where(behind, end, until)
+    asked, behind = targets(trace, syncs), syncs["behind_copy"].to_numpy()
+    until, known = np.where(behind, end, last_awaited(trace, syncs, asked)["end"]), asked.known
     waited = until > start
     yield "sync_wait", (start[waited], until[waited])
     yield "sync_return", (until[waited], end[waited])
     for part, selected in (("sync_idle", known | behind), ("sync_unknown", ~known)):
         yield part, (start[~waited & selected], end[~waited & selected])
-
-
-def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Per sync, the end of what it waited for, ns, or -`MOST_NS` if that had ended; and whether it is known."""
-    asked = targets(trace, syncs)
-    return last_awaited(trace, syncs, asked)["end"].to_numpy(), asked.known
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:

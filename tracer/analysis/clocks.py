@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
-from tracer.analysis.step_work import activity_steps, launch_rows
+from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of
@@ -86,7 +86,7 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
     """The doubts about the steps of a trace; empty if there are none. `calls`: its `host_calls`, if available."""
     activities = trace.activities()
     calls = host_calls(trace) if calls is None else calls
-    call = launch_rows(trace, activities)
+    call = match_rows(trace["api"], activities)
     return [
         *_inexact(trace),
         *_paused(trace, steps),

@@ -9,13 +9,13 @@ level, recorded the same number of calls in both, and the difference exceeds wha
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from tracer.analysis.compare_side import Side
 from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Measured, counts_per_token
+from tracer.analysis.sides import Side
 from tracer.engines.engine import DECODE, SPECULATIVE
 
 MUST_AGREE: Final = ("gpu", "backend", "model", "batch")
@@ -27,7 +27,6 @@ SHOULD_AGREE: Final = (
 """Conditions that affect the times; often they are what is being compared."""
 
 _OF_WORK: Final = ("model", "batch")
-Test = Callable[[Measured, Measured], bool]
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def causes_alike(base: Side, other: Side) -> bool:
 
 def kernels_alike(base: Side, other: Side, *, as_many: bool = False) -> bool:
     """Whether tracing affects a kernel equally in both, and with `as_many` all kernels of a step together."""
-    return _all(base, other, lambda a, b: _recorded_alike(a, b) and (not as_many or _as_many_kernels(a, b)))
+    return all(_recorded_alike(a, b) and (not as_many or _as_many_kernels(a, b)) for a, b in _pairs(base, other))
 
 
 def cautions(base: Side, other: Side) -> list[str]:
@@ -171,10 +170,6 @@ def _phases(run: Side, by_token: bool) -> set[str]:
 
 def _pairs(base: Side, other: Side) -> Sequence[tuple[Measured, Measured]]:
     return list(product(base.recordings, other.recordings))
-
-
-def _all(base: Side, other: Side, test: Test) -> bool:
-    return all(test(*pair) for pair in _pairs(base, other))
 
 
 def _recorded_alike(base: Measured, other: Measured) -> bool:

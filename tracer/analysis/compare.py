@@ -14,7 +14,7 @@ Figures are medians for a run's headline (tokens/s, gap p50) and means if they m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot, log
+from math import hypot
 from typing import Final, Literal
 
 import numpy as np
@@ -32,14 +32,11 @@ from tracer.analysis.comparable import (
     other_work,
     times_alike,
 )
-from tracer.analysis.compare_side import Basis as Basis
-from tracer.analysis.compare_side import Side as Side
-from tracer.analysis.compare_side import best_basis as best_basis
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.fits import fits_of
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import Unit
-from tracer.analysis.speedup import (
+from tracer.analysis.sides import (
     BASE,
     OTHER,
     Speedup,
@@ -50,6 +47,9 @@ from tracer.analysis.speedup import (
     no_kernels,
     speedup_of,
 )
+from tracer.analysis.sides import Basis as Basis
+from tracer.analysis.sides import Side as Side
+from tracer.analysis.sides import best_basis as best_basis
 from tracer.errors import IncomparableError
 
 Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]
@@ -155,7 +155,8 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
         if work is None and kernels_alike(base, other) else no_kernels(),
         verdict=verdict,
         refusal=refusal,
-        needed=_needed(speedup) if verdict == "no difference shown" else None,
+        needed=needed(speedup.units, speedup.ratio.log())
+        if verdict == "no difference shown" and speedup.units else None,
         unit=speedup.unit,
         cautions=[*cautions(base, other), *(_of_steps(base, other, basis, speedup, total) if stated else [])],
     )  # fmt: skip
@@ -269,12 +270,6 @@ def _gap_error(base: Side, other: Side, cause: str) -> float:
 
 def _time_per_token(run: Side) -> float:
     return float(run.steps["period"].mean())
-
-
-def _needed(speedup: Speedup) -> int | None:
-    ratio = speedup.ratio
-    low, high = (None if x is None else log(x) for x in (ratio.low, ratio.high))
-    return needed(speedup.units, Interval(log(ratio.estimate), low, high)) if speedup.units else None
 
 
 def _verdict(speedup: Interval) -> Verdict:

@@ -12,14 +12,13 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.fits import Fits, fits_for, fits_of
-from tracer.analysis.idle import IdleReport, idle_report
+from tracer.analysis.idle import IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
@@ -179,7 +178,7 @@ def gap_report(
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     recorded = GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
-        gap_us=_statistics(table["gap"].to_numpy()),
+        gap_us=statistics(table["gap"].to_numpy()),
         causes_us={name: float(mean_us[column]) for column, name in CAUSES.items()},
         parts_us={CAUSES[cause]: {p: float(mean_us[p]) for p in parts} for cause, parts in PARTS.items()},
         graph_trace=level,
@@ -242,11 +241,6 @@ def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
     return "node" if has_nodes or of_graph_launches(trace).any() else "none"
 
 
-def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
-    us = ns / 1e3
-    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
-
-
 @dataclass(frozen=True)
 class _Told:
     """What a rate shows about the gap.
@@ -264,16 +258,16 @@ class _Told:
     @classmethod
     def of(cls, table: pd.DataFrame, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
         least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
-        statistics = _statistics(idle.untraced_gaps(table, steps_per_s))
-        del statistics["p90"]
-        low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
+        gap_us = statistics(idle.untraced_gaps(table, steps_per_s))
+        del gap_us["p90"]  # a rate is a mean
+        low, high = (statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
         if idle.hides_stretch:
             least, most = min(least, low), max(most, high)
-        if most - least > max(_TOLD * statistics["p50"], _TOLD_US):
+        if most - least > max(_TOLD * gap_us["p50"], _TOLD_US):
             return cls(None, None, (least, most))
         if level != "node":
-            return cls(statistics, None, (least, most))
-        return cls(statistics, Interval(statistics["p50"], low, high), (least, most))
+            return cls(gap_us, None, (least, most))
+        return cls(gap_us, Interval(gap_us["p50"], low, high), (least, most))
 
 
 def _warning(

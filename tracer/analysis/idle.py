@@ -39,6 +39,14 @@ _MOST_HOLES: Final = 200  # kinds of holes to keep
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
 
 
+def statistics(ns: NDArray[np.int64]) -> dict[str, float]:
+    """p50, p90 and mean, µs; empty if there are no steps."""
+    us = ns / 1e3
+    if not len(us):
+        return {}
+    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
+
+
 @dataclass(frozen=True)
 class IdleReport:
     """The idle time of a trace.
@@ -71,11 +79,8 @@ class IdleReport:
         has a period."""
         if not len(self.steps):
             return {}
-        us = self.steps["idle"].to_numpy() / 1e3
-        figures = {"p50": np.median(us), "p90": np.percentile(us, 90), "mean": us.mean()}
-        return {name: float(value) for name, value in figures.items()} | {
-            place: float(self.steps[place].mean() / 1e3) for place in PLACES
-        }
+        of_places = {place: float(self.steps[place].mean() / 1e3) for place in PLACES}
+        return statistics(self.steps["idle"].to_numpy()) | of_places
 
     @property
     def causes_us(self) -> dict[str, dict[str, float]]:

@@ -16,10 +16,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from tracer.analysis.call_chains import with_chains
-from tracer.analysis.call_sites import call_sites, host_ranges, stacks
+from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread, rows_named
 from tracer.analysis.idle import IdleReport
-from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.tokens import Steps
 from tracer.model.intervals import covered, touching, union
 from tracer.model.trace import Trace

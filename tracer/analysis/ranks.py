@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.rates import wall_rates
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.step_work import activity_steps, wall_rates
 from tracer.analysis.tokens import Steps
 from tracer.model.collectives import collectives, computes
 from tracer.model.intervals import covered, total

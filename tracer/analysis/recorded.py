@@ -15,8 +15,7 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
-from tracer.analysis.rates import tokens_per_step
-from tracer.analysis.step_work import activity_steps, step_spans
+from tracer.analysis.step_work import activity_steps, step_spans, tokens_per_step
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
@@ -78,7 +77,7 @@ class Measured:
         phases: the phases of the steps, of `engines.engine.PHASES`; `held` those of all steps of the recording.
         graph_trace: "node", "graph" or "none"; `traced` whether it was made under a profiler.
         distortion: traced / untraced period, None if unknown.
-        tokens_per_step: see `rates.tokens_per_step`; None if unknown.
+        tokens_per_step: see `step_work.tokens_per_step`; None if unknown.
         steps_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`).

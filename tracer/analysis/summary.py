@@ -12,12 +12,10 @@ import pandas as pd
 
 from tracer.analysis.calls import host_calls
 from tracer.analysis.causes import present
-from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
-from tracer.analysis.rates import steps_per_s, tokens_per_step
-from tracer.analysis.step_work import all_compute, of_steps, step_spans
-from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.step_work import all_compute, of_steps, step_spans, steps_per_s, tokens_per_step
+from tracer.analysis.syncs import FetchLag, SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.model import run_json

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import BEGIN_CAPTURE
+from tracer.analysis.call_letters import BEGIN_CAPTURE
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace

@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, by_thread, letters_of
+from tracer.analysis.calls import GRAPH_LAUNCH, by_thread, letters_of, match_rows
 from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, on_host, on_other_threads
-from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread
 from tracer.model.intervals import covered, touching, union
@@ -37,7 +36,7 @@ def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd
         CUDA calls of the thread that begin in it, and graph_launch, 1 if a graph launch produced the compute that
         follows it.
     """
-    call = launch_rows(trace, windows)
+    call = match_rows(trace["api"], windows)
     found, none = parts_of(trace, steps, compute, windows), np.zeros(len(windows), np.int64)
     parts = {part: found.get(part, none) for part in PART_COLUMNS}
     causes = {cause: sum(parts[part] for part in inner) for cause, inner in PARTS.items()}
@@ -67,7 +66,7 @@ def parts_of(
         Column of `PART_COLUMNS` -> ns of each window; parts that are 0 in all windows are missing.
     """
     parts: dict[str, NDArray[np.int64]] = {}
-    windows = _with_thread(trace, launch_rows(trace, windows), windows)
+    windows = _with_thread(trace, match_rows(trace["api"], windows), windows)
     near = Near.of(trace, steps, compute, windows)
     queued = _queued(trace, windows)
     keys = ["device", "process", "thread", "step_process", "step_thread"]

@@ -15,7 +15,7 @@ from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest,
 from tracer.text import spelled
 
 if TYPE_CHECKING:
-    from tracer.analysis.whatif.edits import Edit
+    from tracer.analysis.whatif.changes import Edit
     from tracer.model.trace import Trace
 
 _STREAMS = 4

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.command_options import Bounds, emit, trace_options
+from tracer.errors import EmptyTraceError, UsageError
 from tracer.files.tables import Save, table_option
-from tracer.model.schema import TABLES
+from tracer.model.schema import MISSING, TABLES
 from tracer.reporting import console as report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracer.model.trace import Trace
 
 
 @click.command()
@@ -28,12 +35,11 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
     Example:
       intertoken events rep.sqlite kernels --table kernels.csv
     """
-    from tracer.analysis.events import events_of
     from tracer.formats import read
 
     with report.reading(path):
         trace = read(path, whole=False)
-    rows = events_of(trace, table_name, within, bounds)
+    rows = _events_of(trace, table_name, within, bounds)
     save(rows)
     documented = {column.name: column.doc for column in TABLES[table_name].columns}
     facts = {
@@ -46,6 +52,39 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
     if as_json:
         facts["events"] = json.loads(rows.to_json(orient="records"))
     emit(as_json, facts, _show, trace.notes)
+
+
+def _events_of(trace: Trace, name: str, within: str | None, bounds: Bounds) -> pd.DataFrame:
+    """The rows of a table. If the table has times, its first column is `step`, MISSING outside of all steps.
+
+    Raises:
+        EmptyTraceError: steps were requested, and there are none.
+        UsageError: steps were requested for a table without times.
+    """
+    import numpy as np
+
+    from tracer.analysis.step_work import activity_steps
+    from tracer.analysis.tokens import choose_steps
+
+    table = trace[name]
+    chosen = within is not None or bounds != ALL_STEPS
+    if "start" not in table:
+        if chosen:
+            raise UsageError(f"{name} has no times, so --range, --steps, --phase and --pattern cannot select its rows")
+        return table
+    try:
+        steps = choose_steps(trace, within, bounds if chosen else Bounds(phase="all"))
+    except EmptyTraceError:
+        if chosen:
+            raise
+        return table.assign(step=np.int64(MISSING))[["step", *table]]
+    if "thread" in table:
+        at = steps.of(*(table[c].to_numpy() for c in ("start", "process", "thread")))
+    else:
+        at = activity_steps(trace, steps, table)
+    numbers = np.append(steps.table["step"].to_numpy(), MISSING)  # position -1 is its last
+    rows = table.assign(step=numbers[at])[["step", *table]]
+    return rows[rows["step"] != MISSING].reset_index(drop=True) if chosen else rows
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -11,14 +11,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from tracer.analysis.bubbles import WAITS, bubble_report
-from tracer.analysis.call_sites import without_site
+from tracer.analysis.call_sites import host_steps, without_site
 from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.holes import PLACES
 from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
-from tracer.analysis.step_stacks import host_steps
+from tracer.analysis.streams import WAITS, bubble_report
 from tracer.analysis.summary import Summary, figures
 from tracer.analysis.waited_for import named
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
@@ -33,13 +32,14 @@ from tracer.reporting.console import (
     grid,
     new_console,
     number,
+    rank_facts,
+    show_ranks,
     table_of,
     warn,
     where_label,
 )
-from tracer.reporting.ranks import rank_facts, show_ranks
 from tracer.reporting.stacks import SUFFIXES, write_stacks
-from tracer.stored.run_passes import node_kernels
+from tracer.stored.run_directory import node_kernels
 from tracer.text import spelled
 
 _MOST_HOLES: Final = 20

@@ -29,7 +29,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     from tracer.analysis.summary import analyse
     from tracer.pandas_options import set_options
     from tracer.stored import cache
-    from tracer.stored.run_passes import node_kernels
+    from tracer.stored.run_directory import node_kernels
 
     set_options()
     with report.reading(path):

@@ -88,7 +88,7 @@ def record(
     from tracer.recorders.foreground import shell_code
     from tracer.recorders.record_pass import Passes, recover
     from tracer.recorders.window import Window
-    from tracer.stored.run_parts import is_part_of_run
+    from tracer.stored.run_directory import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels
     is_part = is_part_of_run if len(levels) > 1 else nsys_parquet.is_part

@@ -72,7 +72,7 @@ def scrub(
     from tracer import scrub as scrubbing
     from tracer.formats import check_writable
     from tracer.scrub import facts
-    from tracer.stored.run_parts import is_part_of_run
+    from tracer.stored.run_directory import is_part_of_run
 
     if key is not None and not names:
         raise UsageError("--key needs --names, which requests the hashes; give both")
@@ -122,7 +122,7 @@ def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Parts
     """Read the recording to scrub; also return the names of the files next to it that are left out."""
     from tracer.formats import format_of, is_trace, other_entries, read
     from tracer.model.graph_json import GRAPH_FILE, read_graph
-    from tracer.stored.run_parts import PASSES
+    from tracer.stored.run_directory import PASSES
 
     asked = python_functions and "python_functions" in format_of(source).options  # other formats have no such option
     run, others = Parts(read(source, python_functions=asked), {}), other_entries(source)

@@ -12,8 +12,7 @@ from rich.text import Text
 from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
-from tracer.reporting.console import number
-from tracer.reporting.ranks import rank_facts, show_ranks
+from tracer.reporting.console import number, rank_facts, show_ranks
 
 
 @click.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from tracer.analysis.signature import MEANING
+from tracer.analysis.call_letters import MEANING
 from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING

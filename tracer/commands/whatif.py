@@ -30,7 +30,7 @@ _ROWS: Final = {
 """Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
-    from tracer.analysis.whatif.edits import Edit
+    from tracer.analysis.whatif.changes import Edit
     from tracer.analysis.whatif.prediction import Prediction
     from tracer.model.trace import Trace
 
@@ -126,9 +126,10 @@ def whatif(
       intertoken whatif runs/tiny-aaag-sequential --concurrent --learn-from runs
     """
     from tracer.analysis.causality.paths import Causality
-    from tracer.analysis.whatif import edits, prediction
     from tracer.analysis.whatif.base import Base
-    from tracer.analysis.whatif.choice import edits_of
+    from tracer.analysis.whatif.edits import edits_of
+    from tracer.analysis.whatif.host_edits import FollowStrategy
+    from tracer.analysis.whatif.prediction import predict_from
     from tracer.formats import write
 
     common = edits_of(**different)
@@ -142,10 +143,10 @@ def whatif(
     trace, steps = load(path, within, bounds)
     if concurrent:
         common.append(concurrent_edit(path, within, streams, learn_from, trace))
-    variants = [[edits.FollowStrategy(name), *common] for name in chosen] or [common]
+    variants = [[FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        predictions = [prediction.predict_from(base, variant) for variant in variants]
+        predictions = [predict_from(base, variant) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"), blaming_the_choice():
             write(predictions[0].trace, output, replace=force)
@@ -175,7 +176,7 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
     from tracer.model import run_json
     from tracer.model.graph_json import GRAPH_FILE, read_graph
     from tracer.stored import stream_pairs
-    from tracer.stored.run_parts import NODE
+    from tracer.stored.run_directory import NODE
 
     graph, node_pass = path / GRAPH_FILE, path / NODE
     if not graph.is_file():

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.analysis.call_names import plain
+from tracer.analysis.call_letters import plain
 from tracer.formats.tracks import SYNC_NAMES, Ints
 from tracer.model.schema import MISSING, PROFILER_DOMAINS
 

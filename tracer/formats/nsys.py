@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.analysis.call_names import plain
+from tracer.analysis.call_letters import plain
 from tracer.errors import FormatError
 from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, letter
+from tracer.analysis.call_letters import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, letter
 from tracer.errors import RecordError
 from tracer.recorders.cupti_library import CALLBACK, COMPLETE, REQUEST, Cupti
 from tracer.recorders.cupti_names import CallNames

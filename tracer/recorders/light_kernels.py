@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import LAUNCH
+from tracer.analysis.call_letters import LAUNCH
 from tracer.analysis.fits import fits_of
 from tracer.model.rows import numbered
 from tracer.model.schema import MISSING

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
+from tracer.analysis.call_letters import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
 from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment, ClockBounds, align
 from tracer.recorders.light_kernels import Cost, Kernels, run_kernels

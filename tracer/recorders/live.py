@@ -13,7 +13,7 @@ import pandas as pd
 
 from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.rates import steps_per_s
+from tracer.analysis.step_work import steps_per_s
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import EmptyTraceError, TraceError

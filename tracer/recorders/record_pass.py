@@ -18,8 +18,7 @@ from tracer.files.output import clear_away, hidden_folder
 from tracer.formats import nsys_parquet, writer_of
 from tracer.recorders.foreground import how_it_ended
 from tracer.recorders.window import first_steps
-from tracer.stored.run_parts import is_part_of_run
-from tracer.stored.run_passes import hand_on, run_of
+from tracer.stored.run_directory import hand_on, is_part_of_run, run_of
 from tracer.text import spelled
 
 if TYPE_CHECKING:

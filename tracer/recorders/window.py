@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import plain
+from tracer.analysis.call_letters import plain
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.trace import Pause, Trace, add_pauses

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tracer.reporting.console import number
-from tracer.signed import percent
+from tracer.text import percent
 
 if TYPE_CHECKING:
     from tracer.analysis.advice import Advice, Advised

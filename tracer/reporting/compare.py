@@ -28,7 +28,7 @@ from tracer.reporting.compare_words import (
     percent,
     sentence,
 )
-from tracer.signed import signed
+from tracer.text import signed
 
 _MOST_KERNELS: Final = 10
 _BESIDE: Final = 2  # most other runs for which figure and change fit on one line

@@ -1,6 +1,6 @@
 """Describes a comparison in words: which run is faster, by how much, and why.
 
-A sentence is a list of phrases; a phrase with a figure names its row in `compare_report.compare_table`.
+A sentence is a list of phrases; a phrase with a figure names its row in `compare.compare_table`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tracer.analysis.compare import Comparison, Side
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import WHOLE_GRAPH, Unit
-from tracer.signed import percent as percent_of
-from tracer.signed import signed
+from tracer.text import percent as percent_of
+from tracer.text import signed
 
 RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
 """Unit of a rate -> its row."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tracer.analysis.step_stacks import HostStep
+from tracer.analysis.call_sites import HostStep
 
 SUFFIXES: Final = (".json", ".folded", ".txt")
 _VERSION: Final = "0.6.0"  # since which a file may name the profile to show first

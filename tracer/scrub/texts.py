@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Final
 
-from tracer.analysis.call_names import SUFFIX, letter
+from tracer.analysis.call_letters import SUFFIX, letter
 from tracer.analysis.causes import names_host_compute
 from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL, word

@@ -26,7 +26,7 @@ from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
 from tracer.files import snapshot
 from tracer.model.trace import Trace
-from tracer.stored.run_parts import NODE
+from tracer.stored.run_directory import NODE
 
 VARIABLE: Final = "INTERTOKEN_CACHE"
 """Environment variable: the cache's directory, or `OFF`."""

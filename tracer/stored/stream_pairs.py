@@ -18,16 +18,16 @@ import numpy as np
 from tracer.analysis.fits import gpu_of
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
+from tracer.analysis.whatif.streams import Learned, Pair, learned
 from tracer.batch import find_reports
 from tracer.errors import IntertokenError, TraceError, UsageError
 from tracer.formats import read
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
-from tracer.stored.run_parts import NODE
+from tracer.stored.run_directory import NODE
 
 _ONE, _SEVERAL = "sequential", "branches"
 _MAY_DIFFER: Final = ("concurrency", "allocator", "repeats")

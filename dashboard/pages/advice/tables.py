@@ -15,11 +15,13 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from tracer.analysis.advice import INDEPENDENT, Advice, KernelOutsideGraph
+from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
-from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.waited_for import named
-from tracer.analysis.whatif.edits import Edit, FollowStrategy, WithoutSyncs
-from tracer.analysis.whatif.one_graph import OneGraph
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.model.schema import MISSING
 from tracer.reporting.advice import cells

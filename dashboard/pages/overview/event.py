@@ -38,7 +38,7 @@ from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import FormatError, IntertokenError, printable
 from tracer.model.trace import Trace
-from tracer.signed import percent
+from tracer.text import percent
 
 _MOST: Final = 6
 _WORDS: Final = {

@@ -20,7 +20,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.analysis.signature import MEANING
+from tracer.analysis.call_letters import MEANING
 
 _LONGEST = 90
 

@@ -45,7 +45,7 @@ from dashboard.view import Spot, View, span
 from tracer.analysis.calls import SYNC
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
-from tracer.signed import percent, signed
+from tracer.text import percent, signed
 
 _VERDICT_LINE = 38  # letters of a verdict that fit in one line
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}

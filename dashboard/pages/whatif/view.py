@@ -20,9 +20,9 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import WORD, View, one_of
-from tracer.analysis.whatif.choice import edits_of
-from tracer.analysis.whatif.edits import Edit, FollowStrategy, ScaleKernels
-from tracer.analysis.whatif.strategies import LADDER
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import ScaleKernels, edits_of
+from tracer.analysis.whatif.host_edits import LADDER, FollowStrategy
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.errors import UsageError
 from tracer.model.schema import COMPUTE_TABLES

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC, among
 from tracer.analysis.causality.dag import Edges
-from tracer.analysis.causality.segments import Segments
-from tracer.analysis.causality.waits import awaited, ordered_by_events
+from tracer.analysis.causality.segments import Segments, awaited, ordered_by_events
 from tracer.analysis.fits import Usual, fits_for
 from tracer.model.trace import Trace
 

@@ -21,10 +21,11 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import PARTS
 from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
-from tracer.analysis.rates import steps_per_s, tokens_per_step
+from tracer.analysis.idle import statistics
+from tracer.analysis.step_work import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
-from tracer.analysis.whatif.step_times import StepTimes, statistics
+from tracer.analysis.whatif.step_times import StepTimes
 from tracer.errors import TraceError
 from tracer.model.trace import Trace
 
@@ -77,7 +78,7 @@ class Base:
         time: time of every point under that interpretation.
         untraced: steps per second, measured without a profiler; None if unknown.
         state: state of the predictions, one of `PLAIN`, `CORRECTED` and `TRACED`.
-        tokens_per_step: see `rates.tokens_per_step`; None if unknown.
+        tokens_per_step: see `step_work.tokens_per_step`; None if unknown.
     """
 
     causality: Causality

@@ -1,11 +1,13 @@
 """Changes to a recording's dependency graph: calls and activities are removed, or get other durations or dependencies.
 
-A removed segment keeps its two points but takes no time: whatever waited for it waits for what it waited for.
+A removed segment keeps its two points but takes no time: whatever waited for it waits for what it waited for. An `Edit`
+applies itself to `Changes` and states its assumptions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,7 +17,11 @@ from tracer.analysis.calls import GRAPH_LAUNCH, SYNC, among
 from tracer.analysis.causality.dag import FREE, Dag, Edges
 from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.whatif.timetable import Timetable
+from tracer.analysis.fits import Fits
+from tracer.analysis.tokens import Steps
+
+if TYPE_CHECKING:
+    from tracer.analysis.whatif.streams import Timetable
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -231,3 +237,37 @@ class Changes:
     def _pauses(self) -> Ints:
         """The part of each edge that is not what the host computes as a device, ns."""
         return np.asarray(np.maximum(self._weight - self.causality.host_compute, 0), dtype=np.int64)
+
+
+class Edit(Protocol):
+    """One change of a what-if."""
+
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
+        """By how much the logarithm of that prediction may be off, for a recording at that level of tracing (None: made
+        without a profiler); None if no case of its kind was measured.
+        """
+
+    @property
+    def label(self) -> str:
+        """A short description."""
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Apply the edit; return the assumptions that a reader must know."""
+
+
+class Unmeasured:
+    """An edit whose predictions were never checked by a measurement."""
+
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
+        """Not known."""
+        return None
+
+
+class FewerCalls:
+    """An edit that only removes calls."""
+
+    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
+        """See `margin`."""
+        margins = fits.margins
+        traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
+        return margins.half_width(margins.fewer_calls if level is None else traced, speedup)

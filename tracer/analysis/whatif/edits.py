@@ -1,77 +1,26 @@
-"""The edits of a what-if; each applies itself to `Changes` and states its assumptions."""
+"""The edits that a reader chooses for a what-if, in the order in which they are applied (`edits_of`).
+
+Those of calls and costs are here; `graph_edits`, `host_edits` and `streams` have the others.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.changes import Changes
+from tracer.analysis.whatif.changes import Changes, Edit, FewerCalls, Unmeasured
+from tracer.analysis.whatif.graph_edits import IntoGraph, OneGraph
+from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.strategies import follow
 from tracer.errors import UnsafePlanError, UsageError
 
 
-class Edit(Protocol):
-    """One change of a what-if."""
-
-    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """By how much the logarithm of that prediction may be off, for a recording at that level of tracing (None: made
-        without a profiler); None if no case of its kind was measured.
-        """
-
-    @property
-    def label(self) -> str:
-        """A short description."""
-
-    def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Apply the edit; return the assumptions that a reader must know."""
-
-
-class Unmeasured:
-    """An edit whose predictions were never checked by a measurement."""
-
-    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """Not known."""
-        return None
-
-
-class _FewerCalls:
-    """An edit that only removes calls."""
-
-    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """See `margin`."""
-        margins = fits.margins
-        traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
-        return margins.half_width(margins.fewer_calls if level is None else traced, speedup)
-
-
 @dataclass(frozen=True)
-class FollowStrategy(_FewerCalls):
-    """Another synchronisation strategy, see `strategies.follow`."""
-
-    name: str
-
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return self.name
-
-    def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Remove the calls that the strategy does not make.
-
-        Raises:
-            UsageError, UnsafePlanError: the strategy cannot be predicted from this recording, or is unsafe.
-        """
-        return follow(changes, steps, self.name)
-
-
-@dataclass(frozen=True)
-class WithoutSyncs(_FewerCalls):
+class WithoutSyncs(FewerCalls):
     """Without some host syncs: those at these positions of every step (1 is the first), or all that data flow does not
     need.
 
@@ -200,3 +149,41 @@ class SyncLatency(Unmeasured):
         """Delay them."""
         changes.delay_returns(round(self.later_us * 1e3))
         return []
+
+
+def edits_of(
+    *, without_syncs: bool = False, positions: Sequence[int] = (), one_graph: bool = False, early_starts: bool = False,
+    eager_into_graph: bool = False, merge_copies: bool = False, launch_first: bool = False, copies_behind: bool = False,
+    read_later: bool = False, kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None,
+    scale_host_compute: float | None = None, sync_latency_us: float | None = None,
+) -> list[Edit]:  # fmt: skip
+    """The edits in the order in which they are applied, without strategies and streams.
+
+    Raises:
+        UsageError: choices that cannot be combined.
+    """
+    edits: list[Edit] = [WithoutSyncs()] if without_syncs else []
+    if positions:
+        edits.append(WithoutSyncs(tuple(positions)))
+    if early_starts and not one_graph:
+        raise UsageError("--early-starts needs --graph")
+    if one_graph:
+        edits.append(OneGraph(early_starts))
+    if eager_into_graph:
+        edits.append(IntoGraph())
+    if merge_copies:
+        edits.append(MergedCopies())
+    if launch_first:
+        edits.append(LaunchFirst())
+    if copies_behind:
+        edits.append(CopiesBehind())
+    if read_later:
+        edits.append(ReadLater())
+    edits += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
+    if scale_host is not None:
+        edits.append(ScaleHost(scale_host))
+    if scale_host_compute is not None:
+        edits.append(ScaleHostCompute(scale_host_compute))
+    if sync_latency_us is not None:
+        edits.append(SyncLatency(sync_latency_us))
+    return edits

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among, between_devices
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
+from tracer.analysis.causality.segments import ordered_by_events, sync_lanes
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.model.schema import MISSING

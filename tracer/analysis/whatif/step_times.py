@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality, StepEnds
+from tracer.analysis.idle import statistics
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.model.collectives import computes
@@ -88,11 +89,3 @@ class StepTimes:
         start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
         follows = np.flatnonzero(self.spans["follows"])
         return np.asarray(np.maximum(start[follows] - end[follows - 1], 0))
-
-
-def statistics(ns: Ints) -> dict[str, float]:
-    """p50, p90 and mean, µs; empty if there are no steps."""
-    us = ns / 1e3
-    if not len(us):
-        return {}
-    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}

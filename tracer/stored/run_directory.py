@@ -1,29 +1,45 @@
-"""Data shared by the passes of a run directory: the rate of the light pass, and the kernels of the node pass."""
+"""A run directory: its parts (the recording, its traced passes and its graph), and what its passes share.
+
+That is the rate of the light pass, and the kernels of the node pass. The analyses for it are imported when used.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracer.analysis.bounds import ALL_STEPS
-from tracer.analysis.gaps import gap_report
-from tracer.analysis.steps import Steps
-from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
-from tracer.files.output import write_output
+from tracer.files.output import is_leftover, write_output
+from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
 from tracer.model.run_json import SCHEMA
 from tracer.model.trace import LIGHT, Trace
-from tracer.stored import cache
-from tracer.stored.run_parts import NODE
 
 if TYPE_CHECKING:
     from tracer.analysis.node_kernels import PlacedKernels
+    from tracer.analysis.steps import Steps
+
+NODE: Final = "node"
+PASSES: Final = ("graph", NODE)
+"""Traced passes of a run, in folders with these names."""
+
+
+def is_part_of_run(path: Path) -> bool:
+    """Whether replacing a run removes this entry of its directory."""
+    from tracer.model.graph_json import GRAPH_FILE
+
+    if path.name in PASSES and path.is_dir():
+        return all(nsys_parquet.is_part(part) or is_leftover(part) for part in path.iterdir())
+    return nsys_parquet.is_part(path) or (path.name == GRAPH_FILE and path.is_file())
 
 
 def run_of(light: Trace) -> dict[str, Any]:
     """The run.json of a light pass: the rate of its decode steps from their median period, if it has any."""
+    from tracer.analysis.gaps import gap_report
+    from tracer.analysis.tokens import choose_steps
+
     measured: dict[str, Any] = {"pass": "light", "traced": False}
     try:
         steps = choose_steps(light, None, ALL_STEPS)
@@ -55,6 +71,7 @@ def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
     from tracer.analysis.node_kernels import place_kernels
+    from tracer.stored import cache
 
     try:
         return place_kernels(trace, steps, cache.read(path / NODE))
