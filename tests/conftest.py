@@ -66,6 +66,11 @@ def pytest_configure(config):
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(FOLDER)))
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: a browser, a server or a program under a recorder is waited for."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what is `thorough`, unless everything is tried."""
     if not EVERYTHING:
