@@ -1,6 +1,6 @@
 // Wheel, touch, drag, keys and buttons move the timeline at once: what is drawn is shifted and stretched without a
-// request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps, and
-// another one brings it into the link. A slow wheel seems to end at each notch.
+// request. When the gesture ends, one request re-renders it with the range reached by then, so that nothing jumps. The
+// link gets that range here. A slow wheel seems to end at each notch.
 // Each move starts from the last target: the range requested, or the one that a press is still requesting.
 (function () {
   const REST = 180; // ms without a movement, longer than between the notches of most wheels
@@ -8,7 +8,7 @@
   const LATER = 1.3, LONG = 360; // times the pause between its last notches, and ms at most: a rest of a slower wheel
   const PACE = 1000; // ms from one request to the next while a slow wheel goes on
   const MOST = 3, WINDOW = 2000; // requests of gestures in so many ms, the last of which is for their rest
-  const TELLS = 600; // ms from the request for a drawing to the one for the link, which slow notches put off
+  const LINKS = 600; // ms from the request for a drawing to the link with its range, which slow notches put off
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
   const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
@@ -17,7 +17,7 @@
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
-  let refined = [], moved_at = -LONG, telling = 0; // when gestures requested it lately, and when they moved it last
+  let refined = [], moved_at = -LONG, linking = 0; // when gestures requested it lately, and when they moved it last
   let heard = {}; // how often each button had been pressed that the server has heeded, and what was asked of it last
   const owed = {}, later = []; // the same of what it has not answered yet, and the moves since
 
@@ -30,7 +30,7 @@
   const rest = () => {
     const now = performance.now(), apart = now - moved_at, is_slow = apart > REST && apart < LONG;
     moved_at = now;
-    window.clearTimeout(telling);
+    window.clearTimeout(linking);
     refined = refined.filter((at) => at > now - WINDOW);
     if (is_slow && refined.length === 1 && now - refined[0] > PACE) spend();
     const free = refined.length < MOST ? 0 : refined[0] + WINDOW - now;
@@ -67,16 +67,24 @@
     if (!view || !("range" in view)) return tell(asked);
     window.dash_clientside.set_props("view", { data: { ...view, range: asked.map((time) => Math.round(time * 1e9)) } });
   };
-  // The server changes the link, after the new drawing: what it answers would hold that up.
+  // Before there is a view, the server makes one with this range.
   const tell = ([low, high]) => {
     const range = { "xaxis.range[0]": low, "xaxis.range[1]": high, at: performance.now() };
     window.dash_clientside.set_props("timeline", { relayoutData: range });
   };
+  // The link with another range, in the place that dashboard/view.py gives it.
+  const linked = (range) => {
+    const parts = window.location.search.slice(1).split("&").filter((part) => part && !part.startsWith("range="));
+    parts.splice(parts.findLastIndex((part) => /^(run|token|align)=/.test(part)) + 1, 0, `range=${range.join("..")}`);
+    return `?${parts.join("&")}`;
+  };
   // Not in the middle of a gesture, nor if something else has moved the timeline since, which changes the link itself.
-  const tell_at_rest = (range) => {
-    const is_still = () => range.every((time, end) => Math.round(time * 1e9) === window.dash_clientside.intertoken.latest.view?.range?.[end]);
-    window.clearTimeout(telling);
-    telling = window.setTimeout(() => owing() || !is_still() || tell(range), (refined.at(-1) ?? 0) + TELLS - performance.now());
+  const link_at_rest = (range) => {
+    const ends = range.map((time) => Math.round(time * 1e9));
+    const is_still = () => ends.every((time, end) => time === window.dash_clientside.intertoken.latest.view?.range?.[end]);
+    const link = () => window.dash_clientside.set_props("url", { search: linked(ends) });
+    window.clearTimeout(linking);
+    linking = window.setTimeout(() => owing() || !is_still() || link(), (refined.at(-1) ?? 0) + LINKS - performance.now());
   };
 
   // A request to the server may move the timeline: first send it the range reached by the gesture.
@@ -100,7 +108,7 @@
     const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
       if (asked && asked === target && low === asked[0] && high === asked[1]) {
-        if (window.dash_clientside.intertoken.latest.view?.range) tell_at_rest(asked);
+        if (window.dash_clientside.intertoken.latest.view?.range) link_at_rest(asked);
         settled();
       }
       window.dash_clientside.card.drawn(plot);
@@ -198,6 +206,7 @@
   };
   // The browser's back and forward: another link, whose view the server will answer.
   window.addEventListener("popstate", () => {
+    if (document.getElementById("timeline")) window.dash_clientside.set_props("followed", { data: window.location.search });
     if (!plotted() || window.location.search === window.dash_clientside.intertoken.latest.search) return;
     window.clearTimeout(resting);
     resting = 0;

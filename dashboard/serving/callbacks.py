@@ -94,6 +94,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "arrived.data": list[str] | None,
     "asked.data": _Wish | None,
     "chipped.data": list[int | str] | None,
+    "followed.data": str | None,
     "ladder-drawn.data": _Object,
     "listed.data": list[int | None] | None,
     "pointed.data": _Mark | None,

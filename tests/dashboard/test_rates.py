@@ -167,16 +167,16 @@ def _give(client, run, value, view=None):
 
 def test_what_is_written_into_the_table_goes_into_the_link_with_all_its_digits(client):
     answer = _give(client, VLLM, " 528.1123456789 ").get_json()["response"]
-    assert View.parse(answer["url"]["search"]).rate_of(VLLM) == 528.1123456789
+    assert View.parse(answer["followed"]["data"]).rate_of(VLLM) == 528.1123456789
     assert answer["rate-refused"]["children"] == ""
-    taken = _give(client, VLLM, "", View.parse(answer["url"]["search"])).get_json()["response"]
-    assert taken["url"]["search"] == f"?run={VLLM}"
+    taken = _give(client, VLLM, "", View.parse(answer["followed"]["data"])).get_json()["response"]
+    assert taken["followed"]["data"] == f"?run={VLLM}"
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "fast", "1e99", "0.0001", "5_0", "٥", "1,5", "x" * 900])
 def test_what_is_no_rate_is_refused_in_a_line_and_changes_nothing(client, text):
     answer = _give(client, VLLM, text).get_json()["response"]
-    assert "url" not in answer
+    assert "followed" not in answer
     (row,) = answer["runs"]["rowTransaction"]["update"]
     assert row["rate"] == ""
     said = answer["rate-refused"]["children"]

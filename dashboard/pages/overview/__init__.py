@@ -37,7 +37,7 @@ _BY_GAP: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", 
 
 def sections() -> list[Any]:
     """The page's elements."""
-    stores = [*(dcc.Store(id=key) for key in ("listed", "arrived", "drawn", "wanted", "ahead")),
+    stores = [*(dcc.Store(id=key) for key in ("listed", "followed", "arrived", "drawn", "wanted", "ahead")),
               poll("reading")]  # fmt: skip
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
     return [*stores, *tools.stores(), *shown]
@@ -180,10 +180,10 @@ def register(app: Dash, store: RunStore) -> None:
 
 
 def _go_by_gap(app: Dash, store: RunStore) -> None:
-    """Go to a characteristic token, by putting its number into the link that the page follows."""
+    """Go to a characteristic token, by a link with its number, which the page follows."""
 
     @app.callback(
-        Output("url", "search", allow_duplicate=True),
+        Output("followed", "data", allow_duplicate=True),
         *(Input(key, "n_clicks") for key in (*_BY_GAP, "token-percentile")),
         Input("percentile", "n_submit"),
         State("percentile", "value"),

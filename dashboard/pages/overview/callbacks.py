@@ -116,7 +116,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("find", "value"),
         Output("only", "value"),
         Input("listed", "data"),
-        Input("url", "search"),
+        Input("followed", "data"),
         Input("runs", "eventData"),
         Input("token", "value"),
         Input("align", "value"),
@@ -129,18 +129,20 @@ def _reduce(app: Dash, store: RunStore) -> None:
         State("runs", "selectedRows"),
         State("view", "data"),
         State("screen", "data"),
+        State("url", "search"),
         prevent_initial_call=True,
     )
     def reduce(
-        listed: list[int | None] | None, search: str | None, picked: dict[str, Any] | None, *rest: Any
+        listed: list[int | None] | None, followed: str | None, picked: dict[str, Any] | None, *rest: Any
     ) -> tuple[Any, ...]:  # fmt: skip
-        *values, pressed, selected, before, screen = rest
+        *values, pressed, selected, before, screen, search = rest
         if listed is None:
             raise PreventUpdate
         triggered = [t["prop_id"] for t in ctx.triggered]
         arrives = "listed.data" in triggered
-        opens = before is None or "url.search" in triggered or View.from_data(before).runs is None
-        view = View.parse(search) if opens else View.from_data(before)
+        follows = "followed.data" in triggered
+        opens = before is None or follows or View.from_data(before).runs is None
+        view = View.parse(followed if follows else search) if opens else View.from_data(before)
         view = opened(view, store) if opens or arrives else view
         fields = dict(zip(_FIELDS, values, strict=False))
         stamps = {name: (fields[name] or {}).get("at") for name in ("asked", "timeline")}

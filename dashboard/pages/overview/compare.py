@@ -128,7 +128,7 @@ def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: i
 
 def _make_base(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("url", "search", allow_duplicate=True),
+        Output("followed", "data", allow_duplicate=True),
         Input({"type": _MAKE_BASE, "run": ALL}, "n_clicks"),
         State("view", "data"),
         prevent_initial_call=True,

@@ -109,7 +109,7 @@ def ladder_line(ladder: Ladder | None) -> str:
 
 def _choose(app: Dash) -> None:
     @app.callback(
-        Output("url", "search", allow_duplicate=True),
+        Output("followed", "data", allow_duplicate=True),
         Input("ladder", "clickData"),
         State("view", "data"),
         prevent_initial_call=True,

@@ -192,7 +192,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _give(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("url", "search", allow_duplicate=True),
+        Output("followed", "data", allow_duplicate=True),
         Output("runs", "rowTransaction", allow_duplicate=True),
         Output("rate-refused", "children"),
         Input("runs", "cellValueChanged"),
