@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from report_dashboard import components, folders, gestures, walked
 from report_hybrid import host_decode, host_products, hybrid
 from report_tables import logits, rate, spread, table
 
@@ -335,76 +336,6 @@ def installs(found: dict[str, Any]) -> Iterator[str]:
     )  # fmt: skip
 
 
-def gestures(found: dict[str, Any]) -> Iterator[str]:
-    first = " All of it ran before the other work on the machine." if found["before_other_work"] else ""
-    most = max(max(result["ours"]["requests"]) for result in _of_traces(found))
-    yield (
-        "The wheel over the timeline in a Chromium without a window or a GPU: from the event to the end of the frame "
-        f"that it changed, ms, p50 / p95 / worst of {found['gestures']} gestures of 2 s. *floor*: a plain rectangle "
-        "with the same wheel events. *relayout*: the same timeline moved by Plotly. *refined*: from the last event "
-        f"to the new drawing; a gesture makes {most} requests at most. "
-        f"*before*: the page at {found['before']}, from a button to the server's drawing; nsys-ai: its timeline-web."
-        f"{first} Load when it began: {found['load_before']}."
-    )
-    rows = [["floor", *_frames(found["results"]["floor"]), "–"]]
-    for result in _of_traces(found):
-        name = f"{result['events']:,} events"
-        rows.append([name, *_frames(result["ours"]), _quantiles(result["ours"]["refined_ms"])])
-        rows.append([f"{name}, relayout", *_frames(result["relayout"]), "–"])
-        rows += [[f"{name}, nsys-ai", *_frames(result["nsys_ai"]), "–"]] if "nsys_ai" in result else []
-        if "before" in result:
-            rows.append([f"{name}, before", _quantiles(result["before"]["zoom_ms"]), "–", "–"])
-    yield table(["", "painted, ms", "frames/s", "refined, ms"], rows)
-    yield "The first view, from a cache of the recording: ms until the timeline is drawn, p50 / p95 / worst."
-    yield table(
-        ["", "now", "kB", "before", "kB"],
-        [
-            [f"{result['events']:,} events", _quantiles(result["first_view"]["first_view_ms"]),
-             str(result["first_view"]["kb"]), _quantiles(result["before"]["first_view"]["first_view_ms"]),
-             str(result["before"]["first_view"]["kb"])]
-            for result in _of_traces(found) if "before" in result
-        ],
-    )  # fmt: skip
-
-
-def _of_traces(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [result for name, result in found["results"].items() if name != "floor"]
-
-
-def _frames(measured: dict[str, Any]) -> list[str]:
-    return [_quantiles(measured["painted_ms"]), str(measured["frames_per_s"])]
-
-
-def _quantiles(ms: dict[str, float]) -> str:
-    return " / ".join(f"{ms[name]:g}" for name in ("p50", "p95", "worst"))
-
-
-def folders(found: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"A folder of {found['count']} recordings, opened with a link to two of them in a new browser: seconds until "
-        "these two are drawn, and until the last recording is read in the background, for each repeat."
-    )
-    yield table(
-        ["cache", "the two, s", "all, s"],
-        [
-            [kind, *(", ".join(f"{each[key]:.1f}" for each in repeats) for key in ("pair_s", "all_s"))]
-            for kind, repeats in found["seconds"].items()
-        ],
-    )
-
-
-def walked(found: dict[str, Any]) -> Iterator[str]:
-    clicks = sum(step["clicks"] for step in found["steps"])
-    yield (
-        f"Four questions, answered on the page with {clicks} clicks of the mouse in {found['seconds']:.0f} s: seconds "
-        "from the click to the answer, of which most is spent drawing."
-    )
-    yield table(
-        ["question", "clicks", "s"],
-        [[step["question"], str(step["clicks"]), f"{step['seconds']:.1f}"] for step in found["steps"]],
-    )
-
-
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
     ("The gap by the light recorder", "executor_light", executor_light),
@@ -429,6 +360,7 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("Zooming and panning the timeline", "timeline_gesture", gestures),
     ("A folder of many recordings", "many_recordings", folders),
     ("A walk through the page", "walk", walked),
+    ("What the browser works for an answer", "page_components", components),
 )
 """Title, file and writer of each section; a section whose file is not there is left out."""
 
