@@ -64,8 +64,8 @@ def as_dash_has_them(port: int) -> None:
     def asked() -> bool:
         return has_request_context() and request.host.endswith(f":{port}")
 
-    def answers(function: Callable[..., Any]) -> Callable[..., Any]:
-        gathered = answering_markup(function)
+    def answers(function: Callable[..., Any], several: bool) -> Callable[..., Any]:
+        gathered = answering_markup(function, several=several)
         return wraps(function)(lambda *a, **k: function(*a, **k) if asked() else gathered(*a, **k))
 
     patch.object(pages, "with_markup", lambda shown: shown if asked() else with_markup(shown)).start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from itertools import groupby
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 from urllib.parse import urlsplit
 
 from dash.development.base_component import Component
@@ -43,7 +43,7 @@ def with_markup(shown: Any) -> Any:
 
     Anything else, such as a figure or the rows of a table, is returned as it is. The components may be changed.
     """
-    if isinstance(shown, (list, tuple)):
+    if _is_list(shown):
         return _gathered(shown) if any(isinstance(each, Component) for each in shown) else shown
     if not isinstance(shown, Component):
         return shown
@@ -54,13 +54,18 @@ def with_markup(shown: Any) -> Any:
     return shown
 
 
-def answering_markup(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A callback's function, whose answers have as few components as `with_markup` leaves."""
+def answering_markup(function: Callable[..., Any], *, several: bool) -> Callable[..., Any]:
+    """A callback's function, whose answers have as few components as `with_markup` leaves.
+
+    Args:
+        function: of the callback.
+        several: whether it answers with a list or tuple of values for as many outputs.
+    """
 
     @wraps(function)
     def answer(*given: Any, **named: Any) -> Any:
         answers = function(*given, **named)
-        return tuple(map(with_markup, answers)) if isinstance(answers, tuple) else with_markup(answers)
+        return tuple(map(with_markup, answers)) if several and _is_list(answers) else with_markup(answers)
 
     return answer
 
@@ -96,7 +101,11 @@ def _size(shown: Any) -> int:
 
 def _children(shown: Component) -> Iterator[Any]:
     children = getattr(shown, "children", None)
-    yield from children if isinstance(children, (list, tuple)) else [children]
+    yield from children if _is_list(children) else [children]
+
+
+def _is_list(shown: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(shown, (list, tuple))
 
 
 def _tree(shown: Any) -> Tree:

@@ -95,7 +95,9 @@ class _App(Dash):
 
     def callback(self, *dependencies: Any, **options: Any) -> Any:
         register = super().callback(*dependencies, **options)
-        return lambda function: register(answering_markup(function))
+        first, *others = dependencies or [options.get("output")]
+        several = isinstance(first, (list, tuple)) or any(isinstance(each, Output) for each in others)
+        return lambda function: register(answering_markup(function, several=several))
 
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names
         own = self.config.requests_pathname_prefix

@@ -1,7 +1,7 @@
 """Elements without a Dash component of their own."""
 
 import pytest
-from dash import dcc, html
+from dash import dcc, html, no_update
 
 from dashboard.markup import Markup, answering_markup, with_markup
 from tests.dashboard.conftest import load, served, until
@@ -54,9 +54,11 @@ def test_what_stays_holds_what_is_gathered():
 
 def test_answers_of_callbacks_are_gathered_one_by_one():
     lines, figure = [html.P("a"), html.P("b")], {"data": []}
-    (said,), drawn = answering_markup(lambda: (lines, figure))()
-    assert (trees(said), drawn) == ([["p", {}, "a"], ["p", {}, "b"]], figure)
-    assert answering_markup(lambda which: which)("text") == "text"
+    for several in (tuple, list):
+        (said,), drawn = answering_markup(lambda of=several: of((lines, figure)), several=True)()
+        assert (trees(said), drawn) == ([["p", {}, "a"], ["p", {}, "b"]], figure)
+    assert trees(*answering_markup(lambda: lines, several=False)()) == [["p", {}, "a"], ["p", {}, "b"]]
+    assert answering_markup(lambda which: which, several=True)(no_update) is no_update
 
 
 SHOWN = """
@@ -79,5 +81,5 @@ def test_the_browser_makes_of_them_what_it_makes_of_dashs_own(browser, tmp_path,
 
     ours = shown()
     monkeypatch.setattr("dashboard.pages.with_markup", lambda layout: layout)
-    monkeypatch.setattr("dashboard.pages.answering_markup", lambda function: function)
+    monkeypatch.setattr("dashboard.pages.answering_markup", lambda function, several: function)
     assert ours == shown()
