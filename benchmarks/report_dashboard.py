@@ -81,7 +81,7 @@ def walked(found: dict[str, Any]) -> Iterator[str]:
 def components(found: dict[str, Any]) -> Iterator[str]:
     turns = max(row["turn"] for row in found["rows"])
     yield (
-        f"Two recordings of llama.cpp, {turns} turns of each action, in turn with a component of Dash for each element: "
+        f"Two recordings of llama.cpp, {turns} turns of each action, and with a component of Dash for each element: "
         "seconds of tasks of the browser's main thread, and until the page rests; ratios of each pair, the median with "
         "the smallest and the largest."
     )
