@@ -47,7 +47,7 @@ class Ladder:
 
 
 def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
-    """All ladders of at least two runs with a known model.
+    """All ladders of at least two strategies, of runs with a known model.
 
     Traced passes inside run directories have the rate of their run, so they are left out.
     """
@@ -58,7 +58,7 @@ def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
     found = []
     for alike in groups.values():
         rungs = sorted((rung for run in alike if (rung := _rung(run)) is not None), key=lambda rung: -rung.rate)
-        if len(rungs) > 1:
+        if len({rung.strategy for rung in rungs}) > 1:
             found.append(Ladder(_title(alike[0]), tuple(rungs)))
     return found
 

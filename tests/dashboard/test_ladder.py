@@ -44,6 +44,13 @@ def test_unlike_runs_are_never_on_one_ladder(unlike):
     assert ladders_of([run("sccc", 1.0), run("saaas", 2.0, **unlike)]) == []
 
 
+def test_one_strategy_makes_no_ladder_and_recordings_of_one_stand_beside_others():
+    twice = [run("aaag", 1.0), run("aaag", 1.1, key="again")]
+    assert ladders_of(twice) == []
+    (ladder,) = ladders_of([*twice, run("sccc", 0.9)])
+    assert [rung.strategy for rung in ladder.rungs] == ["aaag", "aaag", "sccc"]
+
+
 def test_rates_of_traced_recordings_stand_apart_and_hollow():
     runs = [run("sccc", 10.0), run("saaas", 11.0), run("a", None, traced=7.0), run("b", None, traced=8.0)]
     untraced, traced = ladders_of([*runs, run("c", None)])
