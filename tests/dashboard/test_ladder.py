@@ -25,7 +25,9 @@ def test_the_fastest_is_on_top_with_the_spread_of_its_repeats():
     assert [rung.strategy for rung in ladder.rungs] == ["ggg", "saaas", "sccc"]
     assert ladder.title == "H200 · m · sequential"
     assert rung_text(ladder.rungs[2]) == "sccc: 1,228.0 tokens/s (1,222.0 to 1,231.0 in its repeats) · sccc"
-    assert ladder_line(ladder) == "Ladder of strategies, tokens/s: ggg 1,328 › saaas 1,265 › sccc 1,228"
+    rates = "tokens/s: ggg 1,328 › saaas 1,265 › sccc 1,228"
+    assert ladder_line(ladder, ["another", "saaas"]) == f"Ladder of strategies, {rates}"
+    assert ladder_line(ladder, ["another"]) == f"Ladder of strategies of other runs (H200 · m · sequential), {rates}"
     figure = ladder_figure(ladder, ["saaas"], "light")
     points = figure.data[0]
     assert (points.x, points.customdata) == ((1328, 1265, 1228), ("ggg", "saaas", "sccc"))
@@ -58,7 +60,7 @@ def test_rates_of_traced_recordings_stand_apart_and_hollow():
     assert traced.title.endswith("rates as recorded")
     assert ladder_figure(traced, [], "dark").data[0].marker.symbol == ("circle-open",) * 2
     assert "as traced" in rung_text(traced.rungs[0])
-    assert "a 7 ▲" in ladder_line(traced)
+    assert "a 7 ▲" in ladder_line(traced, [])
 
 
 def test_which_ladder_is_shown():
@@ -71,7 +73,7 @@ def test_which_ladder_is_shown():
     assert ladder_for([one, two], ["saaas"], two.key) is two
     assert ladder_for([one, two], ["saaas"], "gone") is one
     assert ladder_for([], [], None) is None
-    assert "intertoken run --sync" in ladder_line(None)
+    assert "intertoken run --sync" in ladder_line(None, [])
 
 
 def test_a_click_adds_the_run_and_six_are_enough():
@@ -88,7 +90,7 @@ def test_hostile_names_are_text():
     (ladder,) = ladders_of([run(name, 1.0) for name in names])
     assert all("<img" not in text for text in ladder_figure(ladder, [], "light").layout.yaxis.ticktext)
     assert all("<img" not in text for text in ladder_figure(ladder, [], "light").data[0].hovertext)
-    assert "n" * 100 not in ladder_line(ladder)
+    assert "n" * 100 not in ladder_line(ladder, [])
 
 
 def test_our_own_ladder_on_the_h200():

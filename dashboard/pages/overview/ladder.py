@@ -83,7 +83,7 @@ def _render(app: Dash, store: RunStore) -> None:
             no_update if ladder is None else ladder_figure(ladder, chosen, theme),
             no_update if ladder is None else {"height": f"{ladder_height(ladder)}px"},
             "" if ladder is None else f"Tokens/s by strategy. {'; '.join(map(rung_text, ladder.rungs))}",
-            ladder_line(ladder),
+            ladder_line(ladder, chosen),
             [{"value": one.key, "label": one.title} for one in ladders],
             ladder and ladder.key,
             style, style, style,
@@ -99,12 +99,13 @@ def ladder_for(ladders: Sequence[Ladder], chosen: Sequence[str], asked: str | No
     return next(iter(wanted), None) or max(ladders, key=lambda one: len(one.rungs), default=None)
 
 
-def ladder_line(ladder: Ladder | None) -> str:
-    """The ladder's summary."""
+def ladder_line(ladder: Ladder | None, chosen: Sequence[str]) -> str:
+    """The ladder's summary; with what its runs are of if none of them is selected."""
     if ladder is None:
         return f"Ladder of strategies: {_NONE}"
     rates = [f"{rung.strategy} {rung.rate:,.0f}{' ▲' if rung.traced else ''}" for rung in ladder.rungs]
-    return f"Ladder of strategies, tokens/s: {plain(' › '.join(rates), 160)}"
+    of = "" if any(rung.key in chosen for rung in ladder.rungs) else f" of other runs ({ladder.title})"
+    return f"Ladder of strategies{of}, tokens/s: {plain(' › '.join(rates), 160)}"
 
 
 def _choose(app: Dash) -> None:
