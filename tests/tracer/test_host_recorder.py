@@ -6,6 +6,7 @@ import pytest
 
 from tracer import annotate, record
 from tracer.analysis.call_sites import PYTHON, call_sites
+from tracer.model.trace import Pause, pauses
 from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
@@ -49,6 +50,18 @@ def test_nothing_is_recorded_while_stopped() -> None:
     recorder.start()
     recorder.pop_range()
     assert len(recorder.trace) == 0
+
+
+def test_what_is_between_a_stop_and_the_next_start_is_a_pause() -> None:
+    now = 1000
+    recorder = HostRecorder(lambda: now)
+    for begin, end in ((1000, 1100), (1100, 1200), (1700, 1800)):  # the second follows at once
+        now = begin
+        recorder.start()
+        recorder.api("graphLaunch", begin + 20, begin + 30, begin)
+        now = end
+        recorder.stop()
+    assert pauses(recorder.trace) == [Pause(180, 680)], "since the first event"
 
 
 def test_annotate_reaches_every_active_recorder_and_nests() -> None:

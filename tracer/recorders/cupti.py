@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
-from tracer.model.trace import Trace
+from tracer.model.trace import Pause, Trace, add_pauses
 from tracer.recorders import cupti_activity as activity
 from tracer.recorders import ranges
 from tracer.recorders.cupti_activity import parse
@@ -119,6 +119,7 @@ class CuptiRecorder:
         self._default_domain = NamedDefault()
         self._origin = 0
         self._last = 0
+        self._pauses: list[Pause] = []
         self._dropped = 0
         self._trace: Trace | None = None
         if "nvtx" in self.kinds:
@@ -142,7 +143,8 @@ class CuptiRecorder:
         process.attach()
         process.buffers.keeping, process.buffers.limit = True, self._limit
         process.buffers.drain()
-        self._origin = self._origin or time.time_ns()
+        now = time.time_ns()
+        self._origin = self._origin or now
         enabled = []
         try:
             if self._call_stacks is not None:
@@ -161,6 +163,8 @@ class CuptiRecorder:
             process.buffers.keeping = False
             process.detach()
             raise
+        if self._origin < self._last < now:
+            self._pauses.append(Pause(self._last - self._origin, now - self._origin))
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
         if "nvtx" in self.kinds:
@@ -226,6 +230,7 @@ class CuptiRecorder:
             "graph_trace": self.graph_trace,
             "kinds": list(self.kinds),
         }
+        add_pauses(trace, self._pauses)
         self._trace = with_chains(trace, self.stacks)
         return trace
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import Pause, Trace, add_pauses
 from tracer.recorders import ranges
 from tracer.recorders.stacks import Stack, stack_here, with_chains
 
@@ -100,10 +100,14 @@ class HostRecorder:
         self._thread = _Thread()
         self._streams: dict[tuple[int, int], None] = {}  # in order of announcement
         self._devices: dict[int, str] = {}
+        self._stopped: int | None = None
+        self._pauses: list[Pause] = []  # by its clock
 
     def start(self) -> None:
-        """Start or resume recording."""
+        """Start or resume recording; the trace tells the pauses in between."""
         if not self.recording:
+            if self._stopped is not None and self._stopped < (now := self.clock()):
+                self._pauses.append(Pause(self._stopped, now))
             self.recording = True
             self._caller = self._thread.id
             ranges.recording.append(self)
@@ -113,6 +117,7 @@ class HostRecorder:
         if self.recording:
             self.recording = False
             ranges.recording.remove(self)
+            self._stopped = self.clock()
 
     def api(self, name: str, start: int, end: int, correlation: int) -> None:
         """Report a call on the calling host thread, by CUDA's name without the `cuda` prefix."""
@@ -196,7 +201,9 @@ class HostRecorder:
         metadata: dict[str, Any] = {"source": "host", "clock": {"origin_ns": origin}}
         if self.clock is time.perf_counter_ns:
             metadata["start_utc_ns"] = time.time_ns() - time.perf_counter_ns() + origin
-        return with_chains(Trace.from_columns(metadata, **tables), self.stacks)
+        trace = Trace.from_columns(metadata, **tables)
+        add_pauses(trace, [Pause(since - origin, until - origin) for since, until, _ in self._pauses])
+        return with_chains(trace, self.stacks)
 
     def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:
         """The rows that `calls` adds to the tables."""
