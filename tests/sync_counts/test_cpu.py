@@ -78,7 +78,7 @@ def assert_counts(trace, strategy, inputs, **launches):
 
 
 def on_backends(*options):
-    """Rows of backend and options, for the backends that report their calls: each value of each. `test_cuda.py` counts on a GPU."""
+    """Rows of backend and options, each value once; `test_cuda.py` counts on a GPU."""
     return each_value(product(("cpu", "sim"), *options))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
-from tests.thorough import EVERYTHING, each_value
+from tests.thorough import EVERYTHING, each_value, examples
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021
 from tracer import formats
@@ -28,7 +28,7 @@ from tracer.model.graph_json import read_graph
 from tracer.model.schema import MOST_NS
 
 fuzz = settings(
-    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
+    examples(20), deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
 )
 
 _STEPS: Rows = {
