@@ -3,7 +3,7 @@
 # make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` the others
 # make test-lowest  the tracer's tests but those of Dask with the lowest versions that pyproject.toml allows, in .venv-lowest;
-#             `make test-lowest-core` those of reading, steps, syncs, gaps, comparisons and the Python interface
+#             `make test-lowest-core` those of reading, steps, syncs, gaps and the Python interface
 # make release-check  builds and checks the sdist and the wheel, and tries both in .venv-release
 # All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 selects another interpreter
 # (3.10 or later).
@@ -13,7 +13,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens compare_command
+LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens
 
 # The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell $(name) --version 2>/dev/null),$(name))) $(PYTHON))

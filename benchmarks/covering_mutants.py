@@ -1,7 +1,8 @@
 """Whether the rows of `make test` find what those of `make test-all` find: faults put into a package one by one.
 
 Each fault changes one line: in the executor of a strategy, a plan, an allocator, a launcher, the scheduler or the KV
-cache, in the tracer of a format, the clocks, a gap or a comparison. It is made in a copy of the repository. There the
+cache, in the tracer of a format, the clocks, a gap or a comparison, and for the suite `files` of what is read, scrubbed
+and written. It is made in a copy of the repository. There the
 tests run of which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows,
 and where they pass, all. The former are among the latter, which find what they find.
 
@@ -9,7 +10,7 @@ A test run that takes longer than --timeout, or one of all rows than ten times t
 found it: give it several times what the tests need here, as a busy machine takes longer. The file of results is written
 after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
 
-    python benchmarks/covering_mutants.py [executor|tracer] [-o FILE] [--only NUMBER ...]
+    python benchmarks/covering_mutants.py [executor|tracer|files] [-o FILE] [--only NUMBER ...]
 """
 
 from __future__ import annotations
@@ -48,6 +49,25 @@ OF_TRACER: Final = (
     "tests/tracer/test_distortion.py::test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld",
     "tests/tracer/test_compare_truths.py::test_our_ladder",
     "tests/tracer/test_formats_perfetto.py::test_every_event_of_a_recording_is_inside",
+)
+OF_FILES: Final = (
+    "tests/tracer/test_irregular_files.py::test_a_part_of_a_run_directory",
+    "tests/tracer/test_marks_bad_input.py::test_marks_with_hostile_text",
+    "tests/tracer/test_sqlite_pages.py::test_flipped_bits",
+    "tests/tracer/test_kept.py::test_a_broken_cache_is_read_again_without_a_word",
+    "tests/tracer/test_formats_carry.py::test_odd_values_survive_whatever_nsys_declares",
+    "tests/tracer/test_formats_carry.py::test_every_table_and_column_survives",
+    "tests/tracer/test_formats_nsys_sqlite_write.py::test_convert_replaces_only_when_told",
+    "tests/tracer/test_formats_nsys_sqlite_write.py::test_recordings_survive_and_have_nsys_schema",
+    "tests/tracer/test_scrub_credentials.py::test_no_credential_survives",
+    "tests/tracer/test_scrub_credentials.py::test_the_bundled_recordings_hold_nothing_to_remove",
+    "tests/tracer/test_scrub.py::test_analyses_give_the_same_figures",
+    "tests/tracer/test_scrub.py::test_ranges_keep_their_facts",
+    "tests/tracer/test_scrub.py::test_planted_recordings_give_the_same_figures",
+    "tests/tracer/test_round_trips.py::test_every_kind_of_recording_in_every_format",
+    "tests/tracer/test_round_trips.py::test_recordings_that_lie_beside",
+    "tests/tracer/test_round_trips.py::test_through_all_formats_one_behind_the_other",
+    "tests/tracer/test_truths.py::test_recordings_of_others_are_right_or_doubted",
 )
 
 
@@ -112,16 +132,37 @@ IN_TRACER: Final = (
     Mutant("analysis/compare", '("faster", "slower"):\n        return found', '("faster",):\n        return found'),
     Mutant("analysis/compare", "_paired(base, other)\n    speedup", "False\n    speedup"),
 )  # fmt: skip
+IN_FILES: Final = (
+    Mutant("formats/nsys_parquet", "        check_regular(file)\n", ""),
+    Mutant("text", "text if text.isascii() and text.isprintable() else", "text if text.isascii() else"),
+    Mutant("formats/sqlite_pages", " or (np.diff(level.first) < 1).any()", ""),
+    Mutant("formats/sqlite_cells", "rowid != first[page] + cell or payload < 1", "payload < 1"),
+    Mutant("stored/cache", "(OSError, ValueError, KeyError", "(OSError, KeyError"),
+    Mutant("formats/nsys_sqlite_write", "column.not_null and not values.null_count,", "column.not_null,"),
+    Mutant("formats/nsys_sqlite_write", "else \"TEXT\"\n\n\ndef _constant", "else \"REAL\"\n\n\ndef _constant"),
+    Mutant("formats/nsys_sqlite_write", "quote(os.fspath(path.absolute()))", "os.fspath(path.absolute())"),
+    Mutant("formats/nsys_carry", "and not _same(name, table, again):", "and again is None:"),
+    Mutant("scrub/__init__", "    exports.tables(scrubbed, texts, _names(trace))\n", ""),
+    Mutant("scrub/__init__", "[text if text in PROFILER_DOMAINS else clean for", "[clean for"),
+    Mutant("formats/chrome_write", " | own_members(known)", ""),
+    Mutant("formats/chrome_write", "domains_are_categories=from_chrome", "domains_are_categories=True"),
+    Mutant("engines/sglang", "^step\\[(?P<mode>", "^step(?P<mode>"),
+    Mutant("engines/vllm", "^execute_(?:", "^executed_(?:"),
+)  # fmt: skip
 
 
 class Suite(NamedTuple):
     """Tests of a package of which `make test` takes some rows, and faults in it."""
 
+    package: str
     tests: tuple[str, ...]
     mutants: tuple[Mutant, ...]
 
 
-SUITES: Final = {"executor": Suite(OF_EXECUTOR, IN_EXECUTOR), "tracer": Suite(OF_TRACER, IN_TRACER)}
+SUITES: Final = {
+    "executor": Suite("executor", OF_EXECUTOR, IN_EXECUTOR), "tracer": Suite("tracer", OF_TRACER, IN_TRACER),
+    "files": Suite("tracer", OF_FILES, IN_FILES),
+}  # fmt: skip
 
 
 def output_of(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str | None:
@@ -190,14 +231,14 @@ def report(unchanged: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, A
 def main() -> None:
     """Try all faults, print a line for each, and write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", nargs="?", choices=SUITES, default="executor")
-    parser.add_argument("-o", type=Path, help="default: benchmarks/results/covering_mutants_PACKAGE.json")
+    parser.add_argument("suite", nargs="?", choices=SUITES, default="executor")
+    parser.add_argument("-o", type=Path, help="default: benchmarks/results/covering_mutants_SUITE.json")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of faults, from 0")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds of one run of the tests")
     options = parser.parse_args()
-    tests, mutants = SUITES[options.package]
+    package, tests, mutants = SUITES[options.suite]
     chosen = [mutants[number] for number in options.only] if options.only else mutants
-    results = options.o or ROOT / "benchmarks" / "results" / f"covering_mutants_{options.package}.json"
+    results = options.o or ROOT / "benchmarks" / "results" / f"covering_mutants_{options.suite}.json"
     before = json.loads(results.read_text()) if results.exists() else {}
     known = {Mutant(*(row[key] for key in Mutant._fields)): row for row in before.get("rows", [])}
     with tempfile.TemporaryDirectory(prefix="intertoken-mutants-") as name:
@@ -208,7 +249,7 @@ def main() -> None:
             raise SystemExit(f"without a fault: {unchanged['found_by']}")
         for mutant in chosen:
             if mutant not in known:
-                known[mutant] = row = tried(mutant, tests, folder / options.package, options.timeout)
+                known[mutant] = row = tried(mutant, tests, folder / package, options.timeout)
                 found = row["pairs"]["found_by"] or (row["products"]["found_by"] and "only by the products")
                 print(f"{row['module']}:{row['line']}  {found or 'by neither'}", flush=True)
             facts = report(unchanged, [known[mutant] for mutant in mutants if mutant in known])

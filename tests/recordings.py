@@ -6,6 +6,11 @@ from typing import NamedTuple
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 LLAMA = {(s, level): SAMPLES / f"llama1b-{s}-{level}" for s in ("sccc", "saaas") for level in ("node", "graph")}
 SIX = SAMPLES / "six-strategies"
+KINDS = [
+    "llama1b-saaas-graph", "llama1b-sccc-node", "six-strategies", "sync-beside", "llama-1.1b-ggg-branches-cuda",
+    "llama-1.1b-aaag-sequential-cuda-ngl13", "vllm-b8-torch", "vllm-b1-node-nvtx", "vllm-joining-graph",
+]  # fmt: skip
+"""One bundled recording of every recorder, level and engine."""
 CUPY_RUNS = [(s, mode) for mode in ("sequential", "concurrent") for s in ("sccc", "saaas", "aaag")]
 
 

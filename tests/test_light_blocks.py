@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.thorough import thorough
 from tests.tracer import fake_cuda
 from tests.tracer.fake_driver import Build
 from tracer import read
@@ -43,6 +44,7 @@ def benchmark(name: str, *arguments: str, folder: Path, env: dict[str, str]) -> 
     return done.stdout
 
 
+@thorough
 @pytest.mark.parametrize("in_child", [True, False])
 def test_a_round_over_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict[str, str], in_child: bool) -> None:
     given = {**engine_like_vllm, "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(in_child))}
@@ -77,6 +79,7 @@ def test_turns_are_compared_with_their_neighbours(monkeypatch: pytest.MonkeyPatc
     assert found["recorded"] == [1, 2, 5, 6]
 
 
+@thorough
 def test_advice_is_measured_on_an_engine_like_vllm(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
     benchmark("advice_measure.py", "-o", "out", "--groups", "vllm", "--vllm", "synchronous,full", "--vllm-pairs", "2",
               folder=tmp_path, env=engine_like_vllm)  # fmt: skip
@@ -90,6 +93,7 @@ def test_advice_is_measured_on_an_engine_like_vllm(tmp_path: Path, engine_like_v
     assert row["why"] == "this recording does not allow the edit"  # it was read: a graph and a kernel, waited for
 
 
+@thorough  # `test_advice_check.py` has a round over other programs
 def test_loops_are_measured_and_recorded_in_one_process(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
     benchmark("advice_measure.py", "-o", "out", "--groups", "loops", "--repeats", "3", "--passes", "light",
               "--loop-options=--steps 40 --device cpu", "--loop-program", str(ROOT / "tests" / "fake_advice_loops.py"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import conftest, thorough
-from tests.thorough import covering, covering_pairs, examples, of_every_kind, pairs_of
+from tests.thorough import covering, covering_pairs, covering_values, each_value, examples, of_every_kind, pairs_of
 
 ROWS = st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=40)
 
@@ -23,6 +23,17 @@ def test_every_pair_is_covered_by_rows_of_those_given(rows):
     assert chosen[0] == rows[0]
     assert set(chosen) <= set(rows)
     assert all_pairs(chosen) == all_pairs(rows)
+
+
+@given(ROWS)
+def test_every_value_is_in_one_of_the_rows(rows):
+    chosen = covering_values(rows)
+    assert set(chosen) <= set(rows)
+    assert {part for row in chosen for part in enumerate(row)} == {part for row in rows for part in enumerate(row)}
+
+
+def test_as_many_rows_have_each_value_as_the_largest_option_has():
+    assert covering_values(product(range(3), range(2))) == [(0, 0), (1, 1), (2, 0)]
 
 
 def test_few_rows_are_chosen():
@@ -54,9 +65,9 @@ def test_a_recording_of_every_kind(monkeypatch):
 def test_everything_is_tried_where_it_is_asked_for(monkeypatch):
     whole = list(product(range(3), range(2), range(2)))
     monkeypatch.setattr(thorough, "EVERYTHING", False)
-    assert (len(covering(whole)), examples(30).max_examples) == (6, 6)
+    assert (len(covering(whole)), len(each_value(whole)), examples(30).max_examples) == (6, 3, 6)
     monkeypatch.setattr(thorough, "EVERYTHING", True)
-    assert (covering(whole), examples(30).max_examples) == (whole, 30)
+    assert (covering(whole), each_value(whole), examples(30).max_examples) == (whole, whole, 30)
 
 
 @pytest.mark.parametrize(("everything", "left"), [(False, ["a"]), (True, ["a", "b"])])

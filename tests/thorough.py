@@ -2,12 +2,13 @@
 
 `covering` chooses from a product of options so few rows that every two values of different options which occur
 together in the product still meet: a fault that needs two values at once is found by them as by the whole product.
+`each_value` chooses so few that every value is in one of them: for options of which each is met by code of its own.
 """
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from itertools import combinations
 from typing import Any
 
@@ -22,7 +23,7 @@ thorough = pytest.mark.thorough
 Row = tuple[Any, ...]
 
 
-def pairs_of(row: Row) -> set[tuple[int, Any, int, Any]]:
+def pairs_of(row: Row) -> set[Hashable]:
     """The values of every two options of a row, each with the place of its option."""
     return {(i, row[i], j, row[j]) for i, j in combinations(range(len(row)), 2)}
 
@@ -30,20 +31,31 @@ def pairs_of(row: Row) -> set[tuple[int, Any, int, Any]]:
 def covering_pairs(rows: Iterable[Row]) -> list[Row]:
     """Some of the rows, in their order, in which every pair of values is that is in any of them.
 
-    The first row is always among them. Then each time the row is taken that has the most pairs not yet covered, of
-    several the one whose values are in the fewest rows so far: no more rows than the largest two options ask for, or
-    few more.
+    No more rows than the largest two options ask for, or few more.
     """
-    rows = list(rows)
-    bits: dict[tuple[int, Any, int, Any], int] = {}  # a pair's place in a number that stands for a set of pairs
-    pairs = [sum(1 << bits.setdefault(pair, len(bits)) for pair in pairs_of(row)) for row in rows]
+    return _with_all(pairs_of, list(rows))
+
+
+def covering_values(rows: Iterable[Row]) -> list[Row]:
+    """Some of the rows, in their order, in which every value is that is in any of them."""
+    return _with_all(lambda row: set(enumerate(row)), list(rows))
+
+
+def _with_all(parts_of: Callable[[Row], set[Hashable]], rows: list[Row]) -> list[Row]:
+    """Some of the rows that have the parts of all.
+
+    The first row is always among them. Then each time the row is taken that has the most parts not yet covered, of
+    several the one whose values are in the fewest rows so far.
+    """
+    bits: dict[Hashable, int] = {}  # a part's place in a number that stands for a set of parts
+    parts = [sum(1 << bits.setdefault(part, len(bits)) for part in parts_of(row)) for row in rows]
     missing, used, chosen = (1 << len(bits)) - 1, Counter(), set()
     best = 0
     while missing:
-        missing &= ~pairs[best]
+        missing &= ~parts[best]
         used.update(enumerate(rows[best]))
         chosen.add(best)
-        gains = [(row & missing).bit_count() for row in pairs]
+        gains = [(row & missing).bit_count() for row in parts]
         most = max(gains)
         equal = [i for i, gain in enumerate(gains) if gain == most]
         best = min(equal, key=lambda i: sum(used[value] for value in enumerate(rows[i])))
@@ -53,6 +65,11 @@ def covering_pairs(rows: Iterable[Row]) -> list[Row]:
 def covering(rows: Iterable[Row]) -> list[Row]:
     """The rows that are tried: covering pairs, or all of them."""
     return list(rows) if EVERYTHING else covering_pairs(rows)
+
+
+def each_value(rows: Iterable[Row]) -> list[Row]:
+    """The rows that are tried: each value once, or all of them."""
+    return list(rows) if EVERYTHING else covering_values(rows)
 
 
 def examples(count: int) -> settings:

@@ -283,38 +283,40 @@ def test_a_small_model_imports_no_numba():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_tbbs_threads_are_used_where_it_is_installed(tmp_path):
-    code = (
-        "import sys, numba, numpy as np; from executor.backends.cpu.compiled import CompiledKernels;"
+def computed(cache, code, *arguments, without=(), **variables):
+    """A Python process that computes a product with what Numba has in this folder; what it said."""
+    kept = {name: value for name, value in os.environ.items() if name not in without}
+    begin = (
+        "import sys, os, numba, numpy as np; from executor.backends.cpu.compiled import CompiledKernels;"
         "a, out = np.zeros((4, 32), np.float32), np.zeros((4, 4), np.float32);"
-        "CompiledKernels(1, 'pinned' in sys.argv).bound('mul_mat', out, (a, a))(); print(numba.threading_layer())"
+        "CompiledKernels(1, 'pinned' in sys.argv).bound('mul_mat', out, (a, a))();"
     )
-    plain = {name: value for name, value in os.environ.items() if name != "NUMBA_THREADING_LAYER"}
-    plain["NUMBA_CACHE_DIR"] = str(tmp_path)
-    layers = [
-        subprocess.run(
-            [sys.executable, "-c", code, *how], env=plain, check=True, capture_output=True, text=True
-        ).stdout.strip()
-        for how in ((), ("pinned",))
-    ]
+    return subprocess.run(
+        [sys.executable, "-c", begin + code, *arguments], env={**kept, "NUMBA_CACHE_DIR": str(cache), **variables},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+SPINS = {"code": "print(os.environ.get('GOMP_SPINCOUNT'))", "without": ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A folder in which Numba has compiled, and what the process said that did."""
+    cache = tmp_path_factory.mktemp("numba")
+    return cache, computed(cache, **SPINS)
+
+
+def test_it_says_once_that_it_compiled_and_its_threads_do_not_wait_awake_for_long(first):
+    cache, compiling = first
+    second = computed(cache, **SPINS, OMP_WAIT_POLICY="passive")
+    assert compiling.stderr.startswith("compiled float32 products of the host in ")
+    assert second.stderr == ""
+    assert (compiling.stdout, second.stdout) == ("100000\n", "None\n")  # what the user says stands
+
+
+def test_tbbs_threads_are_used_where_it_is_installed(first):
+    code, without = "print(numba.threading_layer())", ("NUMBA_THREADING_LAYER",)
+    layers = [computed(first[0], code, *how, without=without).stdout.strip() for how in ((), ("pinned",))]
     installed = any(found.metadata["Name"] == "tbb" for found in distributions())
     assert layers == ["tbb" if installed else "omp", "omp"]
-
-
-def test_it_says_once_that_it_compiled_and_its_threads_do_not_wait_awake_for_long(tmp_path):
-    code = (
-        "import os, numpy as np; from executor.backends.cpu.compiled import CompiledKernels;"
-        "a, out = np.zeros((4, 32), np.float32), np.zeros((4, 4), np.float32);"
-        "CompiledKernels(1).bound('mul_mat', out, (a, a))(); print(os.environ.get('GOMP_SPINCOUNT'))"
-    )
-    silent = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    first, second = (
-        subprocess.run(
-            [sys.executable, "-c", code], env={**silent, "NUMBA_CACHE_DIR": str(tmp_path), **said},
-            check=True, capture_output=True, text=True,
-        )
-        for said in ({}, {"OMP_WAIT_POLICY": "passive"})
-    )  # fmt: skip
-    assert first.stderr.startswith("compiled float32 products of the host in ")
-    assert second.stderr == ""
-    assert (first.stdout, second.stdout) == ("100000\n", "None\n")  # what the user says stands

@@ -13,7 +13,7 @@ from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES, random_weights
-from tests.thorough import covering
+from tests.thorough import covering, each_value
 
 STEPS = 6
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "q8_0": 4e-3}
@@ -115,9 +115,9 @@ def test_sampling_is_greedy_and_repeats_start_anew(results):
         assert np.array_equal(result.logits[0], result.logits[1])
 
 
-@pytest.mark.parametrize(("batch", "prompt"), [(1, 0), (2, 3)])
-@pytest.mark.parametrize("model", TEST_SHAPES)
-def test_fusion_changes_no_bit_on_the_cpu(model, batch, prompt):
+@pytest.mark.parametrize(("model", "given"), each_value(itertools.product(TEST_SHAPES, [(1, 0), (2, 3)])))
+def test_fusion_changes_no_bit_on_the_cpu(model, given):
+    batch, prompt = given
     plain, fused = execute(
         [
             Configuration(model=model, batch=batch, prompt=prompt, tokens=4, repeats=1, fusion=f)

@@ -18,7 +18,7 @@ from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
-from tests.thorough import covering
+from tests.thorough import covering, each_value, thorough
 from tracer.errors import UsageError
 from tracer.files.bounded import typed
 
@@ -68,10 +68,9 @@ def compare_with_reference(result, tolerance=TOLERANCE):
 BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-CASES = list(
-    itertools.product(KINDS, [(1, 0), (3, 0), (3, 5), (3, (0, 9, 4)), (9, (6, 0, 1)), (1, (3,))])
-)  # fmt: skip
-ROWS = covering(itertools.product(CASES, STRATEGIES, ("sequential", "branches"), LAUNCHERS))
+LENGTHS = [(1, 0), (3, 0), (3, 5), (3, (0, 9, 4)), (9, (6, 0, 1)), (1, (3,))]
+CASES = list(itertools.product(KINDS, LENGTHS))
+ROWS = covering(itertools.product(KINDS, LENGTHS, STRATEGIES, ("sequential", "branches"), LAUNCHERS))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -79,13 +78,12 @@ ROWS = covering(itertools.product(CASES, STRATEGIES, ("sequential", "branches"),
 def test_logits_are_the_references_under_every_strategy(case, backend):
     """Of all strategies, modes and ways to launch, equal and mixed prompts; `odd` has a context that is not padded."""
     kv, (batch, prompt) = case
-    rows = [row[1:] for row in ROWS if row[0] == case]
+    rows = [row[2:] for row in ROWS if row[:2] == case]
     results = run_rows(rows, backend=backend, model="odd", kv=kv, batch=batch, prompt=prompt, repeats=2)
     compare_with_reference(agreed(results))
 
 
-@pytest.mark.parametrize("kv", KINDS)
-@pytest.mark.parametrize("model", ["qwen3-tiny", "moe-tiny"])
+@pytest.mark.parametrize(("model", "kv"), each_value(itertools.product(["qwen3-tiny", "moe-tiny"], KINDS)))
 def test_other_models_with_mixed_prompts(model, kv):
     for fusion in (False, True):
         results = run(("aaag", "ggg"), model=model, kv=kv, batch=3, prompt=(7, 0, 2), fusion=fusion)
@@ -118,12 +116,14 @@ def test_a_shared_prompt_is_computed_once_and_then_shared_or_copied(kv, backend)
         assert len(attended) == 2 + 1 + TOKENS  # two prompts, though there are four sequences
 
 
-@pytest.mark.parametrize("placement", [{"gpu_layers": 2}, {"devices": 2}, {"gpu_layers": 0}], ids=str)
-@pytest.mark.parametrize("prompt", [{"prompt": (5, 0, 2)}, {"prompt": 6, "shared_prompt": True}], ids=str)
-@pytest.mark.parametrize("kv", KINDS)
-def test_layers_on_other_devices_have_their_part_of_the_cache_there(kv, prompt, placement):
+@pytest.mark.parametrize(
+    ("kv", "shared", "placement"),
+    each_value(itertools.product(KINDS, (False, True), (("gpu_layers", 2), ("devices", 2), ("gpu_layers", 0)))),
+)
+def test_layers_on_other_devices_have_their_part_of_the_cache_there(kv, shared, placement):
     splitting = [name for name, strategy in STRATEGIES.items() if strategy.splits]
-    compare_with_reference(agreed(run(splitting, model="odd", kv=kv, batch=3, **prompt, **placement)))
+    prompt = {"prompt": 6, "shared_prompt": True} if shared else {"prompt": (5, 0, 2)}
+    compare_with_reference(agreed(run(splitting, model="odd", kv=kv, batch=3, **prompt, **dict([placement]))))
 
 
 @pytest.mark.parametrize("kv", KINDS)
@@ -135,8 +135,13 @@ def test_prompts_longer_than_a_micro_batch_are_taken_in_parts(kv):
 
 
 @pytest.mark.parametrize(
-    "placement", [{"devices": 2}, {"devices": 3}, {"gpu_layers": 2}, {"devices": 2, "gpu_layers": 3}], ids=str
-)
+    "placement",
+    [
+        pytest.param({"devices": 2}, marks=thorough), {"devices": 3}, pytest.param({"gpu_layers": 2}, marks=thorough),
+        {"devices": 2, "gpu_layers": 3},
+    ],
+    ids=str,
+)  # fmt: skip
 def test_micro_batches_follow_each_other_through_the_devices(placement):
     """Without a sync between them, where the strategy makes none."""
     splitting = [name for name, strategy in STRATEGIES.items() if strategy.splits]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from executor.run.directory import run_json
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
 from tests.executor.profiles import handmade
+from tests.thorough import each_value
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
@@ -141,9 +143,10 @@ def test_pauses_depend_on_the_calls_around_them():
     assert longer - plain == pytest.approx((3900 - 50) / 1e3)
 
 
-@pytest.mark.parametrize("launch", ["graph", "eager"])
-@pytest.mark.parametrize("concurrency", ["sequential", "branches", "subgraphs"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("strategy", "concurrency", "launch"),
+    each_value(product(STRATEGIES, ["sequential", "branches", "subgraphs"], ["graph", "eager"])),
+)
 def test_runs_are_the_same_to_the_ns(strategy, concurrency, launch):
     options = {"strategy": strategy, "concurrency": concurrency, "launch": launch}
     a, b = (

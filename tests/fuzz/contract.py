@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.thorough import EVERYTHING
 from tracer import formats
 from tracer.analysis import summary
 from tracer.analysis.streams import bubble_report, stream_report
@@ -19,7 +20,7 @@ def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
     Args:
         path: the recording.
         written: an empty directory in which copies are made and removed.
-        copies: whether to make them, which takes the longest.
+        copies: whether to make them, which takes the longest: of the whole trace, or of both where everything is tried.
 
     Returns:
         The whole trace, or None where reading gave one clear error.
@@ -32,9 +33,10 @@ def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
             analyse(bare)
         if whole is not None and bare is not None and not _same(bare, whole):
             analyse(whole)
-        for trace in (bare, whole) if copies else ():
-            if trace is not None:
-                write(trace, written)
+        if copies and whole is not None:
+            write(whole, written)
+        if copies and bare is not None and (whole is None or EVERYTHING):
+            write(bare, written)
     return whole
 
 

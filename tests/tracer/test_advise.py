@@ -85,9 +85,8 @@ def test_advice_of_llama_cpp_with_its_own_rate() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "vllm-b1-node-nvtx",
         "transformers-static",
-        *(pytest.param(n, marks=thorough) for n in ("vllm-b1-graph", "vllm-b8-node")),
+        *(pytest.param(n, marks=thorough) for n in ("vllm-b1-graph", "vllm-b1-node-nvtx", "vllm-b8-node")),
     ],
 )
 def test_an_engine_that_idles_for_its_hosts_code_gets_no_figure(name: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
-from tests.thorough import examples, of_every_kind
+from tests.recordings import CUPY_RUNS, KINDS, LLAMA, SAMPLES, SIX
+from tests.thorough import EVERYTHING, examples
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
 from tracer.analysis.bounds import Bounds
@@ -277,7 +277,9 @@ def test_the_budget_of_saaas_is_broken_by_sccc() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", of_every_kind(sorted(path.parent.name for path in SAMPLES.glob("*/run.json"))))
+@pytest.mark.parametrize(
+    "name", sorted(path.parent.name for path in SAMPLES.glob("*/run.json")) if EVERYTHING else KINDS
+)
 def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None:
     trace = read(SAMPLES / name)
     ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS] if name == SIX.name else [None]

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import EVERYTHING, covering
+from tests.thorough import EVERYTHING, each_value, thorough
 from tracer import formats
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.recorded import measure
@@ -77,7 +77,7 @@ def test_a_program_at_two_levels_is_not_18_percent_slower(strategy: str) -> None
         assert compare(run_at(one), run_at(other)).verdict == "no difference shown"
 
 
-@pytest.mark.parametrize(("one", "other"), list((permutations if EVERYTHING else combinations)(PERIODS_US, 2)))
+@pytest.mark.parametrize(("one", "other"), each_value((permutations if EVERYTHING else combinations)(PERIODS_US, 2)))
 def test_six_strategies(one: str, other: str) -> None:
     """Node level stretches kernels that run side by side; one rate each, so that there is no interval."""
     truth = PERIODS_US[one] / PERIODS_US[other]
@@ -90,7 +90,7 @@ def test_six_strategies(one: str, other: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other", "of_one", "of_other"),
-    covering(
+    each_value(
         (*rungs, *passes)
         for rungs in [("sccc", "saaas"), ("saaas", "sccc"), ("sccc", "ggg"), ("ggg", "aaag")]
         for passes in product(["", "/node"], repeat=2)
@@ -111,7 +111,7 @@ VLLM: Final = {"vllm-b1-graph": 1, "vllm-b1-graph-nvtx": 1, "vllm-b1-node-nvtx":
                "vllm-b8-graph-nvtx": 8, "vllm-b8-node": 8, "vllm-b8-torch": 8}  # fmt: skip
 
 
-@pytest.mark.parametrize("batch", [1, 8])
+@pytest.mark.parametrize("batch", [1, pytest.param(8, marks=thorough)])
 def test_recordings_of_one_vllm_do_not_differ(batch: int) -> None:
     """By nsys at two levels with marks and without, and by PyTorch: the program is the same."""
     names = [name for name, size in VLLM.items() if size == batch]

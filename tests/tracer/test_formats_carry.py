@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.thorough import covering
+from tests.thorough import covering, each_value
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, SCHEMAS, Rows, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
@@ -90,8 +90,10 @@ def again(path: Path, *suffixes: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite"), (".db", "", "", ".sqlite")], ids="→".join)
-@pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
+@pytest.mark.parametrize(
+    ("schema", "suffixes"),
+    each_value(product(["3.20.3", "3.25.0"], [(".sqlite",), ("", ".sqlite"), (".db", "", "", ".sqlite")])),
+)
 def test_every_table_and_column_survives(schema: str, suffixes: tuple[str, ...], tmp_path: Path) -> None:
     source = export(tmp_path / "a.sqlite", EVERYTHING, schema=schema)
     before, after = contents(source), contents(again(source, *suffixes))
@@ -199,11 +201,11 @@ ODD_VALUES: list[list[Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("values", ODD_VALUES, ids=str)
-@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite")], ids="→".join)
-def test_odd_values_survive_whatever_nsys_declares(
-    suffixes: tuple[str, ...], values: list[Any], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("number", "suffixes"), each_value(product(range(len(ODD_VALUES)), [(".sqlite",), ("", ".sqlite")]))
+)
+def test_odd_values_survive_whatever_nsys_declares(number: int, suffixes: tuple[str, ...], tmp_path: Path) -> None:
+    values = ODD_VALUES[number]
     source = export(tmp_path / "a.sqlite", EVERYTHING)
     columns = {"PROFILER_OVERHEAD": "start", "ANALYSIS_FILE": "id", "TARGET_INFO_CUDA_CONTEXT_INFO": "hwId"}
     with closing(sqlite3.connect(source)) as database:

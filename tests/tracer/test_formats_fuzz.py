@@ -4,6 +4,7 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
+from tests.thorough import EVERYTHING, each_value, examples
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021
 from tracer import formats
@@ -26,7 +28,7 @@ from tracer.model.graph_json import read_graph
 from tracer.model.schema import MOST_NS
 
 fuzz = settings(
-    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
+    examples(20), deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
 )
 
 _STEPS: Rows = {
@@ -91,8 +93,7 @@ def test_any_values_in_an_export(place: Path, data: st.DataObject, version: str)
     check(Path(path), place / "out")
 
 
-@pytest.mark.parametrize("time", [-1, 0, -(2**40)])
-@pytest.mark.parametrize("where", ["", "WHERE rowid = 1"])
+@pytest.mark.parametrize(("time", "where"), each_value(product([-1, 0, -(2**40)], ["", "WHERE rowid = 1"])))
 def test_a_time_that_stands_for_none_elsewhere(place: Path, time: int, where: str) -> None:
     path = Path(shutil.copy(place / "3.20.sqlite", place / "times.sqlite"))
     with closing(sqlite3.connect(path)) as database:
@@ -223,16 +224,17 @@ def test_times_beyond_which_differences_overflow(place: Path, tmp_path: Path, ti
 
 
 def test_ids_shared_by_all_rows_do_not_multiply(place: Path, tmp_path: Path) -> None:
+    times, devices = (300, 5_000) if EVERYTHING else (100, 1_500)
     rows = {
-        **{table: [row | {"correlationId": 1} if "correlationId" in row else row for row in rows] * 300
+        **{table: [row | {"correlationId": 1} if "correlationId" in row else row for row in rows] * times
            for table, rows in RECORDING.items() if "ACTIVITY" in table or "NVTX" in table},
-        "TARGET_INFO_GPU": [{"vmId": 1, "id": 3, "name": "x"}] * 5_000,
-        "TARGET_INFO_CUDA_DEVICE": [{"gpuId": 3, "cudaId": i, "pid": i} for i in range(5_000)],
+        "TARGET_INFO_GPU": [{"vmId": 1, "id": 3, "name": "x"}] * devices,
+        "TARGET_INFO_CUDA_DEVICE": [{"gpuId": 3, "cudaId": i, "pid": i} for i in range(devices)],
     }  # fmt: skip
     trace = check(export(tmp_path / "a.sqlite", rows), place / "out")
     assert trace is not None
     assert len(trace["devices"]) == 1  # one GPU under many numbers
-    assert len(trace["syncs"]) == 300 * len(RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"])
+    assert len(trace["syncs"]) == times * len(RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"])
 
 
 def test_each_thread_of_thousands_has_a_step(place: Path, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def said(path: Path, size: int) -> str:
     return done.stdout.strip()
 
 
-def test_a_million_strings_of_sparse_ids(tmp_path: Path) -> None:
+def test_many_strings_of_sparse_ids(tmp_path: Path) -> None:
     path = tampered(
         tmp_path / "a.sqlite",
-        ("INSERT INTO StringIds VALUES (?, ?)", ((i * 9_000_000_000_000 + 100, f"s{i}") for i in range(1_000_000))),
+        ("INSERT INTO StringIds VALUES (?, ?)", ((i * 9_000_000_000_000 + 100, f"s{i}") for i in range(300_000))),
         f"UPDATE {KERNELS} SET shortName = 9000000000100, demangledName = {2**63 - 1}",
     )
     assert json.loads(said(path, path.stat().st_size))["kernels"] == len(RECORDING[KERNELS])
@@ -92,8 +92,8 @@ def a_long_text_many_times(file: Path) -> None:
 
 
 def a_text_that_compresses_well(file: Path) -> None:
-    texts = pa.array(["x" * 30_000_000] * 10)
-    pq.write_table(pa.table({"id": range(10), "value": texts}), file, compression="zstd", use_dictionary=False)
+    texts = pa.array(["x" * 30_000_000] * 9)
+    pq.write_table(pa.table({"id": range(9), "value": texts}), file, compression="zstd", use_dictionary=False)
 
 
 @pytest.mark.parametrize("bomb", [a_run_of_one_number, a_long_text_many_times, a_text_that_compresses_well])

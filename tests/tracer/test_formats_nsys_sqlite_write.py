@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.thorough import of_every_kind
+from tests.recordings import KINDS
+from tests.thorough import EVERYTHING, thorough
 from tests.tracer.nsys_exports import DATA, RECORDING, SCHEMAS, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import cli, formats
@@ -19,9 +20,7 @@ from tracer.formats import nsys_sqlite_write
 from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-RECORDINGS = of_every_kind(
-    sorted({str(file.parent.relative_to(SAMPLES)) for file in SAMPLES.rglob("META_DATA_EXPORT.parquet")})
-)
+RECORDINGS = sorted({str(file.parent.relative_to(SAMPLES)) for file in SAMPLES.rglob("META_DATA_EXPORT.parquet")})
 SCHEMA = SCHEMAS["3.20.3"]
 
 
@@ -52,7 +51,7 @@ def declared(table: str) -> list[tuple[Any, ...]]:
     return [(c["name"], c["type"], c["not_null"], c.get("primary_key", False)) for c in SCHEMA["tables"][table]]
 
 
-@pytest.mark.parametrize("recording", RECORDINGS)
+@pytest.mark.parametrize("recording", RECORDINGS if EVERYTHING else KINDS)
 def test_recordings_survive_and_have_nsys_schema(recording: str, tmp_path: Path) -> None:
     trace = formats.read(SAMPLES / recording)
     formats.write(trace, tmp_path / "a.sqlite")
@@ -159,7 +158,13 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["copy.sqlite", "copy.db", "copy?mode=ro#1%.sqlite3", "deep/er/copy.sqlite", "copy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("copy.sqlite", marks=thorough), pytest.param("copy.db", marks=thorough),
+        "copy?mode=ro#1%.sqlite3", "deep/er/copy.sqlite", "copy",
+    ],
+)  # fmt: skip
 def test_convert_replaces_only_when_told(tmp_path: Path, name: str) -> None:
     source, target = export(tmp_path / "a.sqlite"), tmp_path / name
 

@@ -8,12 +8,14 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dashboard.reading.store import RunStore
+from tests.thorough import each_value
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.cli import main
@@ -58,10 +60,16 @@ def _no_waiting() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    formats.write(formats.read(export(folder / "trace.sqlite")), folder / "run")
+    return folder / "run"
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    formats.write(formats.read(export(tmp_path / "trace.sqlite")), tmp_path / "run")
-    return tmp_path / "run"
+def run(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("make", KINDS)
@@ -73,8 +81,10 @@ def test_a_recording_that_is_no_file(tmp_path: Path, make: Callable[[Path], None
         formats.read(tmp_path / name)
 
 
-@pytest.mark.parametrize("make", KINDS)
-@pytest.mark.parametrize("name", [f"{KERNELS}.parquet", "NVTX_EVENTS.parquet", "run.json", "other.parquet"])
+@pytest.mark.parametrize(
+    ("make", "name"),
+    each_value(product(KINDS, [f"{KERNELS}.parquet", "NVTX_EVENTS.parquet", "run.json", "other.parquet"])),
+)
 def test_a_part_of_a_run_directory(run: Path, make: Callable[[Path], None], name: str) -> None:
     (run / name).unlink(missing_ok=True)
     make(run / name)

@@ -11,6 +11,7 @@ from pandas.testing import assert_frame_equal
 
 from dashboard.reading.read import read_runs
 from tests.recordings import SAMPLES
+from tests.thorough import thorough
 from tracer import formats
 from tracer.cli import main
 from tracer.errors import UsageError
@@ -98,7 +99,7 @@ def test_only_the_user_can_read_what_is_kept(directory, recording):
     assert all(stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600) for path in made)
 
 
-@pytest.mark.parametrize("damage", ["cut", "other", "empty"])
+@pytest.mark.parametrize("damage", ["cut", pytest.param("other", marks=thorough), "empty"])
 def test_a_broken_cache_is_read_again_without_a_word(directory, recording, reads, damage, capfd):
     said = _said("gaps", recording)
     (tree,) = directory.rglob("value.json")

@@ -1,5 +1,6 @@
 """Whatever format a recording is converted to, its steps, syncs, gaps and causes stay the same."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.recordings import SAMPLES
-from tests.thorough import examples
+from tests.recordings import KINDS, SAMPLES
+from tests.thorough import each_value, examples, thorough
 from tests.tracer.engines import Host, known, layers
 from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA
@@ -22,11 +23,6 @@ from tracer.model.trace import Trace
 
 SHARED = Path(__file__).parents[3] / "shared"
 OTHERS = sorted([*SHARED.glob("recordings/*/*.json.gz"), *SHARED.glob("traces/*.sqlite")])
-KINDS = [
-    "llama1b-saaas-graph", "llama1b-sccc-node", "six-strategies", "sync-beside", "llama-1.1b-ggg-branches-cuda",
-    "llama-1.1b-aaag-sequential-cuda-ngl13", "vllm-b8-torch", "vllm-b1-node-nvtx", "vllm-joining-graph",
-]  # fmt: skip
-"""One bundled recording of every recorder, level and engine."""
 SUFFIXES = [".json", ".sqlite", ""]
 
 
@@ -58,15 +54,12 @@ def assert_stays(trace: Trace, path: Path) -> None:
     assert answer(formats.read(path, whole=False)) == answer(trace)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_recording_in_every_format(name: str, tmp_path: Path) -> None:
-    trace = formats.read(SAMPLES / name)
-    wanted = answer(trace)
-    for suffix in SUFFIXES:
-        formats.write(trace, tmp_path / f"a{suffix}")
-        assert answer(formats.read(tmp_path / f"a{suffix}", whole=False)) == wanted, suffix
+@pytest.mark.parametrize(("name", "suffix"), each_value(product(KINDS, SUFFIXES)))
+def test_every_kind_of_recording_in_every_format(name: str, suffix: str, tmp_path: Path) -> None:
+    assert_stays(formats.read(SAMPLES / name), tmp_path / f"a{suffix}")
 
 
+@thorough
 @pytest.mark.parametrize("recording", OTHERS[::6], ids=lambda path: path.name)
 def test_recordings_that_lie_beside(recording: Path, tmp_path: Path) -> None:
     trace = formats.read(recording)
@@ -91,8 +84,14 @@ def _beside(name: str, frame: Any, other: Trace) -> Any:
     return pd.concat([frame, mine], ignore_index=True)
 
 
-@pytest.mark.parametrize("through", [(".json", ".sqlite", ""), ("", ".json", ".sqlite"), (".sqlite", ".json", ".json")])
-@pytest.mark.parametrize("recording", ["pytorch", "nsys"])
+@pytest.mark.parametrize(
+    ("through", "recording"),
+    each_value(
+        product(
+            [(".json", ".sqlite", ""), ("", ".json", ".sqlite"), (".sqlite", ".json", ".json")], ["pytorch", "nsys"]
+        )
+    ),
+)
 def test_through_all_formats_one_behind_the_other(recording: str, through: tuple[str, ...], tmp_path: Path) -> None:
     trace = formats.read(
         DATA / "pytorch-2.11-cuda.json.gz" if recording == "pytorch" else SAMPLES / "vllm-b1-graph-nvtx"

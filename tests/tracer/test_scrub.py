@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
 from itertools import product
@@ -21,7 +21,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import covering, examples
+from tests.thorough import covering, each_value, examples, thorough
 from tests.tracer.planted import HOST, PATH, PLANTED, SECRETS, TOKEN, USER, graph_of, planted_chrome, planted_run
 from tests.tracer.test_cli import as_json, run
 from tests.tracer.test_formats_roundtrip import NAMES, traces
@@ -34,7 +34,8 @@ from tracer.scrub import Texts, learn, scrub
 
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 LIGHT = SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13"
-MODES = pytest.mark.parametrize("mode", [(), ("--names",)], ids=["names kept", "names hashed"])
+KEPT_OR_HASHED = [(), ("--names",)]
+HASHED = pytest.mark.parametrize("mode", [pytest.param((), marks=thorough), ("--names",)], ids=["kept", "hashed"])
 Mode = tuple[str, ...]
 
 
@@ -71,14 +72,28 @@ def found_in(path: Path) -> set[str]:
     return {s for s in SECRETS if any(spelling in piece for spelling in spellings(s) for piece in pieces)}
 
 
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The recording of a name with all the secrets, made once."""
+
+    @cache
+    def recording(name: str) -> Path:
+        source = PLANTED[name](tmp_path_factory.mktemp("planted") / name)
+        assert found_in(source) == set(SECRETS)
+        return source
+
+    return recording
+
+
 @pytest.mark.parametrize(
     ("name", "format", "mode"),
-    covering(product(PLANTED, [f for f in formats.registered() if f.write is not None], [(), ("--names",)])),
+    covering(product(PLANTED, [f for f in formats.registered() if f.write is not None], KEPT_OR_HASHED)),
     ids=lambda value: value.suffix if isinstance(value, Format) else None,
 )
-def test_no_secret_survives(name: str, format: Format, mode: Mode, tmp_path: Path) -> None:
-    source = PLANTED[name](tmp_path / name)
-    assert found_in(source) == set(SECRETS)
+def test_no_secret_survives(
+    name: str, format: Format, mode: Mode, planted: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = planted(name)
     target = tmp_path / f"shared{format.suffix}"
     result = run("scrub", source, target, *mode)
     assert result.exit_code == 0, result.output
@@ -122,15 +137,15 @@ def figures(path: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "source", [LLAMA["saaas", "graph"], SIX, RUN_DIRECTORY, RUN_DIRECTORY / "node", LIGHT], ids=lambda path: path.name
+    ("source", "mode"),
+    each_value(product([LLAMA["saaas", "graph"], SIX, RUN_DIRECTORY, RUN_DIRECTORY / "node", LIGHT], KEPT_OR_HASHED)),
 )
-@MODES
 def test_analyses_give_the_same_figures(source: Path, mode: Mode, tmp_path: Path) -> None:
     assert run("scrub", source, tmp_path / "a", *mode).exit_code == 0
     assert figures(tmp_path / "a") == figures(source)
 
 
-@MODES
+@HASHED
 def test_ranges_keep_their_facts(mode: Mode, tmp_path: Path) -> None:
     assert run("scrub", SIX, tmp_path / "a", *mode).exit_code == 0
     before, after = (formats.read(path)["nvtx"]["text"].astype("str") for path in (SIX, tmp_path / "a"))
@@ -139,7 +154,7 @@ def test_ranges_keep_their_facts(mode: Mode, tmp_path: Path) -> None:
     assert figures(tmp_path / "a", "--range", text) == figures(SIX, "--range", "run saaas concurrent")
 
 
-@MODES
+@HASHED
 def test_planted_recordings_give_the_same_figures(mode: Mode, tmp_path: Path) -> None:
     source = planted_chrome(tmp_path / "a.json.gz")
     assert run("scrub", source, tmp_path / "a", *mode).exit_code == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tracer
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import examples, of_every_kind
+from tests.thorough import EVERYTHING, examples, of_every_kind
 from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace
@@ -381,24 +381,24 @@ def test_wide_and_long_steps_without_a_text_are_prefills() -> None:
 
 
 def test_a_million_calls() -> None:
-    host = Host(Script())
+    host, copies = Host(Script()), 250 if EVERYTHING else 50
     for _ in range(1000):
         host.copy()
         host.graph(1)
         host.fetch()
     little = host.script.trace
     tables = {
-        name: frame.loc[frame.index.repeat(250)].reset_index(drop=True)
+        name: frame.loc[frame.index.repeat(copies)].reset_index(drop=True)
         for name, frame in little.tables.items()
         if len(frame)
     }
     for frame in tables.values():
-        turn = np.arange(len(frame)) % 250
+        turn = np.arange(len(frame)) % copies
         for column, each in (("start", 80_000), ("end", 80_000), ("correlation", 4000)):
             frame[column] += turn * each
     trace = Trace(tables)
     begin = time.process_time()
     steps = find_steps(trace)
-    assert time.process_time() - begin < 30
-    assert len(trace["api"]) == 1_000_000
-    assert len(steps) == 250_000
+    assert time.process_time() - begin < copies * 0.12
+    assert len(trace["api"]) == 4_000 * copies
+    assert len(steps) == 1_000 * copies

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.recordings import ENGINES, SAMPLES
+from tests.thorough import thorough
 from tracer import Trace, formats
 from tracer.analysis.step_work import steps_per_s
 from tracer.analysis.summary import analyse
@@ -88,6 +89,14 @@ TRUTHS = {
 recordings: the numbers here are what our code says, held against change, and not a truth. `syn_5a` and `syn_5c` are
 about clocks (test_clocks)."""
 
+LIKE_OTHERS = {
+    "vllm/torch-stack-b1.json.gz", "vllm/whole-process-graph.tar.xz", "public/syn_6b_vllm_piecewise_x12.json.gz",
+    "public/tl_sglang_prefilldecode.json.gz", "public/syn_7_sglang_mixed.json.gz", "public/tl_h100_qwen.json.gz",
+    "public/tl_h100_bert.json.gz", "public/nsysai_mfu_2gpu_before.sqlite.xz", "serving/syn_1b_tp2_both_dev0.sqlite.xz",
+    "serving/syn_2b_two_threads_one_gpu.sqlite.xz", "serving/syn_12_hipext.json",
+}  # fmt: skip
+"""Recordings of an engine, and with marks, of which there are others."""
+
 
 def opened(name: str, place: Path) -> Trace:
     """A recording of ../shared, unpacked."""
@@ -105,7 +114,9 @@ def opened(name: str, place: Path) -> Trace:
     return formats.read(packed, whole=False)
 
 
-@pytest.mark.parametrize("name", TRUTHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[thorough] if name in LIKE_OTHERS else []) for name in TRUTHS]
+)
 def test_recordings_of_others_are_right_or_doubted(name: str, tmp_path: Path) -> None:
     trace, truth = opened(name, tmp_path), TRUTHS[name]
     if truth is NOTHING:

@@ -48,11 +48,11 @@ class Build:
 
     @staticmethod
     def library(folder: Path, flags: Sequence[str] = ()) -> Path:
-        """Compile the library alone, as light.so."""
+        """Compile the library alone, as light.so; a warning is an error."""
         compiler = compiler_or_skip()
 
         def library(folder: Path) -> None:
-            compile_library(folder / "light.so", compiler, flags)
+            compile_library(folder / "light.so", compiler, ["-Werror", *flags])
 
         compiled_once(folder, library, [SOURCES], flags)
         return folder / "light.so"
