@@ -133,7 +133,7 @@ def test_many_at_once_while_recordings_come_and_go(tmp_path):
 
     def read():
         client = server.test_client()
-        while not stop.is_set():
+        while not stop.wait(0.05):
             for address in ("/revision", "/healthz", "/download/runs.json", "/download/gaps.csv?run=a"):
                 answer = client.get(address)
                 if answer.status_code != 200:
@@ -142,14 +142,20 @@ def test_many_at_once_while_recordings_come_and_go(tmp_path):
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(4):
+    client = server.test_client()
+
+    def counted(total):
+        deadline = time.monotonic() + 60
+        while client.get("/healthz").get_json()["runs"] != {"read": total, "total": total}:
+            assert time.monotonic() < deadline, f"{total} were never read"
+            time.sleep(0.05)
+
+    for number in range(2):
         formats.write(decode(tokens=3), tmp_path / f"new{number}.json")
-        time.sleep(0.7)
-        if number % 2:
-            os.remove(tmp_path / f"new{number}.json")
-    time.sleep(2.5)
+        counted(number + 2)
+    os.remove(tmp_path / "new0.json")
+    counted(2)
     stop.set()
     for thread in threads:
         thread.join()
     assert problems == []
-    assert server.test_client().get("/healthz").get_json()["runs"] == {"read": 3, "total": 3}
