@@ -1,15 +1,16 @@
 """Whether the rows of `make test` find what those of `make test-all` find: faults put into a package one by one.
 
 Each fault changes one line: in the executor of a strategy, a plan, an allocator, a launcher, the scheduler or the KV
-cache, in the tracer of a format, the clocks, a gap or a comparison. It is made in a copy of the repository. There the
-tests run of which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows,
-and where they pass, all. The former are among the latter, which find what they find.
+cache, in the tracer of a format, the clocks, a gap or a comparison, in the dashboard of what is known about an event. It
+is made in a copy of the repository. There the tests run of which `make test` takes some rows only (covering pairs, or a
+recording of every kind): first these rows, and where they pass, all. The former are among the latter, which find what
+they find.
 
 A test run that takes longer than --timeout, or one of all rows than ten times that, hangs because of the fault, and has
 found it: give it several times what the tests need here, as a busy machine takes longer. The file of results is written
 after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
 
-    python benchmarks/covering_mutants.py [executor|tracer] [-o FILE] [--only NUMBER ...]
+    python benchmarks/covering_mutants.py [executor|tracer|dashboard] [-o FILE] [--only NUMBER ...]
 """
 
 from __future__ import annotations
@@ -49,10 +50,14 @@ OF_TRACER: Final = (
     "tests/tracer/test_compare_truths.py::test_our_ladder",
     "tests/tracer/test_formats_perfetto.py::test_every_event_of_a_recording_is_inside",
 )
+OF_DASHBOARD: Final = (
+    "tests/dashboard/test_card_browser.py",
+    "tests/dashboard/test_first_screen_browser.py::test_a_link_to_what_is_not_there_says_which",
+)
 
 
 class Mutant(NamedTuple):
-    """A fault: in this module of the package the first text becomes the second."""
+    """A fault: in this module of the package, or file with another suffix, the first text becomes the second."""
 
     module: str
     before: str
@@ -112,6 +117,22 @@ IN_TRACER: Final = (
     Mutant("analysis/compare", '("faster", "slower"):\n        return found', '("faster",):\n        return found'),
     Mutant("analysis/compare", "_paired(base, other)\n    speedup", "False\n    speedup"),
 )  # fmt: skip
+IN_DASHBOARD: Final = (
+    Mutant("timeline/facts", "if correlation != MISSING", "if correlation == MISSING"),
+    Mutant("timeline/facts", "if known and min(shared) >= 0", "if min(shared) < 0"),
+    Mutant("timeline/facts", 'f"waited for {plain(activity, 60)}, which', 'f"{plain(activity, 60)}, which'),
+    Mutant("timeline/facts", "{len(merged):,} events in", "{len(merged):,} in"),
+    Mutant("timeline/facts", "to_numpy()[index] == _SYNC", "to_numpy()[index] != _SYNC"),
+    Mutant("overview/event", '"launches", (LAUNCH, False): "launched by"', '"launched by", (LAUNCH, False): "launches"'),
+    Mutant("overview/event", 'int(call["thread"]), int(call["start"])', 'int(call["thread"]) + 1, int(call["start"])'),
+    Mutant("overview/event", '(same["start"] <= place["start"])', '(same["start"] < place["start"])'),
+    Mutant("overview/event", 'number = int(row.events["correlation"].iloc[event])', "number = 0"),
+    Mutant("overview/event", 'if place["letter"] == SYNC:', 'if place["letter"] != SYNC:'),
+    Mutant("overview/details", "[*found.facts, *found.costs], **of", "[*found.facts], **of"),
+    Mutant("overview/actions", "token_of(runs, view), y, event, (low, high))", "token_of(runs, view), y, event)"),
+    Mutant("assets/card.js", "if (pending) resting =", "if (!pending) resting ="),
+    Mutant("pages/__init__", 'getattr(view, "shared", view)\n        return [html.P(', "view\n        return [html.P("),
+)  # fmt: skip
 
 
 class Suite(NamedTuple):
@@ -121,7 +142,11 @@ class Suite(NamedTuple):
     mutants: tuple[Mutant, ...]
 
 
-SUITES: Final = {"executor": Suite(OF_EXECUTOR, IN_EXECUTOR), "tracer": Suite(OF_TRACER, IN_TRACER)}
+SUITES: Final = {
+    "executor": Suite(OF_EXECUTOR, IN_EXECUTOR),
+    "tracer": Suite(OF_TRACER, IN_TRACER),
+    "dashboard": Suite(OF_DASHBOARD, IN_DASHBOARD),
+}
 
 
 def output_of(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str | None:
@@ -156,7 +181,7 @@ def outcome(copy: Path, tests: Sequence[str], everything: bool, seconds: float) 
 
 def tried(mutant: Mutant, tests: Sequence[str], package: Path, seconds: float) -> dict[str, Any]:
     """The fault, and what some rows and, where these pass, all rows say of it."""
-    (path,) = package.rglob(f"{mutant.module}.py")
+    (path,) = package.rglob(mutant.module if Path(mutant.module).suffix else f"{mutant.module}.py")
     text = path.read_text()
     if text.count(mutant.before) != 1:
         raise ValueError(f"{mutant.module}: {mutant.before!r} is there {text.count(mutant.before)} times")

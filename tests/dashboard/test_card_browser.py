@@ -85,7 +85,7 @@ def rest(page, kind, merged=False):
     ("run", "kind", "merged", "words"),
     [
         (VLLM, "kernel", False, ["grid ", "shared memory ", "launched by", "slack "]),
-        (VLLM, "copy", False, ["launches memcpy", "NVTX: "]),
+        (VLLM, "copy", False, ["correlation ", "launches memcpy", "NVTX: "]),
         (VLLM, "sync", False, ["Row 1 of the syncs", "cannot be removed"]),
         (VLLM, "nvtx", False, ["duration "]),
         (VLLM, "launch", False, ["launches", "NVTX: "]),

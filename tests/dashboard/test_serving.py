@@ -230,9 +230,8 @@ def test_a_proxy_may_take_the_prefix_off_or_leave_it(runs, strips):
         assert ask(scripts[-1].removeprefix(prefix), cookie)[0] == 200
         assert ask("/graph?run=a", cookie)[1]["Location"] == f"{prefix}/graph/?run=a"
         asked = json.dumps(_table(client_of(runs, prefix=prefix)))
-        assert (
-            json.loads(ask("/_dash-update-component", cookie, asked)[2])["response"]["runs"]["rowData"][0]["key"] == "a"
-        )
+        answer = json.loads(ask("/_dash-update-component", cookie, asked)[2])["response"]
+        assert [row["key"] for row in answer["runs"]["rowData"]] == ["a"]
         if not strips:  # one that takes the prefix off has to add the slash itself
             assert ask("", cookie)[1]["Location"] == f"{prefix}/"
 
