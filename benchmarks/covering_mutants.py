@@ -1,8 +1,8 @@
 """Whether the rows of `make test` find what those of `make test-all` find: faults put into a package one by one.
 
 Each fault changes one line: in the executor of a strategy, a plan, an allocator, a launcher, the scheduler or the KV
-cache, in the tracer of a format, the clocks, a gap or a comparison, in the dashboard of what is known about an event. It
-is made in a copy of the repository. There the tests run of which `make test` takes some rows only (covering pairs, or a
+cache, in the tracer of a format, the clocks, a gap or a comparison, in the dashboard of what is said of an event. It is
+made in a copy of the repository. There the tests run of which `make test` takes some rows only (covering pairs, or a
 recording of every kind): first these rows, and where they pass, all. The former are among the latter, which find what
 they find.
 
@@ -123,7 +123,8 @@ IN_DASHBOARD: Final = (
     Mutant("timeline/facts", 'f"waited for {plain(activity, 60)}, which', 'f"{plain(activity, 60)}, which'),
     Mutant("timeline/facts", "{len(merged):,} events in", "{len(merged):,} in"),
     Mutant("timeline/facts", "to_numpy()[index] == _SYNC", "to_numpy()[index] != _SYNC"),
-    Mutant("overview/event", '"launches", (LAUNCH, False): "launched by"', '"launched by", (LAUNCH, False): "launches"'),
+    Mutant("overview/event", '"launches", (LAUNCH, False): "launched by"',
+           '"launched by", (LAUNCH, False): "launches"'),
     Mutant("overview/event", 'int(call["thread"]), int(call["start"])', 'int(call["thread"]) + 1, int(call["start"])'),
     Mutant("overview/event", '(same["start"] <= place["start"])', '(same["start"] < place["start"])'),
     Mutant("overview/event", 'number = int(row.events["correlation"].iloc[event])', "number = 0"),

