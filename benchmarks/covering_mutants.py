@@ -63,6 +63,11 @@ class Mutant(NamedTuple):
     before: str
     after: str
 
+    def path(self, package: Path) -> Path:
+        """The file of the module."""
+        (path,) = package.rglob(self.module if Path(self.module).suffix else f"{self.module}.py")
+        return path
+
 
 IN_EXECUTOR: Final = (
     Mutant("strategies", "copy.issue()\n            copy.backend", "copy.backend"),
@@ -182,7 +187,7 @@ def outcome(copy: Path, tests: Sequence[str], everything: bool, seconds: float) 
 
 def tried(mutant: Mutant, tests: Sequence[str], package: Path, seconds: float) -> dict[str, Any]:
     """The fault, and what some rows and, where these pass, all rows say of it."""
-    (path,) = package.rglob(mutant.module if Path(mutant.module).suffix else f"{mutant.module}.py")
+    path = mutant.path(package)
     text = path.read_text()
     if text.count(mutant.before) != 1:
         raise ValueError(f"{mutant.module}: {mutant.before!r} is there {text.count(mutant.before)} times")
