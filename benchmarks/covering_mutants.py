@@ -1,16 +1,16 @@
 """Whether the rows of `make test` find what those of `make test-all` find: faults put into a package one by one.
 
 Each fault changes one line: in the executor of a strategy, a plan, an allocator, a launcher, the scheduler or the KV
-cache, in the tracer of a format, the clocks, a gap or a comparison, and for the suite `files` of what is read, scrubbed
-and written. It is made in a copy of the repository. There the
-tests run of which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows,
-and where they pass, all. The former are among the latter, which find what they find.
+cache, in the tracer of a format, the clocks, a gap or a comparison, for the suite `files` of what is read, scrubbed and
+written, in the dashboard of what is said of an event. It is made in a copy of the repository. There the tests run of
+which `make test` takes some rows only (covering pairs, or a recording of every kind): first these rows, and where they
+pass, all. The former are among the latter, which find what they find.
 
 A test run that takes longer than --timeout, or one of all rows than ten times that, hangs because of the fault, and has
 found it: give it several times what the tests need here, as a busy machine takes longer. The file of results is written
 after each fault. A later run keeps the rows of faults that are unchanged, and tries the others.
 
-    python benchmarks/covering_mutants.py [executor|tracer|files] [-o FILE] [--only NUMBER ...]
+    python benchmarks/covering_mutants.py [executor|tracer|files|dashboard] [-o FILE] [--only NUMBER ...]
 """
 
 from __future__ import annotations
@@ -69,14 +69,23 @@ OF_FILES: Final = (
     "tests/tracer/test_round_trips.py::test_through_all_formats_one_behind_the_other",
     "tests/tracer/test_truths.py::test_recordings_of_others_are_right_or_doubted",
 )
+OF_DASHBOARD: Final = (
+    "tests/dashboard/test_card_browser.py",
+    "tests/dashboard/test_first_screen_browser.py::test_a_link_to_what_is_not_there_says_which",
+)
 
 
 class Mutant(NamedTuple):
-    """A fault: in this module of the package the first text becomes the second."""
+    """A fault: in this module of the package, or file with another suffix, the first text becomes the second."""
 
     module: str
     before: str
     after: str
+
+    def path(self, package: Path) -> Path:
+        """The file of the module."""
+        (path,) = package.rglob(self.module if Path(self.module).suffix else f"{self.module}.py")
+        return path
 
 
 IN_EXECUTOR: Final = (
@@ -149,6 +158,23 @@ IN_FILES: Final = (
     Mutant("engines/sglang", "^step\\[(?P<mode>", "^step(?P<mode>"),
     Mutant("engines/vllm", "^execute_(?:", "^executed_(?:"),
 )  # fmt: skip
+IN_DASHBOARD: Final = (
+    Mutant("timeline/facts", "if correlation != MISSING", "if correlation == MISSING"),
+    Mutant("timeline/facts", "if known and min(shared) >= 0", "if min(shared) < 0"),
+    Mutant("timeline/facts", 'f"waited for {plain(activity, 60)}, which', 'f"{plain(activity, 60)}, which'),
+    Mutant("timeline/facts", "{len(merged):,} events in", "{len(merged):,} in"),
+    Mutant("timeline/facts", "to_numpy()[index] == _SYNC", "to_numpy()[index] != _SYNC"),
+    Mutant("overview/event", '"launches", (LAUNCH, False): "launched by"',
+           '"launched by", (LAUNCH, False): "launches"'),
+    Mutant("overview/event", 'int(call["thread"]), int(call["start"])', 'int(call["thread"]) + 1, int(call["start"])'),
+    Mutant("overview/event", '(same["start"] <= place["start"])', '(same["start"] < place["start"])'),
+    Mutant("overview/event", 'number = int(row.events["correlation"].iloc[event])', "number = 0"),
+    Mutant("overview/event", 'if place["letter"] == SYNC:', 'if place["letter"] != SYNC:'),
+    Mutant("overview/details", "[*found.facts, *found.costs], **of", "[*found.facts], **of"),
+    Mutant("overview/actions", "token_of(runs, view), y, event, (low, high))", "token_of(runs, view), y, event)"),
+    Mutant("assets/card.js", "if (pending) resting =", "if (!pending) resting ="),
+    Mutant("pages/__init__", 'getattr(view, "shared", view)\n        return [html.P(', "view\n        return [html.P("),
+)  # fmt: skip
 
 
 class Suite(NamedTuple):
@@ -160,9 +186,11 @@ class Suite(NamedTuple):
 
 
 SUITES: Final = {
-    "executor": Suite("executor", OF_EXECUTOR, IN_EXECUTOR), "tracer": Suite("tracer", OF_TRACER, IN_TRACER),
+    "executor": Suite("executor", OF_EXECUTOR, IN_EXECUTOR),
+    "tracer": Suite("tracer", OF_TRACER, IN_TRACER),
     "files": Suite("tracer", OF_FILES, IN_FILES),
-}  # fmt: skip
+    "dashboard": Suite("dashboard", OF_DASHBOARD, IN_DASHBOARD),
+}
 
 
 def output_of(command: list[str], folder: Path, environment: dict[str, str], seconds: float) -> str | None:
@@ -197,7 +225,7 @@ def outcome(copy: Path, tests: Sequence[str], everything: bool, seconds: float) 
 
 def tried(mutant: Mutant, tests: Sequence[str], package: Path, seconds: float) -> dict[str, Any]:
     """The fault, and what some rows and, where these pass, all rows say of it."""
-    (path,) = package.rglob(f"{mutant.module}.py")
+    path = mutant.path(package)
     text = path.read_text()
     if text.count(mutant.before) != 1:
         raise ValueError(f"{mutant.module}: {mutant.before!r} is there {text.count(mutant.before)} times")

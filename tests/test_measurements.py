@@ -163,5 +163,5 @@ def test_every_fault_of_the_mutation_script_can_still_be_made():
     """Each changes a text that stands once in one module, so that code that moved on is noticed."""
     for suite in script("covering_mutants").SUITES.values():
         for mutant in suite.mutants:
-            (path,) = (BENCHMARKS.parent / suite.package).rglob(f"{mutant.module}.py")
-            assert path.read_text(encoding="utf-8").count(mutant.before) == 1, mutant
+            text = mutant.path(BENCHMARKS.parent / suite.package).read_text(encoding="utf-8")
+            assert text.count(mutant.before) == 1, mutant

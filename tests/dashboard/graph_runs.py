@@ -23,9 +23,14 @@ def of_tiny():
     return result
 
 
+def write_run_of_tiny(runs):
+    """A run with a graph."""
+    return write_run(of_tiny(), runs)
+
+
 def write_runs(runs):
     """A run of `tiny`, and the same with the graph of an 8B model, a damaged one, hostile names; and an import."""
-    branches = write_run(of_tiny(), runs)
+    branches = write_run_of_tiny(runs)
     for name in ("broken", "eight", "hostile"):
         shutil.copytree(branches, runs / name)
     (runs / "broken" / GRAPH_FILE).write_text('{"schema": "intertoken.graph/1"}', encoding="utf-8")

@@ -1,4 +1,7 @@
-"""Readers that do their worst, for recordings of these names; a test has its readers' processes call `plant`."""
+"""Readers that do their worst, for recordings of these names (`slow-7` too).
+
+A test has its readers' processes call `plant`.
+"""
 
 import os
 import signal
@@ -15,7 +18,7 @@ def plant():
     read = reading.formats.read
 
     def planted(path, **options):
-        match path.stem:
+        match path.stem.partition("-")[0]:
             case "abort":
                 os.abort()
             case "killed":  # with a temporary file, and while an entry of the cache is made

@@ -18,7 +18,8 @@ from dashboard.pages.whatif.view import WhatIfView, edits_for
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
-from tests.dashboard.conftest import served, until
+from tests.dashboard.conftest import load, served, until
+from tests.dashboard.filled import open_filled
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.nsys_exports import GLOBAL_TID, export
 from tests.tracer.test_sampled import STEPS, idle_places, recording
@@ -159,31 +160,26 @@ def test_the_rate_is_given_on_the_page(browser, tmp_path):
 
 
 @pytest.mark.browser
-def test_answers_slower_than_the_poll_are_drawn(browser, tmp_path, monkeypatch):
+def test_answers_slower_than_the_poll_are_drawn(browser, filled, monkeypatch):
     """Dash drops the answer of a callback that was triggered again meanwhile."""
-    shutil.copytree(TRACED, tmp_path / "runs" / "one")
 
     def slowly(*arguments):
         time.sleep(2)
         return in_words(*arguments)
 
     monkeypatch.setattr(advice, "in_words", slowly)
-    with served(tmp_path / "runs") as address:
-        browser.get(address + "advice/?run=one")
-        until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)
+    load(browser, f"{filled}advice/?run={TRACED.name}")
+    until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)
 
 
 @pytest.mark.browser
-def test_from_advice_to_its_what_if(browser, tmp_path):
-    shutil.copytree(TRACED, tmp_path / TRACED.name, ignore=shutil.ignore_patterns("node"))
-    with served(tmp_path) as address:
-        browser.get(f"{address}advice/?run={TRACED.name}")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#advice tbody tr"), "advice")
-        edge = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-        assert browser.execute_script(edge)
-        until(browser, lambda: browser.find_element(By.LINK_TEXT, "aaag").click() or True, "a link")
-        until(browser, lambda: "/whatif/" in browser.current_url and "sync=aaag" in browser.current_url, "the what-if")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#figures td"), "its figures")
+def test_from_advice_to_its_what_if(browser, filled):
+    open_filled(browser, filled, "advice/")
+    edge = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert browser.execute_script(edge)
+    until(browser, lambda: browser.find_element(By.LINK_TEXT, "aaag").click() or True, "a link")
+    until(browser, lambda: "/whatif/" in browser.current_url and "sync=aaag" in browser.current_url, "the what-if")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#figures td"), "its figures")
 
 
 def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():

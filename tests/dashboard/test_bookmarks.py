@@ -78,18 +78,26 @@ def test_bookmarks_are_kept_beside_the_recording_which_stays_one(runs, tmp_path)
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A recording beside which each test writes what it likes."""
+    directory = tmp_path_factory.mktemp("alone")
+    formats.write(decode(TOKENS), directory / "a")
+    return RunStore([directory]).runs()[0]
+
+
 @pytest.mark.parametrize("content", [
     b"{", b"[]", b'{"bookmarks": 5}', b'{"bookmarks": [{"low": "0", "high": 1}]}', b'{"bookmarks": [{"low": 0}]}',
     b'{"bookmarks": [{"low": 0, "high": 1e99}]}', b'{"bookmarks": [{"low": 0, "high": 1, "more": 1}]}',
     b'{"bookmarks": [' + b'{"low": 0, "high": 1},' * 200 + b'{"low": 0, "high": 1}]}', b" " * 300_000, b"\xff",
 ])  # fmt: skip
-def test_a_file_that_is_none_of_ours_counts_for_nothing_and_is_not_written_over(runs, content):
-    file = file_of(runs[0])
+def test_a_file_that_is_none_of_ours_counts_for_nothing_and_is_not_written_over(alone, content):
+    file = file_of(alone)
     file.write_bytes(content)
-    assert kept(runs[0]) == []
-    assert not may_keep(runs[0])
+    assert kept(alone) == []
+    assert not may_keep(alone)
     with pytest.raises(UsageError, match="may not write next to the recording"):
-        keep(runs[0], [MARK])
+        keep(alone, [MARK])
     assert file.read_bytes() == content
 
 

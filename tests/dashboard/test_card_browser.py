@@ -9,6 +9,7 @@ from selenium.webdriver.common.by import By
 from tests.dashboard.conftest import served, until
 from tests.dashboard.test_timeline_browser import click, page
 from tests.recordings import SAMPLES
+from tests.thorough import thorough
 
 pytestmark = pytest.mark.browser
 __all__ = ["page"]
@@ -84,17 +85,17 @@ def rest(page, kind, merged=False):
     ("run", "kind", "merged", "words"),
     [
         (VLLM, "kernel", False, ["grid ", "shared memory ", "launched by", "slack "]),
-        (VLLM, "copy", False, ["launches memcpy", "NVTX: "]),
+        (VLLM, "copy", False, ["correlation ", "launches memcpy", "NVTX: "]),
         (VLLM, "sync", False, ["Row 1 of the syncs", "cannot be removed"]),
         (VLLM, "nvtx", False, ["duration "]),
         (VLLM, "launch", False, ["launches", "NVTX: "]),
         (VLLM, "kernel", True, [" events in ", "the longest of them:", "grid ", "launched by"]),
-        (LLAMA_CPP, "kernel", False, ["grid ", "launched by", "slack "]),
-        (LLAMA_CPP, "copy", False, ["correlation "]),
+        pytest.param(LLAMA_CPP, "kernel", False, ["grid ", "launched by", "slack "], marks=thorough),
+        pytest.param(LLAMA_CPP, "copy", False, ["correlation "], marks=thorough),
         (LLAMA_CPP, "sync", False, ["Row 13 of the syncs", "waited for", "cannot be removed"]),
-        (LLAMA_CPP, "launch", True, [" events in ", "the longest of them:", "launches"]),
+        pytest.param(LLAMA_CPP, "launch", True, [" events in ", "the longest of them:", "launches"], marks=thorough),
         (HYBRID, "host", False, ["NVTX: repeat › token"]),
-        (HYBRID, "nvtx", False, ["duration "]),
+        pytest.param(HYBRID, "nvtx", False, ["duration "], marks=thorough),
     ],
 )
 def test_a_card_says_what_a_click_shows(page, address, run, kind, merged, words):

@@ -65,9 +65,13 @@ def test_figures_of_the_page_are_in_the_tables(client):
     assert "broken.sqlite" in table["broken"]["problem"]
 
 
-def test_graphs_have_tables_of_nodes_and_memory(tmp_path):
-    write_runs(tmp_path)
-    client = create_app([tmp_path]).server.test_client()
+@pytest.fixture(scope="module")
+def with_graphs(tmp_path_factory):
+    return write_runs(tmp_path_factory.mktemp("graphs"))
+
+
+def test_graphs_have_tables_of_nodes_and_memory(with_graphs):
+    client = create_app([with_graphs]).server.test_client()
     nodes = pd.DataFrame(client.get("/download/nodes.json?run=tiny-sccc-branches&run=imported").get_json())
     assert len(nodes) == 102
     assert set(nodes["run"]) == {"tiny-sccc-branches"}
@@ -77,7 +81,7 @@ def test_graphs_have_tables_of_nodes_and_memory(tmp_path):
     assert (memory["peak_bytes"] > 0).all()
     broken = client.get("/download/nodes.csv?run=broken")
     assert (broken.status_code, "missing required field" in broken.text) == (422, True)
-    runs = RunStore([tmp_path]).chosen(["tiny-sccc-branches"])
+    runs = RunStore([with_graphs]).chosen(["tiny-sccc-branches"])
     assert len(rows(runs, View())) == len(TABLES) + 2
 
 
@@ -98,12 +102,10 @@ def test_the_report_is_that_of_the_chosen_runs(client):
     assert HOSTILE not in answer.text
 
 
-def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
-    directory, inbox = tmp_path / "runs", tmp_path / "inbox"
-    directory.mkdir()
+def test_a_recording_comes_back_by_upload_as_it_was(with_graphs, tmp_path):
+    inbox = tmp_path / "inbox"
     inbox.mkdir()
-    write_runs(directory)
-    client = create_app([directory]).server.test_client()
+    client = create_app([with_graphs]).server.test_client()
     with client.get("/download/recording.zip?run=tiny-sccc-branches") as answer:
         assert answer.headers["Content-Disposition"] == "attachment; filename=tiny-sccc-branches.zip"
         data = answer.data
@@ -114,7 +116,7 @@ def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
     other = create_app([], Serving(uploads=inbox)).server.test_client()
     key = other.post("/upload", query_string={"name": "again.zip", "size": len(data)}).get_json()["id"]
     assert other.put(f"/upload/{key}?at=0", data=data).get_json()["run"] == "again"
-    before, after = RunStore([directory]).chosen(["tiny-sccc-branches"])[0], RunStore([inbox]).runs()[0]
+    before, after = RunStore([with_graphs]).chosen(["tiny-sccc-branches"])[0], RunStore([inbox]).runs()[0]
     assert after.summary.gap_p50_us == before.summary.gap_p50_us
     assert len(after.graph.nodes) == len(before.graph.nodes)
     for name, table in before.trace.tables.items():

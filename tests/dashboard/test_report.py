@@ -49,9 +49,10 @@ def advice_is_found_once():
         yield
 
 
-@pytest.fixture
-def hand_made(tmp_path):
-    paths = [tmp_path / "base", tmp_path / "wide"]
+@pytest.fixture(scope="module")
+def hand_made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hand-made")
+    paths = [folder / "base", folder / "wide"]
     for path, gap in zip(paths, (GAP, 2 * GAP), strict=True):
         formats.write(decode(tokens=12, gap=gap, kernel=HOSTILE), path)
     return paths

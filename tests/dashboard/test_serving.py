@@ -2,10 +2,11 @@
 
 import http.client
 import http.server
+import json
 import re
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -167,19 +168,21 @@ def proxied(target, strips, prefix):
     thread.join(10)
 
 
+PROXIED = Serving(prefix="/lab/tool", hosts=LOOPBACK, token="a token & more")
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("strips", [False, True])
-def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
+def test_behind_a_prefix_with_a_token(browser, tmp_path):
     from selenium.webdriver.common.by import By
 
     from tests.dashboard.conftest import faults, unfold, until
-    from tests.dashboard.graph_runs import write_runs
+    from tests.dashboard.graph_runs import write_run_of_tiny
 
     browser.get("about:blank")
     browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
     faults(browser)
-    serving = Serving(prefix="/lab/tool", hosts=LOOPBACK, token="a token & more")
-    with served(write_runs(tmp_path), serving) as direct, proxied(_port(direct), strips, "/lab/tool") as address:
+    write_run_of_tiny(tmp_path)
+    with served(tmp_path, PROXIED) as direct, proxied(_port(direct), False, PROXIED.prefix) as address:
         browser.get(f"{address}graph/?run=tiny-sccc-branches&theme=dark")
         assert browser.find_element(By.CSS_SELECTOR, "[role=alert]").text.startswith(
             "Enter the token of this dashboard"
@@ -195,13 +198,42 @@ def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
         links = "return [...document.querySelectorAll('#runs .ag-row a')].map((a) => a.href.split('&')[0])"
         there = f"{address}graph/?run=tiny-sccc-branches"
         until(browser, lambda: there in browser.execute_script(links), "a link to the graph in the table")
-        browser.delete_all_cookies()
-        browser.get(f"{address}login?token=a+token+%26+more")
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline by link")
-        if not strips:  # one that takes the prefix off has to add the slash itself
-            browser.get(address.rstrip("/"))
-            until(browser, lambda: browser.current_url.startswith(address), "the address with its slash")
+        browser.get("about:blank")
         assert faults(browser) == []
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_a_proxy_may_take_the_prefix_off_or_leave_it(runs, strips):
+    prefix = PROXIED.prefix
+    with (
+        served(runs, PROXIED) as direct,
+        proxied(_port(direct), strips, prefix) as address,
+        closing(http.client.HTTPConnection("127.0.0.1", _port(address))) as proxy,
+    ):
+
+        def ask(place, cookie="", body=None):
+            origin = {"Origin": address.removesuffix(f"{prefix}/"), "Content-Type": "application/json"}
+            given = {} if body is None else origin
+            proxy.request("GET" if body is None else "POST", f"{prefix}{place}", body, {"Cookie": cookie, **given})
+            answer = proxy.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+
+        status, _, text = ask("/graph/?run=a")
+        assert (status, f'action="{prefix}/login"' in text) == (403, True)
+        status, headers, _ = ask("/login?token=a+token+%26+more")
+        assert (status, headers["Refresh"]) == (200, f"0; url={prefix}/")
+        cookie, _, attributes = headers["Set-Cookie"].partition(";")
+        assert f"Path={prefix}" in attributes
+        status, _, text = ask("/", cookie)
+        scripts = re.findall(r'<script src="([^"]+)"', text)
+        assert (status, len(scripts) > 20) == (200, True)
+        assert ask(scripts[-1].removeprefix(prefix), cookie)[0] == 200
+        assert ask("/graph?run=a", cookie)[1]["Location"] == f"{prefix}/graph/?run=a"
+        asked = json.dumps(_table(client_of(runs, prefix=prefix)))
+        answer = json.loads(ask("/_dash-update-component", cookie, asked)[2])["response"]
+        assert [row["key"] for row in answer["runs"]["rowData"]] == ["a"]
+        if not strips:  # one that takes the prefix off has to add the slash itself
+            assert ask("", cookie)[1]["Location"] == f"{prefix}/"
 
 
 def _port(address):
