@@ -31,7 +31,7 @@ from tracer.analysis.calls import (
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped
+from tracer.model.rows import grouped, last_at
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -292,13 +292,12 @@ def _copies_to_host(trace: Trace) -> pd.DataFrame:
 def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
     """One row per copy to the host that something waits for: process and thread (of the waiter), issued and end (of
     the first such wait), ns."""
-    copies = copies.drop(columns="thread").assign(copy=np.arange(len(copies)))
-    copies = pd.concat([copies, copies.assign(stream=MISSING)]).sort_values("issued")  # some wait for every stream
-    found = waits[[*_THREAD, "end"]].reset_index(drop=True).join(asked.table[["stream", "until"]])
-    found = found[asked.known].sort_values("until")
-    awaited = pd.merge_asof(found, copies, left_on="until", right_on="issued", by=["process", "stream"])
-    first = awaited.dropna(subset=["issued"]).sort_values("end").drop_duplicates("copy")
-    return first[[*_THREAD, "issued", "end"]].astype(np.int64)
+    every = pd.concat([copies, copies.assign(stream=MISSING)], ignore_index=True)  # some wait for every stream
+    found = waits[[*_THREAD, "end"]].assign(**{name: asked.table[name].to_numpy() for name in ("stream", "until")})
+    copy = last_at(found, found["until"], every, "issued", ["process", "stream"])
+    awaited = found.assign(copy=copy % max(len(copies), 1), issued=np.append(every["issued"], MISSING)[copy])
+    first = awaited[asked.known & (copy >= 0)].sort_values("end").drop_duplicates("copy")
+    return first[[*_THREAD, "issued", "end"]]
 
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
