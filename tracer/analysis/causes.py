@@ -33,7 +33,7 @@ from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
-from tracer.model.rows import taken
+from tracer.model.rows import groups_of, taken
 from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -143,7 +143,7 @@ class Near:
         called = meets(trace["api"])
         api = taken(trace["api"], called, [*on_thread, "correlation", "name"])
         ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
-        several = len(steps.table[["process", "thread"]].drop_duplicates()) > 1
+        several = groups_of(steps.table, ["process", "thread"])[1] > 1
         of_steps = near(compute if several else _if_several("device", compute)[0], [*on_device, "at"])
         owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
         return cls(
@@ -151,7 +151,7 @@ class Near:
             pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
             pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
-            near(trace["kernels"][collectives(trace["kernels"])], on_device),
+            near(taken(trace["kernels"], collectives(trace["kernels"]), on_device), on_device),
             ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
             near(poll_loops(trace), [*on_thread, "correlation", "name", "letter"]).assign(behind_copy=False),
         )

@@ -25,6 +25,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
+from tracer.model.rows import groups_of, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -209,14 +210,11 @@ def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> floa
 def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
     """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the starts of both
     steps."""
-    spans = step_spans(trace, steps, compute).sort_values(["device", "group", "step"], kind="stable")
-    first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
-    follows = (
-        (first["device"] == second["device"])
-        & (first["group"] == second["group"])
-        & (second["ordinal"] == first["ordinal"] + 1)
-    )
-    first, second = first[follows].reset_index(drop=True), second[follows].reset_index(drop=True)
+    spans = step_spans(trace, steps, compute)
+    spans = spans.iloc[runs_of(spans, ["device", "group", "step"])[0]]
+    chain, _ = groups_of(spans, ["device", "group"])
+    follows = (chain[1:] == chain[:-1]) & (np.diff(spans["ordinal"]) == 1)
+    first, second = (part[follows].reset_index(drop=True) for part in (spans.iloc[:-1], spans.iloc[1:]))
     table = pd.DataFrame(
         {
             "step": first["step"],

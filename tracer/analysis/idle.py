@@ -29,6 +29,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
 from tracer.model.collectives import shown_name
+from tracer.model.rows import positions, taken
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain
 
@@ -144,10 +145,11 @@ class IdleReport:
             sign: -1 and 1 for the least and the most that node-level tracing may have added. Where it may be hidden,
                 the least is 0.
         """
-        ours = self.steps[["busy", "communication", "others"]].sum(axis=1).to_numpy()
-        beyond = np.maximum(self._stretch(sign) - self.steps["between_kernels"].to_numpy(), 0)
-        beyond = np.minimum(beyond, self.steps["busy"].to_numpy())
-        return np.asarray(round(1e9 / steps_per_s) - ours + beyond, dtype=np.int64)
+        busy, communication, others, between = (
+            self.steps[name].to_numpy() for name in ("busy", "communication", "others", "between_kernels")
+        )
+        beyond = np.minimum(np.maximum(self._stretch(sign) - between, 0), busy)
+        return np.asarray(round(1e9 / steps_per_s) - (busy + communication + others) + beyond, dtype=np.int64)
 
     def _stretch(self, sign: int) -> NDArray[np.int64]:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
@@ -201,7 +203,8 @@ class IdleReport:
 
     def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
-        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[_positions(self.steps, gaps)], dtype=np.int64)
+        of_gap = positions(gaps, self.steps, PERIOD)
+        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[of_gap], dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
@@ -231,19 +234,18 @@ def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Hol
     none at all if that applies to most."""
     if not trace.has_runs or not len(holes.periods):
         return holes
-    runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
-    index = pd.MultiIndex.from_frame(holes.periods[PERIOD])
-    keys = pd.MultiIndex.from_arrays([runs["device"], steps.table["step"].to_numpy()[runs["at"]]], names=PERIOD)
-    in_runs = (runs["end"] - runs["start"]).groupby(keys).sum().reindex(index, fill_value=0).to_numpy()
-    period = (holes.periods["until"] - holes.periods["begin"]).to_numpy()
-    kept = in_runs <= _MOST_RUNS * period
+    runs = taken(every, ((every["name"] == RUN) & (every["at"] >= 0)).to_numpy(), ["start", "end", "device", "at"])
+    runs["step"] = steps.table["step"].to_numpy()[runs["at"]]
+    at = positions(runs, holes.periods, PERIOD)
+    length = (runs["end"] - runs["start"]).to_numpy()
+    in_runs = np.bincount(at[at >= 0], length[at >= 0], minlength=len(holes.periods))
+    kept = in_runs <= _MOST_RUNS * (holes.periods["until"] - holes.periods["begin"]).to_numpy()
     if 2 * kept.sum() < len(kept):
         kept[:] = False
-    periods = holes.periods[kept].reset_index(drop=True)
-    here = pd.MultiIndex.from_frame(holes.table[PERIOD]).isin(pd.MultiIndex.from_frame(periods[PERIOD]))
+    here = kept[positions(holes.table, holes.periods, PERIOD)]
     pieces = holes.pieces[here[holes.pieces["hole"]]]
-    moved = (np.cumsum(here) - 1)[pieces["hole"]]
-    return Holes(holes.table[here].reset_index(drop=True), pieces.assign(hole=moved).reset_index(drop=True), periods)
+    pieces = pieces.assign(hole=(np.cumsum(here) - 1)[pieces["hole"]])
+    return Holes(*(frame.reset_index(drop=True) for frame in (holes.table[here], pieces, holes.periods[kept])))
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:
@@ -291,12 +293,12 @@ def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: i
     """See `IdleReport.holes`."""
     groups = pieces.groupby(["place", "next"], observed=True)
     found, of = groups.size().reset_index(), groups.ngroup().to_numpy()
-    first = pd.Series(np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0)  # of each hole
-    sums = {part: pd.Series(ns).groupby(of).sum().to_numpy() for part, ns in parts.items()}
+    first = np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0  # of each hole
+    sums = {part: np.bincount(of, ns).astype(np.int64) for part, ns in parts.items()}
     part = _largest(sums, len(found))
     table = pd.DataFrame({
         "place": found["place"].astype(str), "next": found["next"].astype(str),
-        "count": first.groupby(of).sum() / steps,
+        "count": np.bincount(of, first) / steps,
         "idle_us": sum(sums.values(), np.zeros(len(found), np.int64)) / steps / 1e3,
         "cause": [CAUSES[CAUSE_OF[name]] for name in part], "part": part.astype(str),
         "part_us": [float(sums[name][row]) / steps / 1e3 for row, name in enumerate(part)],
@@ -306,7 +308,7 @@ def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: i
 
 def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
     """See `IdleReport.steps`."""
-    at = _positions(periods, holes)
+    at = positions(holes, periods, PERIOD)
     idle, place = holes["idle"].to_numpy(), holes["place"].to_numpy()
 
     def total(ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -319,13 +321,4 @@ def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
     found |= {name: total(np.where(place == name, idle, 0)) for name in PLACES}
     found["period"] = (periods["until"] - periods["begin"]).to_numpy()
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
-    return pd.DataFrame(found)[_STEPS].astype("int64")
-
-
-def _positions(periods: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
-    """For each row, the position of its device and step in `periods`; -1 for none."""
-    ours, theirs = (frame[PERIOD].to_numpy() for frame in (periods, rows))
-    if np.array_equal(ours, theirs):
-        return np.arange(len(ours))
-    index = pd.MultiIndex.from_frame(periods[PERIOD])
-    return np.asarray(index.get_indexer(pd.MultiIndex.from_frame(rows[PERIOD])), dtype=np.int64)
+    return pd.DataFrame({name: found[name] for name in _STEPS}, dtype="int64")

@@ -27,7 +27,7 @@ from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
-from tracer.model.rows import numbered
+from tracer.model.rows import numbered, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -107,18 +107,25 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     launches, last = host.launches, np.append(first[1:], len(host.launches))
     summed = launches[["graph", "busy", "inputs", "waits", "captures"]].to_numpy(np.int64)
     found = pd.DataFrame(np.add.reduceat(summed, first), columns=["graph", "busy", "inputs", "waits", "captures"])
-    code, known = launches["code"], launches["graph"] & (launches["code"] >= 0)
-    launched = pd.DataFrame({"of": np.repeat(np.arange(len(first)), last - first), "graph": known, "code": code})
-    often = launched.value_counts(sort=False).reset_index()
-    often["wide"] = often.groupby("code")["of"].transform("size")  # each of a step's graphs may be its own
-    what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
-    what = what.set_index(found.index)
-    usual = found["busy"].groupby(what["code"]).transform("median")
-    size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round().where(~what["graph"], 0)
-    kind = found.groupby([what["code"], size], sort=False).ngroup().to_numpy()
+    graph, code = _most_often(launches, np.repeat(np.arange(len(first)), last - first))
+    busy, usual = found["busy"].clip(1), found["busy"].groupby(code).transform("median").clip(1)
+    size = np.where(graph, 0, (np.log2(busy / usual) / (2 * np.log2(LONGER))).round())
+    kind, _ = numbered(code, size)
     _, example = np.unique(kind, return_index=True)
     whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
     return found.assign(first=first, last=last, kind=kind, whole=whole[kind])
+
+
+def _most_often(launches: pd.DataFrame, turn: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    """What each turn launches most often, given the turn of every launch: whether it is a known graph, and its code."""
+    graph = launches["graph"] & (launches["code"] >= 0)
+    table = pd.DataFrame({"turn": turn, "graph": graph, "code": launches["code"]})
+    order, first = runs_of(table, ["turn", "graph", "code"])
+    count, (turn, known, code) = np.diff(first, append=len(order)), table.iloc[order[first]].to_numpy(np.int64).T
+    _, number, turns = np.unique(code, return_inverse=True, return_counts=True)
+    order = np.lexsort((code, turns[number], count, known, turn))  # each of a step's graphs may be its own
+    most = order[np.append(turn[1:] != turn[:-1], True)]
+    return known[most] > 0, code[most]
 
 
 def _shows_pass(launches: pd.DataFrame) -> bool:
@@ -244,9 +251,9 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
         return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
-    kind, replays = steps["kind"], steps["graph"] > 0
-    runs = kind.groupby((kind != kind.shift()).cumsum()).size()
-    again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
+    kind, replays = steps["kind"].to_numpy(), steps["graph"] > 0
+    runs = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
+    again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= _MOST_DRAFTS
     if again and replays.any() == replays.all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     return ""

@@ -212,7 +212,7 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
     recorded = (event[last] != MISSING) | (stream[last] != MISSING) | (returned[last] != MISSING)
     ended = _work_ended(trace, found["process"].to_numpy(), start[last - 1], found["end"].to_numpy())
     found = found.assign(start=start[first], letter=POLL, queries=last - first + 1)
-    return found[recorded | ((last - first + 1 >= MANY) & ended)].reset_index(drop=True)
+    return pd.DataFrame(found[recorded | ((last - first + 1 >= MANY) & ended)].reset_index(drop=True))
 
 
 def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[Ints, Ints]:
