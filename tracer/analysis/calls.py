@@ -171,21 +171,21 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
     """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
     if not len(table) or not len(rows):
         return np.full(len(rows), -1, dtype=np.int64)
-    numbers = table["correlation"].to_numpy()
-    low = int(numbers.min())
-    span = int(numbers.max()) - low + 1
-    processes = _distinct(table["process"].to_numpy())
+    of_table, of_rows = ([frame[name].to_numpy() for name in ("process", "correlation")] for frame in (table, rows))
+    low = int(of_table[1].min())
+    span = int(of_table[1].max()) - low + 1
+    processes = _distinct(of_table[0])
 
-    def keys(frame: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def keys(of: NDArray[np.int64], number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
-        of, number = frame["process"].to_numpy(), frame["correlation"].to_numpy() - low
+        number = number - low
         if len(processes) == 1:
             return number, (of == processes[0]) & (number >= 0) & (number < span)
         place = np.minimum(np.searchsorted(processes, of), len(processes) - 1)
         return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
 
-    table_key, (row_key, known) = keys(table)[0], keys(rows)
-    known &= rows["correlation"].to_numpy() >= 0
+    table_key, (row_key, known) = keys(*of_table)[0], keys(*of_rows)
+    known &= of_rows[1] >= 0
     row_key = np.where(known, row_key, 0)
     if len(processes) * span <= _DENSE * (len(table) + len(rows)):
         first = np.full(len(processes) * span, -1, dtype=np.int64)

@@ -115,9 +115,9 @@ def names_host_compute(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Near:
-    """Everything that overlaps any window and so may explain it: calls (`letter`, `behind_copy`), polling loops,
-    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
-    compute.
+    """Everything between the first and the last compute of the steps, which may explain windows there: calls
+    (`letter`, `behind_copy`), polling loops, copies, collectives, NVTX ranges; and, with several devices, hosts or
+    processes, compute of the steps and all compute.
     """
 
     api: pd.DataFrame
@@ -129,12 +129,12 @@ class Near:
     polls: pd.DataFrame
 
     @classmethod
-    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> Near:
-        """The part of the trace near these windows; arguments as for `windows.parts_of`."""
-        merged = union(windows["start"], windows["end"])
+    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame) -> Near:
+        """The part of the trace near the steps; `compute` is theirs, from `step_compute`."""
+        period = compute["start"].to_numpy()[:1], np.maximum.accumulate(compute["end"].to_numpy())[-1:]
 
         def meets(frame: pd.DataFrame) -> NDArray[np.bool_]:
-            return touching(frame["start"], frame["end"], merged)
+            return touching(frame["start"], frame["end"], period)
 
         def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
             return taken(frame, meets(frame), columns)
@@ -158,7 +158,8 @@ class Near:
 
     def calls_of(self, windows: pd.DataFrame) -> pd.DataFrame:
         """The calls of the thread that these windows belong to."""
-        return self.api[self.on_thread(self.api, windows)]
+        mine = self.on_thread(self.api, windows)
+        return self.api if mine.all() else self.api[mine]
 
     def on_thread(self, frame: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
         """Which rows belong to that thread."""

@@ -164,7 +164,8 @@ def _stated_error(trace: Trace) -> int:
 
 
 def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Doubt]:
-    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(trace["api"].iloc[rows])]
+    times = [trace["api"][name].to_numpy() for name in ("correlation", "start", "end")]
+    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(*(each[rows] for each in times))]
     most = max((turn.by for turn in back), default=0)
     if 0 < most < _LEAST_JUMP_NS:
         yield Doubt(
@@ -211,11 +212,11 @@ class _JumpBack:
     mixed: Span
 
 
-def _jumps_back(calls: pd.DataFrame) -> Iterator[_JumpBack]:
+def _jumps_back(number: Ints, start: Ints, end: Ints) -> Iterator[_JumpBack]:
     """The jumps back of one thread: a call with a later number begins earlier than its predecessor."""
-    known = (calls["correlation"] != MISSING).to_numpy()
-    order = np.argsort(calls["correlation"].to_numpy()[known], kind="stable")
-    start, end = (calls[column].to_numpy()[known][order] for column in ("start", "end"))
+    known = np.flatnonzero(number != MISSING)
+    order = known[np.argsort(number[known], kind="stable")]
+    start, end = start[order], end[order]
     for at in (np.flatnonzero(start[1:] < start[:-1] - TOLERANCE_NS) + 1).tolist():
         begin = max(int(start[:at].min()), int(start[at:].min()))
         finish = min(int(end[:at].max()), int(end[at:].max()))

@@ -18,7 +18,7 @@ from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.model.collectives import collectives
 from tracer.model.intervals import covered, uncovered
-from tracer.model.rows import grouped, groups_of, positions, runs_of, taken
+from tracer.model.rows import grouped, groups_of, positions, ranks_of, runs_of, taken
 from tracer.model.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -67,7 +67,7 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
         gaps: their `gaps.GapReport.table`.
         every: their `all_compute`.
     """
-    compute, hosts = of_steps(every), _hosts(steps)
+    compute, hosts = of_steps(every), ranks_of(steps.table, ["process", "thread"])
     compute = compute.assign(host=hosts[compute["at"]])
     periods = _periods(step_spans(trace, steps, compute), steps, hosts, gaps)
     if not len(periods):
@@ -98,11 +98,6 @@ def _periods(spans: pd.DataFrame, steps: Steps, hosts: Ints, gaps: pd.DataFrame)
     found = {"at": at, "host": hosts[at], "begin": begin, "over": spans["end"].to_numpy(), "until": until}
     rows = spans[PERIOD].assign(**found)[followed]
     return rows.iloc[runs_of(rows, ["device", "host", "begin"])[0]].reset_index(drop=True)
-
-
-def _hosts(steps: Steps) -> Ints:
-    """Number each step by its host."""
-    return np.asarray(steps.table.groupby(["process", "thread"]).ngroup(), dtype=np.int64)
 
 
 def _holes(compute: pd.DataFrame) -> pd.DataFrame:

@@ -20,11 +20,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near
 from tracer.analysis.distortion import stretch_ns
 from tracer.analysis.fits import fits_of, gpu_of
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
-from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
@@ -161,7 +160,8 @@ class IdleReport:
     def _hides(self) -> NDArray[np.bool_]:
         """Whether kernels of each step's graphs overlap more than in any measurement of the stretch. It may then be
         hidden, partly or entirely."""
-        return np.asarray(self.steps["graph_union"] < fits_of(self.gpu).stretch.union * self.steps["graph_busy"])
+        union, busy = (self.steps[name].to_numpy() for name in ("graph_union", "graph_busy"))
+        return np.asarray(union < fits_of(self.gpu).stretch.union * busy)
 
     @property
     def hides_stretch(self) -> bool:
@@ -207,7 +207,7 @@ class IdleReport:
         return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[of_gap], dtype=np.int64)
 
 
-def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
+def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame, near: Near) -> IdleReport:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
     which more than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
@@ -216,13 +216,13 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
         trace: the recording.
         steps: its steps.
         gaps: their `gaps.GapReport.table`.
-        every: their `all_compute`, if available.
+        every: their `all_compute`.
+        near: what may explain their idle time.
     """
-    every = all_compute(trace, steps) if every is None else every
     holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
     per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
     waited: dict[Thread, NDArray[np.int64]] = {}
-    parts = _parts(trace, steps, every, pieces, waited)
+    parts = _parts(trace, steps, near, pieces, waited)
     threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     by_next = _by_next(pieces, parts, max(len(per_step), 1))
@@ -255,14 +255,14 @@ def _pieces(holes: Holes) -> pd.DataFrame:
 
 
 def _parts(
-    trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
+    trace: Trace, steps: Steps, near: Near, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
 ) -> dict[str, NDArray[np.int64]]:
     """What the device, and the host, wait for in each piece, as in `parts_of`."""
     if not len(pieces):
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
     windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, steps, of_steps(every), windows, waited)
+    return parts_of(trace, near, windows, waited)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
@@ -291,8 +291,8 @@ def _by_place(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.D
 
 def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
     """See `IdleReport.holes`."""
-    groups = pieces.groupby(["place", "next"], observed=True)
-    found, of = groups.size().reset_index(), groups.ngroup().to_numpy()
+    of = pieces.groupby(["place", "next"], observed=True).ngroup().to_numpy()
+    found = pieces[["place", "next"]].iloc[np.unique(of, return_index=True)[1]].reset_index(drop=True)
     first = np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0  # of each hole
     sums = {part: np.bincount(of, ns).astype(np.int64) for part, ns in parts.items()}
     part = _largest(sums, len(found))

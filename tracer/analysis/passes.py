@@ -65,11 +65,17 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     found = [steps for steps in found if 4 * len(steps) >= most]
     table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
     table["group"] = numbered(table["host"], table["group"])[0]
-    during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
-    spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
+    begin, end = table["start"].min(), table["end"].max()
+    spent = sum(_busy(host, begin, end) for host in every)
     explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
     detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
     return as_steps(table, "calls", detail, explained * min(steps.confidence for steps in found))
+
+
+def _busy(host: Host, begin: int, end: int) -> int:
+    """How long the device works for what the host calls from `begin` on and before `end`, ns."""
+    start, busy = (host.calls[name].to_numpy() for name in ("start", "busy"))
+    return int(busy[(start >= begin) & (start < end)].sum())
 
 
 def _steps_of(host: Host) -> Steps | None:
@@ -186,23 +192,29 @@ def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
 
 def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     """Stage 3: the steps of the loop, and group: a chain of steps without anything between them."""
-    main, captures = steps["kind"] == steps["kind"].mode().max(), steps["captures"] > 0
-    usual = steps[main & ~captures].iloc[1:]  # the first may be preceded by a warm-up
+    kind, first, last, busy = (steps[name].to_numpy() for name in ("kind", "first", "last", "busy"))
+    main, captures = kind == steps["kind"].mode().max(), steps["captures"].to_numpy() > 0
+    usual = np.flatnonzero(main & ~captures)[1:]  # the first may be preceded by a warm-up
     if len(usual) < SEVERAL - 1:
         return steps.iloc[:0]
-    launched, busy = usual["last"] - usual["first"], usual["busy"].median()
-    keep = main | (~captures & (steps["whole"] | (LONGER * steps["busy"] >= busy)))
-    leads = keep & ~keep.shift(fill_value=False)
+    launched, least = (last - first)[usual], np.median(busy[usual])
+    keep = main | (~captures & (steps["whole"].to_numpy() | (LONGER * busy >= least)))
+    leads = _begins(keep)
     waits = np.flatnonzero(host.launches["waits"])  # the last one that leaves a usual step behind it begins the lead
-    behind = np.append(0, waits)[np.searchsorted(waits, steps["last"] - launched.min(), side="right")]
-    late = leads & (steps["last"] - steps["first"] > launched.max()) & (behind > steps["first"])
-    steps["first"] = steps["first"].where(~late, behind)
+    behind = np.append(0, waits)[np.searchsorted(waits, last - launched.min(), side="right")]
+    first = np.where(leads & (last - first > launched.max()) & (behind > first), behind, first)
     total = np.append(0, np.cumsum(host.launches["busy"]))
-    steps["busy"] = total[steps["last"]] - total[steps["first"]]
-    warms_up = (steps["graph"] > 0) & (steps["last"] - steps["first"] > LONGER * launched.max())
-    keep &= ~leads | (steps["busy"] >= MOST * busy) & ~warms_up
-    steps["group"] = (keep & ~keep.shift(fill_value=False)).cumsum()
+    busy = total[last] - total[first]
+    warms_up = (steps["graph"].to_numpy() > 0) & (last - first > LONGER * launched.max())
+    keep &= ~leads | (busy >= MOST * least) & ~warms_up
+    steps = steps.assign(first=first, busy=busy, group=np.cumsum(_begins(keep)))
     return pd.DataFrame(steps[keep].reset_index(drop=True))
+
+
+def _begins(keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The first of each run of steps to keep."""
+    begins: NDArray[np.bool_] = keep & ~np.append(False, keep[:-1])
+    return begins
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:

@@ -120,12 +120,13 @@ def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -
     """
     calls = _calls(trace, host_calls(trace) if calls is None else calls)
     calls["at"] = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    waits = calls[calls["letter"].isin(WAITS)]
+    waiting = among(calls["letter"].to_numpy(dtype="U1"), WAITS)
+    waits = calls[waiting]
     asked = targets(trace, waits)
     lag = fetch_lag(trace, calls, waits, asked)
-    calls["waited_for"], calls["waited_until"] = "", MISSING
-    calls.loc[waits.index, "waited_for"], calls.loc[waits.index, "waited_until"] = _waited_for(trace, waits, asked)
-    calls = calls[calls["at"] >= 0].reset_index(drop=True)
+    name, until = np.full(len(calls), "", dtype=object), np.full(len(calls), MISSING)
+    name[waiting], until[waiting] = _waited_for(trace, waits, asked)
+    calls = calls.assign(waited_for=name, waited_until=until)[calls["at"] >= 0].reset_index(drop=True)
     if not len(calls):
         raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
@@ -267,7 +268,7 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
         waits: syncs, blocking copies and polling loops: start end (ns) process thread.
         asked: what these wait for.
     """
-    launched = calls[calls["letter"].isin(LAUNCHES)].sort_values("start")
+    launched = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)].sort_values("start")
     copies = _copies_to_host(trace)
     fetches = _of_launching_threads(_fetches(copies, waits, asked), launched)
     inside = _of_launching_threads(copies, launched)

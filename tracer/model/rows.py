@@ -89,6 +89,19 @@ def runs_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64],
     return order, np.flatnonzero(np.append(True, begins))[: len(order)]
 
 
+def ranks_of(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.int64]:
+    """Number the rows by their integers in these columns, 0, 1, ... in the order of these integers.
+
+    Example:
+        >>> ranks_of(pd.DataFrame({"device": [1, 0, 1], "stream": [7, 9, 7]}), ["device", "stream"]).tolist()
+        [1, 0, 1]
+    """
+    order, first = runs_of(frame, columns)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.repeat(np.arange(len(first)), np.diff(first, append=len(order)))
+    return number
+
+
 def positions(rows: pd.DataFrame, others: pd.DataFrame, columns: list[str]) -> NDArray[np.int64]:
     """For each of `rows`, the position in `others` of the last row with the same integers in these columns, or -1.
 
