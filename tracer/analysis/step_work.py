@@ -120,7 +120,7 @@ def _ns(steps: Steps, host: tuple[int, ...], times: pd.DataFrame, rows: NDArray[
     if not len(rows):
         return 0
     begin, finish = times["start"].to_numpy()[rows].min(), times["end"].to_numpy()[rows].max()
-    spoilt = steps.spoilt[(steps.spoilt[_HOST] == host).all(axis=1)] if len(steps.spoilt) else steps.spoilt
+    spoilt = steps.spoilt.iloc[dict(grouped(steps.spoilt, _HOST)).get(host, rows[:0])]
     return int(finish - begin - covered(spoilt["start"], spoilt["end"], [begin], [finish])[0])
 
 
