@@ -25,7 +25,7 @@ from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, 
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import groups_of
+from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, pauses
 
@@ -240,7 +240,7 @@ def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]
     if not len(at):
         return []
     busy = activities[(activities["end"] - activities["start"] >= least).to_numpy()]
-    usual = _usual(activities)
+    usual = _usual(activities) if len(busy) else {}
     busy = busy[(busy["name"].astype(str).map(usual).fillna(least) >= least / _LEAST_JUMP_STEPS).to_numpy()]
     spans = [(int(edges[i]), int(edges[i + 1])) for i in at]
     return [(a, b) for a, b in spans if not ((busy["start"] <= a) & (busy["end"] >= b)).any()]
@@ -272,8 +272,9 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     """
     if not len(activities) or not len(calls):
         return
-    launches = calls[among(calls["letter"].to_numpy(), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)]
-    launches = launches[launches["process"].isin(activities["process"].unique())]
+    launches = among(calls["letter"].to_numpy(dtype="U1"), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
+    recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
+    launches = taken(calls, launches & recorded, ["start", "process", "thread", "correlation"])
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
     yield from _loss(steps, at, "launches without recorded work")

@@ -31,7 +31,7 @@ from tracer.analysis.calls import (
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped, last_at
+from tracer.model.rows import grouped, last_at, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -282,11 +282,11 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
 
 def _copies_to_host(trace: Trace) -> pd.DataFrame:
     """Process, thread, issue time (start of the call, ns) and stream of each copy that ends there, in that order."""
-    copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
-    call = match_rows(trace["api"], copies)
-    calls = trace["api"].iloc[call[call >= 0]]
-    found = calls[[*_THREAD, "start"]].rename(columns={"start": "issued"})
-    found = found.assign(stream=copies["stream"].to_numpy()[call >= 0])
+    copies, api = trace["memcpys"], trace["api"]
+    copies = taken(copies, (copies["kind"] == "DtoH").to_numpy(), ["process", "correlation", "stream"])
+    call = match_rows(api, copies)
+    calls = api[[*_THREAD, "start", "correlation", "name"]].iloc[call[call >= 0]]
+    found = calls[_THREAD].assign(issued=calls["start"], stream=copies["stream"].to_numpy()[call >= 0])
     return found[~between_devices(trace, calls)].sort_values("issued", ignore_index=True)
 
 

@@ -141,10 +141,10 @@ def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFr
     start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
     until = asked.table["until"].to_numpy()
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
-    asking = np.flatnonzero(asked.known)
-    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]):
-        here, at = {name: _at(trace[name], process, place) for name in DEVICE_TABLES}, asking[index]
-        for names in (DEVICE_TABLES,) if by_event else zip(DEVICE_TABLES):
+    asking, tables = np.flatnonzero(asked.known), [name for name in DEVICE_TABLES if len(trace[name])]
+    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]) if tables else ():
+        here, at = {name: _at(trace[name], process, place) for name in tables}, asking[index]
+        for names in (tables,) if by_event else zip(tables):
             rows = np.concatenate([first[DEVICE_TABLES.index(name)] + here[name] for name in names])
             ends = np.concatenate([trace[name]["end"].to_numpy()[here[name]] for name in names])
             if not len(rows):
