@@ -272,9 +272,9 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     """
     if not len(activities) or not len(calls):
         return
-    launches = among(calls["letter"].to_numpy(dtype="U1"), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
+    launching = among(calls["letter"].to_numpy(dtype="U1"), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
     recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
-    launches = taken(calls, launches & recorded, ["start", "process", "thread", "correlation"])
+    launches = taken(calls, launching & recorded, ["start", "process", "thread", "correlation"])
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
     yield from _loss(steps, at, "launches without recorded work")
