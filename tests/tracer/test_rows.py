@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.model.rows import grouped, groups_of, numbered, runs_of, taken
+from tracer.model.rows import grouped, groups_of, last_at, numbered, positions, runs_of, taken
 
 ROWS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1), st.integers(0, 1)), max_size=12)
 
@@ -51,3 +51,19 @@ def test_rows_that_are_taken_keep_their_types() -> None:
     pd.testing.assert_frame_equal(
         found, frame.loc[rows, ["start", "name"]].reset_index(drop=True), check_column_type=False
     )
+
+
+@given(ROWS, ROWS)
+def test_the_last_equal_row_is_found_at_any_time_and_before_one(
+    rows: list[tuple[int, int, int]], others: list[tuple[int, int, int]]
+) -> None:
+    asking, known = (
+        pd.DataFrame(np.array(each or np.zeros((0, 3)), np.int64), columns=list("atc")) for each in (rows, others)
+    )
+    assert positions(asking, known, ["a", "c"]).tolist() == [
+        max((i for i, other in enumerate(others) if other[::2] == row[::2]), default=-1) for row in rows
+    ]
+    assert last_at(asking, asking["t"], known, "t", ["a", "c"]).tolist() == [
+        max(((t, i) for i, (a, t, c) in enumerate(others) if (a, c) == row[::2] and t <= row[1]), default=(0, -1))[1]
+        for row in rows
+    ]

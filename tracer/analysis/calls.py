@@ -23,7 +23,7 @@ from tracer.analysis.call_letters import LAUNCH as LAUNCH
 from tracer.analysis.call_letters import POLL as POLL
 from tracer.analysis.call_letters import SYNC as SYNC
 from tracer.analysis.call_letters import WAIT as WAIT
-from tracer.model.rows import grouped
+from tracer.model.rows import grouped, groups_of, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -32,6 +32,7 @@ COPIES: Final = (COPY, BLOCKING_COPY)
 CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT)
 """The columns of `host_calls`."""
 
+_COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
 _SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
 _ALLOCATION: Final = re.compile(
     r"(m?alloc|free).*|host(alloc|malloc|free|register|unregister)"
@@ -114,36 +115,27 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     api = trace["api"]
     found = letters_of(api["name"])
     chosen = (found != "") & (found != POLL)
-    calls = api.loc[chosen, ["start", "end", "process", "thread", "correlation", "name"]]
-    calls = _in_order(calls.assign(letter=found[chosen]))
-    calls = calls[_outermost(calls) & ~_captured(calls)].reset_index(drop=True)
-    calls = calls[~calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE])].reset_index(drop=True)
-    targets = pd.concat(
-        [
-            trace["memcpys"][["process", "correlation", "stream", "kind"]].astype({"kind": object}),
-            trace["syncs"][["process", "correlation", "stream"]].assign(kind="").astype({"kind": object}),
-        ]
-    ).drop_duplicates(["process", "correlation"])
-    rows = match_rows(targets, calls)
-    for column, missing in (("stream", MISSING), ("kind", "")):
-        values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
-        calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
-    calls.loc[between_devices(trace, calls), "kind"] = "PtoP"
-    return pd.DataFrame(calls)
+    calls = _in_order(taken(api, chosen, _COLUMNS).assign(letter=found[chosen]))
+    marks = among(calls["letter"].to_numpy(dtype="U1"), [BEGIN_CAPTURE, END_CAPTURE])
+    calls = calls[_outermost(calls) & ~_captured(calls) & ~marks].reset_index(drop=True)
+    copies, syncs = trace["memcpys"], trace["syncs"]
+    copy, sync = match_rows(copies, calls), match_rows(syncs, calls)
+    of_copy, of_sync = (np.append(each["stream"].to_numpy(), MISSING) for each in (copies, syncs))
+    words, codes = [*copies["kind"].cat.categories, ""], np.append(copies["kind"].cat.codes.to_numpy(), -1)
+    kind = np.array(words, dtype=object)[codes[copy]]
+    kind[between_devices(trace, calls)] = "PtoP"
+    return calls.assign(stream=np.where(copy >= 0, of_copy[copy], of_sync[sync]), kind=kind)
 
 
 def between_devices(trace: Trace, calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Which calls (name, process, correlation) copy from one device to another: by their name, or those copies that go
     to the host and from there to a device, as the driver does without peer access (CUDA Driver API,
     cuMemcpyPeerAsync)."""
-    of_name = calls["name"].astype("category")
-    names = of_name.cat.categories.astype(str)
-    by_name = names.str.contains("Peer", regex=False)[of_name.cat.codes]
     copies = trace["memcpys"]
-    both = np.array([letter(name) in COPIES for name in names], bool)[of_name.cat.codes]
+    both = rows_named(calls["name"], lambda name: letter(name) in COPIES and "Batch" not in name)
     for kind in ("DtoH", "HtoD"):
-        both &= match_rows(copies[copies["kind"] == kind], calls) >= 0
-    return np.asarray(by_name | (both & ~names.str.contains("Batch", regex=False)[of_name.cat.codes]))
+        both &= match_rows(taken(copies, (copies["kind"] == kind).to_numpy(), ["process", "correlation"]), calls) >= 0
+    return both | rows_named(calls["name"], lambda name: "Peer" in name)
 
 
 def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
@@ -161,8 +153,7 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
         thread, start); for each row of trace["api"] the position of the call that contains it).
     """
     api = trace["api"]
-    columns = ["start", "end", "process", "thread", "correlation", "name"]
-    calls = _in_order(api[columns].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
+    calls = _in_order(api[_COLUMNS].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
     calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE, POLL]), "letter"] = ""
     outer = _outermost(calls)
     position = np.cumsum(outer) - 1
@@ -180,21 +171,21 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
     """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
     if not len(table) or not len(rows):
         return np.full(len(rows), -1, dtype=np.int64)
-    numbers = table["correlation"].to_numpy()
-    low = int(numbers.min())
-    span = int(numbers.max()) - low + 1
-    processes = _distinct(table["process"].to_numpy())
+    of_table, of_rows = ([frame[name].to_numpy() for name in ("process", "correlation")] for frame in (table, rows))
+    low = int(of_table[1].min())
+    span = int(of_table[1].max()) - low + 1
+    processes = _distinct(of_table[0])
 
-    def keys(frame: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def keys(of: NDArray[np.int64], number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
-        of, number = frame["process"].to_numpy(), frame["correlation"].to_numpy() - low
+        number = number - low
         if len(processes) == 1:
             return number, (of == processes[0]) & (number >= 0) & (number < span)
         place = np.minimum(np.searchsorted(processes, of), len(processes) - 1)
         return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
 
-    table_key, (row_key, known) = keys(table)[0], keys(rows)
-    known &= rows["correlation"].to_numpy() >= 0
+    table_key, (row_key, known) = keys(*of_table)[0], keys(*of_rows)
+    known &= of_rows[1] >= 0
     row_key = np.where(known, row_key, 0)
     if len(processes) * span <= _DENSE * (len(table) + len(rows)):
         first = np.full(len(processes) * span, -1, dtype=np.int64)
@@ -236,17 +227,12 @@ def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
     return calls.iloc[order].reset_index(drop=True)
 
 
-def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
-    return np.asarray(calls.groupby(["process", "thread"], sort=False).ngroup(), dtype=np.int64)
-
-
 def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
-    threads = _thread_ids(calls)
-    reach = calls["end"].groupby(threads).cummax().to_numpy()
-    start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
-    outer = np.ones(len(calls), dtype=bool)
-    outer[1:] = (start[1:] >= reach[:-1]) | (end[1:] > reach[:-1]) | (threads[1:] != threads[:-1])
+    start, end, outer = calls["start"].to_numpy(), calls["end"].to_numpy(), np.ones(len(calls), dtype=bool)
+    for *_, rows in by_thread(calls):
+        reach, later = np.maximum.accumulate(end[rows])[:-1], rows[1:]
+        outer[later] = (start[later] >= reach) | (end[later] > reach)
     return outer
 
 
@@ -255,7 +241,7 @@ def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
     letters = calls["letter"].to_numpy(dtype="U1")
     if not (letters == BEGIN_CAPTURE).any():
         return np.zeros(len(calls), bool)
-    threads = _thread_ids(calls)
+    threads, _ = groups_of(calls, ["process", "thread"])
     begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
     ended = ends.groupby(threads).cumsum()
     depth = begins.groupby(threads).cumsum() - ended

@@ -33,7 +33,7 @@ from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
-from tracer.model.rows import taken
+from tracer.model.rows import groups_of, taken
 from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -115,9 +115,9 @@ def names_host_compute(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Near:
-    """Everything that overlaps any window and so may explain it: calls (`letter`, `behind_copy`), polling loops,
-    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
-    compute.
+    """Everything between the first and the last compute of the steps, which may explain windows there: calls
+    (`letter`, `behind_copy`), polling loops, copies, collectives, NVTX ranges; and, with several devices, hosts or
+    processes, compute of the steps and all compute.
     """
 
     api: pd.DataFrame
@@ -129,12 +129,12 @@ class Near:
     polls: pd.DataFrame
 
     @classmethod
-    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> Near:
-        """The part of the trace near these windows; arguments as for `windows.parts_of`."""
-        merged = union(windows["start"], windows["end"])
+    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame) -> Near:
+        """The part of the trace near the steps; `compute` is theirs, from `step_compute`."""
+        period = compute["start"].to_numpy()[:1], np.maximum.accumulate(compute["end"].to_numpy())[-1:]
 
         def meets(frame: pd.DataFrame) -> NDArray[np.bool_]:
-            return touching(frame["start"], frame["end"], merged)
+            return touching(frame["start"], frame["end"], period)
 
         def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
             return taken(frame, meets(frame), columns)
@@ -143,7 +143,7 @@ class Near:
         called = meets(trace["api"])
         api = taken(trace["api"], called, [*on_thread, "correlation", "name"])
         ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
-        several = len(steps.table[["process", "thread"]].drop_duplicates()) > 1
+        several = groups_of(steps.table, ["process", "thread"])[1] > 1
         of_steps = near(compute if several else _if_several("device", compute)[0], [*on_device, "at"])
         owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
         return cls(
@@ -151,14 +151,15 @@ class Near:
             pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
             pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
-            near(trace["kernels"][collectives(trace["kernels"])], on_device),
+            near(taken(trace["kernels"], collectives(trace["kernels"]), on_device), on_device),
             ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
             near(poll_loops(trace), [*on_thread, "correlation", "name", "letter"]).assign(behind_copy=False),
         )
 
     def calls_of(self, windows: pd.DataFrame) -> pd.DataFrame:
         """The calls of the thread that these windows belong to."""
-        return self.api[self.on_thread(self.api, windows)]
+        mine = self.on_thread(self.api, windows)
+        return self.api if mine.all() else self.api[mine]
 
     def on_thread(self, frame: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
         """Which rows belong to that thread."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, SYNC, among, match_rows
 from tracer.analysis.waits import targets
-from tracer.model.rows import groups_of
+from tracer.model.rows import groups_of, last_at
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -62,17 +62,13 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
     """
     asked = targets(trace, waits)
     given = np.append(trace["api"]["end"].to_numpy(), NO_BOUND)[call]  # the call had returned: it was enqueued by then
-    place = ["device", "context", "stream"]
     last = _last_of_calls(activities, call)
-    works = activities[["process", *place]].iloc[last].assign(given=given[last], at=last)
-    works = works.iloc[np.lexsort((activities["end"].to_numpy()[last], works["given"]))]
+    last = last[np.lexsort((activities["end"].to_numpy()[last], given[last]))]
+    works = activities[LANE].iloc[last].assign(given=given[last])
+    wanted = asked.table.assign(process=waits["process"].to_numpy())
+    found = np.append(last, -1)[last_at(wanted, wanted["until"], works, "given", LANE)]
+    found[~asked.known | (wanted["stream"] == MISSING).to_numpy()] = -1
     copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
-    wanted = asked.table.assign(process=waits["process"].to_numpy(), row=np.arange(len(waits)))
-    wanted = wanted[asked.known & ~copies & (asked.table["stream"] != MISSING).to_numpy()].sort_values("until")
-    keys = ["process", *place]
-    joined = pd.merge_asof(wanted, works, left_on="until", right_on="given", by=keys).dropna(subset=["at"])
-    found = np.full(len(waits), -1, np.int64)
-    found[joined["row"].to_numpy()] = joined["at"].to_numpy(np.int64)
     own = match_rows(activities, waits)
     found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)
     return found

@@ -25,7 +25,7 @@ from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, 
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import groups_of
+from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, pauses
 
@@ -164,7 +164,8 @@ def _stated_error(trace: Trace) -> int:
 
 
 def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Doubt]:
-    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(trace["api"].iloc[rows])]
+    times = [trace["api"][name].to_numpy() for name in ("correlation", "start", "end")]
+    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(*(each[rows] for each in times))]
     most = max((turn.by for turn in back), default=0)
     if 0 < most < _LEAST_JUMP_NS:
         yield Doubt(
@@ -211,11 +212,11 @@ class _JumpBack:
     mixed: Span
 
 
-def _jumps_back(calls: pd.DataFrame) -> Iterator[_JumpBack]:
+def _jumps_back(number: Ints, start: Ints, end: Ints) -> Iterator[_JumpBack]:
     """The jumps back of one thread: a call with a later number begins earlier than its predecessor."""
-    known = (calls["correlation"] != MISSING).to_numpy()
-    order = np.argsort(calls["correlation"].to_numpy()[known], kind="stable")
-    start, end = (calls[column].to_numpy()[known][order] for column in ("start", "end"))
+    known = np.flatnonzero(number != MISSING)
+    order = known[np.argsort(number[known], kind="stable")]
+    start, end = start[order], end[order]
     for at in (np.flatnonzero(start[1:] < start[:-1] - TOLERANCE_NS) + 1).tolist():
         begin = max(int(start[:at].min()), int(start[at:].min()))
         finish = min(int(end[:at].max()), int(end[at:].max()))
@@ -239,7 +240,7 @@ def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]
     if not len(at):
         return []
     busy = activities[(activities["end"] - activities["start"] >= least).to_numpy()]
-    usual = _usual(activities)
+    usual = _usual(activities) if len(busy) else {}
     busy = busy[(busy["name"].astype(str).map(usual).fillna(least) >= least / _LEAST_JUMP_STEPS).to_numpy()]
     spans = [(int(edges[i]), int(edges[i + 1])) for i in at]
     return [(a, b) for a, b in spans if not ((busy["start"] <= a) & (busy["end"] >= b)).any()]
@@ -271,8 +272,9 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     """
     if not len(activities) or not len(calls):
         return
-    launches = calls[among(calls["letter"].to_numpy(), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)]
-    launches = launches[launches["process"].isin(activities["process"].unique())]
+    launching = among(calls["letter"].to_numpy(dtype="U1"), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
+    recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
+    launches = taken(calls, launching & recorded, ["start", "process", "thread", "correlation"])
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
     yield from _loss(steps, at, "launches without recorded work")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import of_graph_launches
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.fits import Fits, fits_for, fits_of
@@ -25,6 +25,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
+from tracer.model.rows import groups_of, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -163,7 +164,8 @@ def gap_report(
     """
     every = all_compute(trace, steps) if every is None else every
     compute = of_steps(every)
-    table = gap_table(trace, steps, compute)
+    near = Near.of(trace, steps, compute)
+    table = gap_table(trace, steps, compute, near)
     if device is not None:
         compute = compute[compute["device"] == device]
         table = table[table["device"] == device].reset_index(drop=True)
@@ -184,7 +186,7 @@ def gap_report(
         graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
-        idle=idle_report(trace, steps, table, every),
+        idle=idle_report(trace, steps, table, every, near),
         source=source,
         untraced_steps_per_s=None,
         distortion=1.0 if is_light else None,
@@ -206,17 +208,14 @@ def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> floa
     return run_json.steps_per_s(trace, within) or (tokens / gained if tokens and gained else None)
 
 
-def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
+def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame, near: Near) -> pd.DataFrame:
     """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the starts of both
     steps."""
-    spans = step_spans(trace, steps, compute).sort_values(["device", "group", "step"], kind="stable")
-    first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
-    follows = (
-        (first["device"] == second["device"])
-        & (first["group"] == second["group"])
-        & (second["ordinal"] == first["ordinal"] + 1)
-    )
-    first, second = first[follows].reset_index(drop=True), second[follows].reset_index(drop=True)
+    spans = step_spans(trace, steps, compute)
+    spans = spans.iloc[runs_of(spans, ["device", "group", "step"])[0]]
+    chain, _ = groups_of(spans, ["device", "group"])
+    follows = (chain[1:] == chain[:-1]) & (np.diff(spans["ordinal"]) == 1)
+    first, second = (part[follows].reset_index(drop=True) for part in (spans.iloc[:-1], spans.iloc[1:]))
     table = pd.DataFrame(
         {
             "step": first["step"],
@@ -229,7 +228,7 @@ def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame
     )
     table["gap"] = table["end"] - table["start"]
     behind = second[["correlation", "process", "step_process", "step_thread"]]
-    causes = split_windows(trace, steps, compute, pd.concat([table[["start", "end", "device"]], behind], axis=1))
+    causes = split_windows(trace, near, pd.concat([table[["start", "end", "device"]], behind], axis=1))
     return pd.concat([table, causes], axis=1)
 
 

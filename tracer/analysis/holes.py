@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
+from tracer.model.collectives import collectives
 from tracer.model.intervals import covered, uncovered
-from tracer.model.rows import grouped, groups_of, runs_of
+from tracer.model.rows import grouped, groups_of, positions, ranks_of, runs_of, taken
 from tracer.model.trace import Trace
+
+Ints = NDArray[np.int64]
 
 PLACES: Final = {
     "between_steps": "between steps (the gap)",
@@ -34,6 +37,7 @@ GRAPHS: Final = ["graph_kernels", "graph_busy", "graph_union"]
 _BEHIND: Final = ["process", "correlation", "at", "next"]
 _HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", *_BEHIND]
 _PIECES: Final = ["start", "end", "hole"]
+_TIMES: Final = ["start", "end", "device", "process"]
 _NONE: Final = np.iinfo(np.int64).max
 
 
@@ -63,55 +67,48 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame
         gaps: their `gaps.GapReport.table`.
         every: their `all_compute`.
     """
-    compute = of_steps(every)
-    compute = compute.assign(host=_hosts(steps)[compute["at"]])
-    periods = _periods(step_spans(trace, steps, compute), steps, gaps)
+    compute, hosts = of_steps(every), ranks_of(steps.table, ["process", "thread"])
+    compute = compute.assign(host=hosts[compute["at"]])
+    periods = _periods(step_spans(trace, steps, compute), steps, hosts, gaps)
     if not len(periods):
         table, pieces = (pd.DataFrame(columns=columns, dtype=np.int64) for columns in (_HOLES, _PIECES))
         return Holes(table, pieces, periods.assign(**dict.fromkeys(GRAPHS, 0)))
-    periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
+    graphs = _graphs(trace, compute)
+    of_period = positions(periods, graphs, ["device", "at"])
     missing = {"first": -_NONE, "last": _NONE, **dict.fromkeys(GRAPHS, 0)}
-    periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
+    periods = periods.assign(**{name: np.append(graphs[name], none)[of_period] for name, none in missing.items()})
     holes = _in_periods(_holes(compute), periods)
     holes["place"] = _places(holes)
-    found = _not_idle(trace.communication(), every[every["at"] < 0], compute, holes)
-    holes["communication"], holes["others"], pieces = found
+    communication = taken(trace["kernels"], collectives(trace["kernels"]), _TIMES)
+    rest = taken(every, (every["at"] < 0).to_numpy(), _TIMES)
+    holes["communication"], holes["others"], pieces = _not_idle(communication, rest, compute, holes)
     holes["idle"] = holes["end"] - holes["start"] - holes["communication"] - holes["others"]
     return Holes(holes[_HOLES], pieces, periods)
 
 
-def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFrame:
+def _periods(spans: pd.DataFrame, steps: Steps, hosts: Ints, gaps: pd.DataFrame) -> pd.DataFrame:
     """One row per device and step that is followed by another, sorted by device, host and begin: device step at host
     begin until over (the end of the step's own compute), ns.
     """
-    spans = spans.sort_values(["device", "group", "step"], kind="stable")
-    following = spans.groupby(["device", "group"])["start"].shift(-1, fill_value=_NONE)
-    rows = spans.rename(columns={"start": "begin", "end": "over"}).assign(until=following)
-    rows["at"] = rows["step"].map(pd.Series(np.arange(len(steps)), steps.table["step"])).astype("int64")
-    rows["host"] = _hosts(steps)[rows["at"]]
-    rows = rows.merge(gaps[PERIOD], on=PERIOD)
-    rows = rows[(rows["until"] != _NONE) & (rows["until"] > rows["begin"])]
-    kept = [*PERIOD, "at", "host", "begin", "over", "until"]
-    return rows[kept].sort_values(["device", "host", "begin"], kind="stable", ignore_index=True)
-
-
-def _hosts(steps: Steps) -> NDArray[np.int64]:
-    """Number each step by its host."""
-    return np.asarray(steps.table.groupby(["process", "thread"]).ngroup(), dtype=np.int64)
+    spans = spans.iloc[runs_of(spans, ["device", "group", "step"])[0]]
+    chain, _ = groups_of(spans, ["device", "group"])
+    begin, at = spans["start"].to_numpy(), positions(spans, steps.table, ["step"])
+    until = np.append(np.where(chain[1:] == chain[:-1], begin[1:], begin[:-1]), begin[-1:])  # without a next: nothing
+    followed = (until > begin) & (positions(spans, gaps, PERIOD) >= 0)
+    found = {"at": at, "host": hosts[at], "begin": begin, "over": spans["end"].to_numpy(), "until": until}
+    rows = spans[PERIOD].assign(**found)[followed]
+    return rows.iloc[runs_of(rows, ["device", "host", "begin"])[0]].reset_index(drop=True)
 
 
 def _holes(compute: pd.DataFrame) -> pd.DataFrame:
     """The times between two computes of a host on a device: start end device host, and `_BEHIND` of the second one."""
     start, reach = compute["start"].to_numpy(), _reach(compute)
     behind = np.flatnonzero((start > reach) & (reach != -_NONE))
-    found = compute.iloc[behind].rename(columns={"name": "next"})
-    return pd.DataFrame({
-        "start": reach[behind], "end": start[behind],
-        **{name: found[name].array for name in ("device", "host", *_BEHIND)},
-    })  # fmt: skip
+    second = {name: compute[name].array[behind] for name in ("device", "host", "process", "correlation", "at")}
+    return pd.DataFrame({"start": reach[behind], "end": start[behind], **second, "next": compute["name"].array[behind]})
 
 
-def _reach(compute: pd.DataFrame) -> NDArray[np.int64]:
+def _reach(compute: pd.DataFrame) -> Ints:
     """The latest end of what a host computed on a device before each compute, ns; -`_NONE` for the first."""
     reach = np.full(len(compute), -_NONE)
     of, count = groups_of(compute, ["device", "host"])
@@ -139,9 +136,9 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
 def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
     """The CUDA graphs of each step on each device: device at, first start and last end (ns), and `GRAPHS`."""
     api = trace["api"]
-    launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
+    launching = taken(api, letters_of(api["name"]) == GRAPH_LAUNCH, ["process", "correlation"])
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
-    rows = compute[["start", "end", "device", "host", "at"]][of_graph]
+    rows = taken(compute, of_graph, ["start", "end", "device", "host", "at"])
     start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
     nodes = (compute["table"] == "kernels").to_numpy()[of_graph]
     busy = np.where(nodes, end - start, 0)
@@ -150,8 +147,8 @@ def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
     values = {"graph_kernels": nodes.astype(np.int64), "graph_busy": busy, "graph_union": union}
     found = {name: np.add.reduceat(column[order], first) for name, column in values.items()} if len(first) else values
     found["last"] = np.maximum.reduceat(end[order], first) if len(first) else end
-    table = pd.DataFrame({"first": start[order[first]], **found}).astype("Int64")  # so that joins keep every ns
-    return table.assign(**{name: rows[name].to_numpy()[order[first]] for name in ("device", "at")})
+    found |= {name: rows[name].to_numpy()[order[first]] for name in ("device", "at")}
+    return pd.DataFrame({"first": start[order[first]], **found})
 
 
 def _places(holes: pd.DataFrame) -> pd.Series:
@@ -170,7 +167,7 @@ def _places(holes: pd.DataFrame) -> pd.Series:
 
 def _not_idle(
     communication: pd.DataFrame, rest: pd.DataFrame, compute: pd.DataFrame, holes: pd.DataFrame
-) -> tuple[NDArray[np.int64], NDArray[np.int64], pd.DataFrame]:
+) -> tuple[Ints, Ints, pd.DataFrame]:
     """The communication of its own process and the compute of others on the device in each hole, ns; and
     `Holes.pieces`, the rest.
 
@@ -178,23 +175,26 @@ def _not_idle(
         communication: all collectives.
         rest: compute that belongs to no step.
         compute: the steps' compute, with `host`.
-        holes: its missing columns are filled in place.
+        holes: from `_in_periods`.
     """
     within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
-    several = len(compute["host"].unique()) > 1
-    idle = [holes[["start", "end"]].assign(hole=np.arange(len(holes)))]
+    several = (compute["host"] != compute["host"].iloc[0]).any()
+    idle = [(within[:0], within[:0], within[:0])]
     for (device, process, host), rows in grouped(holes, ["device", "process", "host"]):
         start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
-        of_process = communication[(communication["device"] == device) & (communication["process"] == process)]
-        removed = [of_process, rest[rest["device"] == device]]
+        of_process = _on(device, communication, communication["process"] == process)
+        removed = [of_process, _on(device, rest)]
         if several:
-            removed.append(compute[(compute["device"] == device) & (compute["host"] != host)])
-        within[rows] = covered(of_process["start"], of_process["end"], start, end)
-        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in removed]) for side in ("start", "end"))
-        both[rows] = covered(starts, ends, start, end)
-        cut = np.flatnonzero(both[rows])
-        begin, until, of = uncovered(starts, ends, start[cut], end[cut])
-        idle.append(pd.DataFrame({"start": begin, "end": until, "hole": rows[cut[of]]}))
-    idle[0] = idle[0][both == 0]
-    pieces = pd.concat(idle, ignore_index=True) if both.any() else idle[0]
+            removed.append(_on(device, compute, compute["host"] != host))
+        starts, ends = (np.concatenate(side) for side in zip(*removed, strict=True))
+        within[rows], both[rows] = covered(*of_process, start, end), covered(starts, ends, start, end)
+        begin, until, of = uncovered(starts, ends, start, end)
+        idle.append((begin, until, rows[of]))
+    pieces = pd.DataFrame(dict(zip(_PIECES, (np.concatenate(each) for each in zip(*idle, strict=True)), strict=True)))
     return within, both - within, pieces.sort_values("hole", kind="stable", ignore_index=True)
+
+
+def _on(device: int, frame: pd.DataFrame, chosen: pd.Series | bool = True) -> tuple[Ints, Ints]:
+    """The start and end of the chosen rows on a device, ns."""
+    rows = ((frame["device"] == device) & chosen).to_numpy()
+    return frame["start"].to_numpy()[rows], frame["end"].to_numpy()[rows]

@@ -20,15 +20,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near
 from tracer.analysis.distortion import stretch_ns
 from tracer.analysis.fits import fits_of, gpu_of
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
-from tracer.analysis.step_work import all_compute, of_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
 from tracer.model.collectives import shown_name
+from tracer.model.rows import positions, taken
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain
 
@@ -144,10 +144,11 @@ class IdleReport:
             sign: -1 and 1 for the least and the most that node-level tracing may have added. Where it may be hidden,
                 the least is 0.
         """
-        ours = self.steps[["busy", "communication", "others"]].sum(axis=1).to_numpy()
-        beyond = np.maximum(self._stretch(sign) - self.steps["between_kernels"].to_numpy(), 0)
-        beyond = np.minimum(beyond, self.steps["busy"].to_numpy())
-        return np.asarray(round(1e9 / steps_per_s) - ours + beyond, dtype=np.int64)
+        busy, communication, others, between = (
+            self.steps[name].to_numpy() for name in ("busy", "communication", "others", "between_kernels")
+        )
+        beyond = np.minimum(np.maximum(self._stretch(sign) - between, 0), busy)
+        return np.asarray(round(1e9 / steps_per_s) - (busy + communication + others) + beyond, dtype=np.int64)
 
     def _stretch(self, sign: int) -> NDArray[np.int64]:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
@@ -159,7 +160,8 @@ class IdleReport:
     def _hides(self) -> NDArray[np.bool_]:
         """Whether kernels of each step's graphs overlap more than in any measurement of the stretch. It may then be
         hidden, partly or entirely."""
-        return np.asarray(self.steps["graph_union"] < fits_of(self.gpu).stretch.union * self.steps["graph_busy"])
+        union, busy = (self.steps[name].to_numpy() for name in ("graph_union", "graph_busy"))
+        return np.asarray(union < fits_of(self.gpu).stretch.union * busy)
 
     @property
     def hides_stretch(self) -> bool:
@@ -201,10 +203,11 @@ class IdleReport:
 
     def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
-        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[_positions(self.steps, gaps)], dtype=np.int64)
+        of_gap = positions(gaps, self.steps, PERIOD)
+        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[of_gap], dtype=np.int64)
 
 
-def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
+def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame, near: Near) -> IdleReport:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
     which more than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
@@ -213,13 +216,13 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
         trace: the recording.
         steps: its steps.
         gaps: their `gaps.GapReport.table`.
-        every: their `all_compute`, if available.
+        every: their `all_compute`.
+        near: what may explain their idle time.
     """
-    every = all_compute(trace, steps) if every is None else every
     holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
     per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
     waited: dict[Thread, NDArray[np.int64]] = {}
-    parts = _parts(trace, steps, every, pieces, waited)
+    parts = _parts(trace, steps, near, pieces, waited)
     threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     by_next = _by_next(pieces, parts, max(len(per_step), 1))
@@ -231,19 +234,18 @@ def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Hol
     none at all if that applies to most."""
     if not trace.has_runs or not len(holes.periods):
         return holes
-    runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
-    index = pd.MultiIndex.from_frame(holes.periods[PERIOD])
-    keys = pd.MultiIndex.from_arrays([runs["device"], steps.table["step"].to_numpy()[runs["at"]]], names=PERIOD)
-    in_runs = (runs["end"] - runs["start"]).groupby(keys).sum().reindex(index, fill_value=0).to_numpy()
-    period = (holes.periods["until"] - holes.periods["begin"]).to_numpy()
-    kept = in_runs <= _MOST_RUNS * period
+    runs = taken(every, ((every["name"] == RUN) & (every["at"] >= 0)).to_numpy(), ["start", "end", "device", "at"])
+    runs["step"] = steps.table["step"].to_numpy()[runs["at"]]
+    at = positions(runs, holes.periods, PERIOD)
+    length = (runs["end"] - runs["start"]).to_numpy()
+    in_runs = np.bincount(at[at >= 0], length[at >= 0], minlength=len(holes.periods))
+    kept = in_runs <= _MOST_RUNS * (holes.periods["until"] - holes.periods["begin"]).to_numpy()
     if 2 * kept.sum() < len(kept):
         kept[:] = False
-    periods = holes.periods[kept].reset_index(drop=True)
-    here = pd.MultiIndex.from_frame(holes.table[PERIOD]).isin(pd.MultiIndex.from_frame(periods[PERIOD]))
+    here = kept[positions(holes.table, holes.periods, PERIOD)]
     pieces = holes.pieces[here[holes.pieces["hole"]]]
-    moved = (np.cumsum(here) - 1)[pieces["hole"]]
-    return Holes(holes.table[here].reset_index(drop=True), pieces.assign(hole=moved).reset_index(drop=True), periods)
+    pieces = pieces.assign(hole=(np.cumsum(here) - 1)[pieces["hole"]])
+    return Holes(*(frame.reset_index(drop=True) for frame in (holes.table[here], pieces, holes.periods[kept])))
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:
@@ -253,14 +255,14 @@ def _pieces(holes: Holes) -> pd.DataFrame:
 
 
 def _parts(
-    trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
+    trace: Trace, steps: Steps, near: Near, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
 ) -> dict[str, NDArray[np.int64]]:
     """What the device, and the host, wait for in each piece, as in `parts_of`."""
     if not len(pieces):
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
     windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, steps, of_steps(every), windows, waited)
+    return parts_of(trace, near, windows, waited)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
@@ -289,14 +291,14 @@ def _by_place(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.D
 
 def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
     """See `IdleReport.holes`."""
-    groups = pieces.groupby(["place", "next"], observed=True)
-    found, of = groups.size().reset_index(), groups.ngroup().to_numpy()
-    first = pd.Series(np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0)  # of each hole
-    sums = {part: pd.Series(ns).groupby(of).sum().to_numpy() for part, ns in parts.items()}
+    of = pieces.groupby(["place", "next"], observed=True).ngroup().to_numpy()
+    found = pieces[["place", "next"]].iloc[np.unique(of, return_index=True)[1]].reset_index(drop=True)
+    first = np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0  # of each hole
+    sums = {part: np.bincount(of, ns).astype(np.int64) for part, ns in parts.items()}
     part = _largest(sums, len(found))
     table = pd.DataFrame({
         "place": found["place"].astype(str), "next": found["next"].astype(str),
-        "count": first.groupby(of).sum() / steps,
+        "count": np.bincount(of, first) / steps,
         "idle_us": sum(sums.values(), np.zeros(len(found), np.int64)) / steps / 1e3,
         "cause": [CAUSES[CAUSE_OF[name]] for name in part], "part": part.astype(str),
         "part_us": [float(sums[name][row]) / steps / 1e3 for row, name in enumerate(part)],
@@ -306,7 +308,7 @@ def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: i
 
 def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
     """See `IdleReport.steps`."""
-    at = _positions(periods, holes)
+    at = positions(holes, periods, PERIOD)
     idle, place = holes["idle"].to_numpy(), holes["place"].to_numpy()
 
     def total(ns: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -319,13 +321,4 @@ def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
     found |= {name: total(np.where(place == name, idle, 0)) for name in PLACES}
     found["period"] = (periods["until"] - periods["begin"]).to_numpy()
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
-    return pd.DataFrame(found)[_STEPS].astype("int64")
-
-
-def _positions(periods: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
-    """For each row, the position of its device and step in `periods`; -1 for none."""
-    ours, theirs = (frame[PERIOD].to_numpy() for frame in (periods, rows))
-    if np.array_equal(ours, theirs):
-        return np.arange(len(ours))
-    index = pd.MultiIndex.from_frame(periods[PERIOD])
-    return np.asarray(index.get_indexer(pd.MultiIndex.from_frame(rows[PERIOD])), dtype=np.int64)
+    return pd.DataFrame({name: found[name] for name in _STEPS}, dtype="int64")

@@ -29,6 +29,7 @@ from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, O
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import within_any
+from tracer.model.rows import positions
 from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -57,14 +58,13 @@ def steps_of_marks(
     asked = () if pattern is None else (Engine("the given pattern", (Mark(pattern, named),), sure=1.0),)
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
     working = launching if len(launching) else calls  # without launches, copies and waits are the work
-    threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
     for engine in asked or engines():
         work_of = _work_of(ranges, engine)
         if not any(work["own"] for work in work_of.values()):
             continue
         marks = _matching(ranges, work_of)
         if len(calls) and not asked:
-            marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
+            marks = marks[positions(marks, working, _THREAD) >= 0]
         if not marks["own"].any():
             continue
         steps = _begun(_joined(_outermost(_labelled(marks))), calls)

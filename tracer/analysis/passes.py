@@ -27,7 +27,7 @@ from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
-from tracer.model.rows import numbered
+from tracer.model.rows import numbered, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -65,11 +65,17 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     found = [steps for steps in found if 4 * len(steps) >= most]
     table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
     table["group"] = numbered(table["host"], table["group"])[0]
-    during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
-    spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
+    begin, end = table["start"].min(), table["end"].max()
+    spent = sum(_busy(host, begin, end) for host in every)
     explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
     detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
     return as_steps(table, "calls", detail, explained * min(steps.confidence for steps in found))
+
+
+def _busy(host: Host, begin: int, end: int) -> int:
+    """How long the device works for what the host calls from `begin` on and before `end`, ns."""
+    start, busy = (host.calls[name].to_numpy() for name in ("start", "busy"))
+    return int(busy[(start >= begin) & (start < end)].sum())
 
 
 def _steps_of(host: Host) -> Steps | None:
@@ -107,18 +113,25 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     launches, last = host.launches, np.append(first[1:], len(host.launches))
     summed = launches[["graph", "busy", "inputs", "waits", "captures"]].to_numpy(np.int64)
     found = pd.DataFrame(np.add.reduceat(summed, first), columns=["graph", "busy", "inputs", "waits", "captures"])
-    code, known = launches["code"], launches["graph"] & (launches["code"] >= 0)
-    launched = pd.DataFrame({"of": np.repeat(np.arange(len(first)), last - first), "graph": known, "code": code})
-    often = launched.value_counts(sort=False).reset_index()
-    often["wide"] = often.groupby("code")["of"].transform("size")  # each of a step's graphs may be its own
-    what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
-    what = what.set_index(found.index)
-    usual = found["busy"].groupby(what["code"]).transform("median")
-    size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round().where(~what["graph"], 0)
-    kind = found.groupby([what["code"], size], sort=False).ngroup().to_numpy()
+    graph, code = _most_often(launches, np.repeat(np.arange(len(first)), last - first))
+    busy, usual = found["busy"].clip(1), found["busy"].groupby(code).transform("median").clip(1)
+    size = np.where(graph, 0, (np.log2(busy / usual) / (2 * np.log2(LONGER))).round())
+    kind, _ = numbered(code, size)
     _, example = np.unique(kind, return_index=True)
     whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
     return found.assign(first=first, last=last, kind=kind, whole=whole[kind])
+
+
+def _most_often(launches: pd.DataFrame, turn: Ints) -> tuple[NDArray[np.bool_], Ints]:
+    """What each turn launches most often, given the turn of every launch: whether it is a known graph, and its code."""
+    graph = launches["graph"] & (launches["code"] >= 0)
+    table = pd.DataFrame({"turn": turn, "graph": graph, "code": launches["code"]})
+    order, first = runs_of(table, ["turn", "graph", "code"])
+    count, (turn, known, code) = np.diff(first, append=len(order)), table.iloc[order[first]].to_numpy(np.int64).T
+    _, number, turns = np.unique(code, return_inverse=True, return_counts=True)
+    order = np.lexsort((code, turns[number], count, known, turn))  # each of a step's graphs may be its own
+    most = order[np.append(turn[1:] != turn[:-1], True)]
+    return known[most] > 0, code[most]
 
 
 def _shows_pass(launches: pd.DataFrame) -> bool:
@@ -179,23 +192,29 @@ def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
 
 def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     """Stage 3: the steps of the loop, and group: a chain of steps without anything between them."""
-    main, captures = steps["kind"] == steps["kind"].mode().max(), steps["captures"] > 0
-    usual = steps[main & ~captures].iloc[1:]  # the first may be preceded by a warm-up
+    kind, first, last, busy = (steps[name].to_numpy() for name in ("kind", "first", "last", "busy"))
+    main, captures = kind == steps["kind"].mode().max(), steps["captures"].to_numpy() > 0
+    usual = np.flatnonzero(main & ~captures)[1:]  # the first may be preceded by a warm-up
     if len(usual) < SEVERAL - 1:
         return steps.iloc[:0]
-    launched, busy = usual["last"] - usual["first"], usual["busy"].median()
-    keep = main | (~captures & (steps["whole"] | (LONGER * steps["busy"] >= busy)))
-    leads = keep & ~keep.shift(fill_value=False)
+    launched, least = (last - first)[usual], np.median(busy[usual])
+    keep = main | (~captures & (steps["whole"].to_numpy() | (LONGER * busy >= least)))
+    leads = _begins(keep)
     waits = np.flatnonzero(host.launches["waits"])  # the last one that leaves a usual step behind it begins the lead
-    behind = np.append(0, waits)[np.searchsorted(waits, steps["last"] - launched.min(), side="right")]
-    late = leads & (steps["last"] - steps["first"] > launched.max()) & (behind > steps["first"])
-    steps["first"] = steps["first"].where(~late, behind)
+    behind = np.append(0, waits)[np.searchsorted(waits, last - launched.min(), side="right")]
+    first = np.where(leads & (last - first > launched.max()) & (behind > first), behind, first)
     total = np.append(0, np.cumsum(host.launches["busy"]))
-    steps["busy"] = total[steps["last"]] - total[steps["first"]]
-    warms_up = (steps["graph"] > 0) & (steps["last"] - steps["first"] > LONGER * launched.max())
-    keep &= ~leads | (steps["busy"] >= MOST * busy) & ~warms_up
-    steps["group"] = (keep & ~keep.shift(fill_value=False)).cumsum()
+    busy = total[last] - total[first]
+    warms_up = (steps["graph"].to_numpy() > 0) & (last - first > LONGER * launched.max())
+    keep &= ~leads | (busy >= MOST * least) & ~warms_up
+    steps = steps.assign(first=first, busy=busy, group=np.cumsum(_begins(keep)))
     return pd.DataFrame(steps[keep].reset_index(drop=True))
+
+
+def _begins(keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The first of each run of steps to keep."""
+    begins: NDArray[np.bool_] = keep & ~np.append(False, keep[:-1])
+    return begins
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
@@ -244,9 +263,9 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
         return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
-    kind, replays = steps["kind"], steps["graph"] > 0
-    runs = kind.groupby((kind != kind.shift()).cumsum()).size()
-    again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
+    kind, replays = steps["kind"].to_numpy(), steps["graph"] > 0
+    runs = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
+    again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= _MOST_DRAFTS
     if again and replays.any() == replays.all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     return ""

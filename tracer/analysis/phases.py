@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, rows_named
+from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
 from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
@@ -33,6 +33,7 @@ from tracer.analysis.turns import SEVERAL, Bools, Ints
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
+from tracer.model.rows import taken
 from tracer.model.trace import Trace
 
 IN_COMMON: Final = 0.25
@@ -101,7 +102,8 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
     and how many of its kernels train, generate, verify, or take one_query."""
     graphs, copies = trace["graph_launches"], trace["memcpys"]
     of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
-    calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
+    shown = among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES) | (calls["kind"] == "DtoH").to_numpy()
+    calls = taken(calls, shown, ["start", "process", "thread", "letter", "kind"]).sort_values("start", kind="stable")
     step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
     fetch, out = calls["kind"] == "DtoH", copies["kind"] == "DtoH"
     inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
@@ -179,7 +181,7 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
     return result, sure
 
 
-def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
+def _wider(kernels: pd.DataFrame, usual: pd.Series) -> Bools:
     """Which steps have enough kernels that are `LONGER` times as wide as in the typical ones."""
     blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs().to_numpy()
     at, names = kernels["at"].to_numpy(), len(kernels["name"].cat.categories)
@@ -190,9 +192,9 @@ def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
     reference = means[usual.to_numpy()[means["step"]]].groupby("name")["blocks"].median()
     shared = means[means["name"].isin(reference.index)]
     ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()
-    wide = (ratio >= LONGER).groupby(shared["step"]).agg(["mean", "size"])
-    enough = (wide["mean"] >= IN_COMMON) & (wide["size"] >= IN_COMMON * len(reference))
-    return pd.Series(enough.reindex(usual.index, fill_value=False))
+    size = np.bincount(shared["step"], minlength=len(usual))
+    wide = np.bincount(shared["step"], ratio >= LONGER, minlength=len(usual))
+    return (size > 0) & (wide >= IN_COMMON * size) & (size >= IN_COMMON * len(reference))
 
 
 def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase: NDArray[np.object_]) -> Bools:

@@ -4,17 +4,18 @@ time, and tokens per step.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread, match_rows
+from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import Steps
 from tracer.model import run_json
 from tracer.model.intervals import covered
-from tracer.model.rows import runs_of
+from tracer.model.rows import grouped, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -96,7 +97,7 @@ def steps_per_s(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -
     return float(np.median(rates)) if rates else None
 
 
-def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, int], float]:
+def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, ...], float]:
     """Process and thread of each host -> its steps per second of wall-clock time, if its steps take any time.
 
     The wall-clock time is the longer of two: on the host, from the start of its first step to the end of its last, and
@@ -104,25 +105,23 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
     all its steps before the device has executed many. Work between the steps, such as prompts that are left out,
     counts; periods in doubt (`Steps.spoilt`) do not.
     """
-    hosts = steps.table.groupby(_HOST)
-    walls = hosts.agg(start=("start", "min"), end=("end", "max"))
     spans = step_spans(trace, steps) if spans is None else spans
-    spans = spans.drop(columns="process").rename(columns=lambda name: name.removeprefix("step_"))
-    computed = spans.groupby(_HOST).agg(start=("start", "min"), end=("end", "max"))
-    took = np.maximum(_ns(steps, walls), _ns(steps, computed.reindex(walls.index, fill_value=0)))
-    rates = zip(walls.index.tolist(), hosts.size().tolist(), took.tolist(), strict=True)
-    return {host: count * 1e9 / ns for host, count, ns in rates if ns > 0}
+    computed = dict(grouped(spans, ["step_process", "step_thread"]))
+    rates = {}
+    for host, rows in sorted(grouped(steps.table, _HOST), key=itemgetter(0)):
+        ns = max(_ns(steps, host, steps.table, rows), _ns(steps, host, spans, computed.get(host, rows[:0])))
+        if ns > 0:
+            rates[host] = len(rows) * 1e9 / ns
+    return rates
 
 
-def _ns(steps: Steps, walls: pd.DataFrame) -> NDArray[np.int64]:
-    """The wall-clock time of each host, without the periods in doubt."""
-    begin, finish = walls["start"].to_numpy(), walls["end"].to_numpy()
-    took: NDArray[np.int64] = finish - begin
-    for process, thread, rows in by_thread(steps.spoilt):
-        of_host = walls.index == (process, thread)
-        times = steps.spoilt.iloc[rows]
-        took[of_host] -= covered(times["start"], times["end"], begin[of_host], finish[of_host])
-    return took
+def _ns(steps: Steps, host: tuple[int, ...], times: pd.DataFrame, rows: NDArray[np.int64]) -> int:
+    """The wall-clock time from the first start to the last end of a host's rows, without the periods in doubt."""
+    if not len(rows):
+        return 0
+    begin, finish = times["start"].to_numpy()[rows].min(), times["end"].to_numpy()[rows].max()
+    spoilt = steps.spoilt.iloc[dict(grouped(steps.spoilt, _HOST)).get(host, rows[:0])]
+    return int(finish - begin - covered(spoilt["start"], spoilt["end"], [begin], [finish])[0])
 
 
 def tokens_per_step(trace: Trace, steps: Steps, within: str | None = None) -> float | None:

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
-from tracer.analysis.causes import CAUSES, PART_COLUMNS
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, Near
 from tracer.analysis.step_work import activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
@@ -166,7 +166,7 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
         raise EmptyTraceError("no bubbles: no token step launches kernels")
     spans = step_spans(trace, steps, compute)
     windows = _bubbles(compute, steps)
-    parts = split_windows(trace, steps, compute, windows)
+    parts = split_windows(trace, Near.of(trace, steps, compute), windows)
     table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
     table.insert(4, "length", table["end"] - table["start"] - table["communication"])
     per_step = table.groupby(["device", "step"]).agg(

@@ -31,7 +31,7 @@ from tracer.analysis.calls import (
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped
+from tracer.model.rows import grouped, last_at, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -120,12 +120,13 @@ def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -
     """
     calls = _calls(trace, host_calls(trace) if calls is None else calls)
     calls["at"] = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    waits = calls[calls["letter"].isin(WAITS)]
+    waiting = among(calls["letter"].to_numpy(dtype="U1"), WAITS)
+    waits = calls[waiting]
     asked = targets(trace, waits)
     lag = fetch_lag(trace, calls, waits, asked)
-    calls["waited_for"], calls["waited_until"] = "", MISSING
-    calls.loc[waits.index, "waited_for"], calls.loc[waits.index, "waited_until"] = _waited_for(trace, waits, asked)
-    calls = calls[calls["at"] >= 0].reset_index(drop=True)
+    name, until = np.full(len(calls), "", dtype=object), np.full(len(calls), MISSING)
+    name[waiting], until[waiting] = _waited_for(trace, waits, asked)
+    calls = calls.assign(waited_for=name, waited_until=until)[calls["at"] >= 0].reset_index(drop=True)
     if not len(calls):
         raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
@@ -267,7 +268,7 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
         waits: syncs, blocking copies and polling loops: start end (ns) process thread.
         asked: what these wait for.
     """
-    launched = calls[calls["letter"].isin(LAUNCHES)].sort_values("start")
+    launched = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)].sort_values("start")
     copies = _copies_to_host(trace)
     fetches = _of_launching_threads(_fetches(copies, waits, asked), launched)
     inside = _of_launching_threads(copies, launched)
@@ -281,24 +282,23 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
 
 def _copies_to_host(trace: Trace) -> pd.DataFrame:
     """Process, thread, issue time (start of the call, ns) and stream of each copy that ends there, in that order."""
-    copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
-    call = match_rows(trace["api"], copies)
-    calls = trace["api"].iloc[call[call >= 0]]
-    found = calls[[*_THREAD, "start"]].rename(columns={"start": "issued"})
-    found = found.assign(stream=copies["stream"].to_numpy()[call >= 0])
+    copies, api = trace["memcpys"], trace["api"]
+    copies = taken(copies, (copies["kind"] == "DtoH").to_numpy(), ["process", "correlation", "stream"])
+    call = match_rows(api, copies)
+    calls = api[[*_THREAD, "start", "correlation", "name"]].iloc[call[call >= 0]]
+    found = calls[_THREAD].assign(issued=calls["start"], stream=copies["stream"].to_numpy()[call >= 0])
     return found[~between_devices(trace, calls)].sort_values("issued", ignore_index=True)
 
 
 def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
     """One row per copy to the host that something waits for: process and thread (of the waiter), issued and end (of
     the first such wait), ns."""
-    copies = copies.drop(columns="thread").assign(copy=np.arange(len(copies)))
-    copies = pd.concat([copies, copies.assign(stream=MISSING)]).sort_values("issued")  # some wait for every stream
-    found = waits[[*_THREAD, "end"]].reset_index(drop=True).join(asked.table[["stream", "until"]])
-    found = found[asked.known].sort_values("until")
-    awaited = pd.merge_asof(found, copies, left_on="until", right_on="issued", by=["process", "stream"])
-    first = awaited.dropna(subset=["issued"]).sort_values("end").drop_duplicates("copy")
-    return first[[*_THREAD, "issued", "end"]].astype(np.int64)
+    every = pd.concat([copies, copies.assign(stream=MISSING)], ignore_index=True)  # some wait for every stream
+    found = waits[[*_THREAD, "end"]].assign(**{name: asked.table[name].to_numpy() for name in ("stream", "until")})
+    copy = last_at(found, found["until"], every, "issued", ["process", "stream"])
+    awaited = found.assign(copy=copy % max(len(copies), 1), issued=np.append(every["issued"], MISSING)[copy])
+    first = awaited[asked.known & (copy >= 0)].sort_values("end").drop_duplicates("copy")
+    return first[[*_THREAD, "issued", "end"]]
 
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:

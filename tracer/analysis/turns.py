@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import BEGIN_CAPTURE
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
+from tracer.model.rows import ranks_of
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
 
@@ -76,25 +77,25 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with the device work that each issued: code (numbers the kernel or graph that it launched first, per
     device) and lane (numbers its stream), MISSING if unknown, and busy (ns, of everything it launched)."""
-    busy, made = np.zeros(len(calls)), []
+    busy, issues = np.zeros(len(calls)), np.zeros(len(calls), bool)
+    first = {name: np.full(len(calls), MISSING) for name in ("device", "stream", "graph", "name")}
     for name in COMPUTE_TABLES:
-        table = trace[name]
-        call = match_rows(calls, table)
+        table, call = trace[name], match_rows(calls, trace[name])
         rows = np.flatnonzero(call >= 0)
         length = table["end"].to_numpy() - table["start"].to_numpy()
         busy += np.bincount(call[rows], length[rows], minlength=len(calls))
-        first_of = np.full(len(calls), -1)
-        first_of[call[rows][::-1]] = rows[::-1]  # of several assignments the last stays
-        part = table.iloc[first_of[first_of >= 0]]
-        number = part["name"].cat.codes.to_numpy(np.int64) if name == "kernels" else MISSING
-        made.append(part[["device", "stream", "graph"]].assign(name=number, call=np.flatnonzero(first_of >= 0)))
-    first = pd.concat(made).drop_duplicates("call").set_index("call")
-    first["name"] = first["name"].where(first["graph"] < 0, MISSING)
-    named = (first["graph"] >= 0) | (first["name"] >= 0)
-    code = first.groupby(["graph", "name", "device"]).ngroup().where(named, MISSING)
-    known = pd.DataFrame({"code": code, "lane": first.groupby(["device", "stream"]).ngroup()})
-    known = known.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
-    return pd.concat([calls.reset_index(drop=True), known], axis=1)
+        rows = rows[~issues[call[rows]]][::-1]  # of several assignments the last stays: of the first row
+        for column in ("device", "stream", "graph"):
+            first[column][call[rows]] = table[column].to_numpy()[rows]
+        if name == "kernels":
+            first["name"][call[rows]] = table["name"].cat.codes.to_numpy()[rows]
+        issues[call[rows]] = True
+    first["name"][first["graph"] >= 0] = MISSING
+    works, named = pd.DataFrame(first)[issues], (first["graph"] >= 0) | (first["name"] >= 0)
+    code, lane = np.full(len(calls), MISSING), np.full(len(calls), MISSING)
+    code[issues], lane[issues] = ranks_of(works, ["graph", "name", "device"]), ranks_of(works, ["device", "stream"])
+    code[~named] = MISSING
+    return calls.assign(code=code, lane=lane, busy=busy.astype(np.int64)).reset_index(drop=True)
 
 
 def _together(calls: pd.DataFrame) -> dict[int, list[int]]:

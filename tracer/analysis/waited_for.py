@@ -128,12 +128,12 @@ def on_threads(
         process: its process.
         thread: the thread.
     """
-    for other, spans in waits_for(functions, thread).items():
+    for other, spans in waits_for(functions, thread).items() if len(functions) else ():
         yield "host_wait", spans, Thread(process, other, UNKNOWN if other == MISSING else RELEASED)
     for _, other, rows in by_thread(ranges):
         start, end = (ranges[side].to_numpy()[rows] for side in ("start", "end"))
         yield "host_lock", (start, end), Thread(process, int(other), RANGE)
-    for other, spans in turns_of_others(functions, thread).items():
+    for other, spans in turns_of_others(functions, thread).items() if len(functions) else ():
         yield "host_lock", spans, Thread(process, other, GIL)
 
 

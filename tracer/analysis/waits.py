@@ -14,9 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, POLL, letters_of, match_rows, outer_calls
-from tracer.model.rows import grouped, taken
+from tracer.model.rows import grouped, groups_of, last_at, taken
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
+
+Ints = NDArray[np.int64]
 
 UNKNOWN: Final = "unknown"
 """Placeholder for the target of a wait that the trace does not name."""
@@ -79,11 +81,10 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     until, by_event = start.copy(), np.zeros(len(waits), bool)
     of_event = np.flatnonzero((type_codes == type_of["event"]) & (place["event"] != MISSING))
     if len(of_event) and len(trace["cuda_events"]):
-        recorded = _last_record(trace, waits, place["event"], of_event)
+        recorded, last = _last_record(trace, waits, place["event"], of_event)
         for column in _PLACE:
-            place[column][recorded.index] = recorded[column]
-        until[recorded.index] = recorded["recorded"]
-        by_event[recorded.index] = True
+            place[column][recorded] = last[column]
+        until[recorded], by_event[recorded] = last["recorded"], True
     known = every | (place["stream"] != MISSING)
     return Targets(pd.DataFrame({name: place[name] for name in _PLACE} | {"until": until}), known, by_event)
 
@@ -96,7 +97,7 @@ def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]
     return found
 
 
-def _only_stream(trace: Trace, processes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _only_stream(trace: Trace, processes: Ints) -> Ints:
     """The stream of each process that uses only one, else MISSING."""
     distinct, number = np.unique(processes, return_inverse=True)
     return np.array([_stream_of(trace, process) for process in distinct.tolist()], np.int64)[number]
@@ -113,23 +114,16 @@ def _stream_of(trace: Trace, process: int) -> int:
     return places.pop()[-1] if len(places) == 1 else MISSING
 
 
-def _last_record(trace: Trace, waits: pd.DataFrame, event: NDArray[np.int64], asked: NDArray[np.int64]) -> pd.DataFrame:
-    """On which stream the event of each wait asked for (positions) was last recorded before it began, and when; by
-    position."""
-    events = trace["cuda_events"]
-    call = match_rows(trace["api"], events)
-    events = events[["process", "event", *_PLACE]].assign(
-        recorded=np.append(trace["api"]["start"].to_numpy(), MISSING)[call]
-    )[call >= 0]
-    asking = pd.DataFrame({
-        "process": waits["process"].to_numpy()[asked], "event": event[asked],
-        "start": waits["start"].to_numpy()[asked], "at": asked,
-    })  # fmt: skip
-    found = pd.merge_asof(
-        asking.sort_values("start"), events.sort_values("recorded"),
-        left_on="start", right_on="recorded", by=["process", "event"], allow_exact_matches=False,
-    ).dropna(subset=["recorded"])  # fmt: skip
-    return found.set_index("at")[[*_PLACE, "recorded"]].astype(np.int64)
+def _last_record(trace: Trace, waits: pd.DataFrame, event: Ints, asked: Ints) -> tuple[Ints, pd.DataFrame]:
+    """Those of the waits asked for (positions) whose event was recorded before they began, and for each of them on
+    which stream it was last recorded, and when."""
+    api, events = trace["api"], trace["cuda_events"]
+    call = match_rows(api, events)
+    records = taken(events, call >= 0, ["process", "event", *_PLACE])
+    records["recorded"] = api["start"].to_numpy()[call[call >= 0]]
+    asking = pd.DataFrame({"process": waits["process"].to_numpy()[asked], "event": event[asked]})
+    last = last_at(asking, waits["start"].to_numpy()[asked] - 1, records, "recorded", ["process", "event"])
+    return asked[last >= 0], records.iloc[last[last >= 0]]
 
 
 def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
@@ -147,10 +141,10 @@ def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFr
     start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
     until = asked.table["until"].to_numpy()
     keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
-    asking = np.flatnonzero(asked.known)
-    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]):
-        here, at = {name: _at(trace[name], process, place) for name in DEVICE_TABLES}, asking[index]
-        for names in (DEVICE_TABLES,) if by_event else zip(DEVICE_TABLES):
+    asking, tables = np.flatnonzero(asked.known), [name for name in DEVICE_TABLES if len(trace[name])]
+    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]) if tables else ():
+        here, at = {name: _at(trace[name], process, place) for name in tables}, asking[index]
+        for names in (tables,) if by_event else zip(tables):
             rows = np.concatenate([first[DEVICE_TABLES.index(name)] + here[name] for name in names])
             ends = np.concatenate([trace[name]["end"].to_numpy()[here[name]] for name in names])
             if not len(rows):
@@ -172,7 +166,7 @@ def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFr
     })  # fmt: skip
 
 
-def _at(frame: pd.DataFrame, process: int, place: list[int]) -> NDArray[np.int64]:
+def _at(frame: pd.DataFrame, process: int, place: list[int]) -> Ints:
     """The rows of a process at a device, context and stream; MISSING stands for all of them."""
     chosen = frame["process"].to_numpy() == process
     for column, value in zip(_PLACE, place, strict=True):
@@ -181,7 +175,7 @@ def _at(frame: pd.DataFrame, process: int, place: list[int]) -> NDArray[np.int64
     return np.flatnonzero(chosen)
 
 
-def _issued(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
+def _issued(trace: Trace, activities: pd.DataFrame) -> Ints:
     """When each activity's call began; before everything else if the trace lacks that call."""
     call = match_rows(trace["api"], activities)
     return np.append(trace["api"]["start"].to_numpy(), np.iinfo(np.int64).min)[call]
@@ -203,39 +197,36 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
     queried = letters_of(api["name"]) == POLL
     if not queried.any():
         return taken(api, queried, _COLUMNS).assign(letter=POLL, queries=0)
-    threads = api.loc[queried, _THREAD].drop_duplicates()
-    calls = outer_calls(api[[*_COLUMNS, "return_value"]].merge(threads, on=_THREAD))
-    poll = letters_of(calls["name"]) == POLL
+    thread, count = groups_of(api, _THREAD)
+    polling = np.bincount(thread[queried], minlength=count) > 0
+    calls = outer_calls(taken(api, polling[thread], [*_COLUMNS, "return_value"]))
+    poll, returned = letters_of(calls["name"]) == POLL, calls["return_value"].to_numpy()
     event, stream = _asked(trace, calls)
-    recorded = (event != MISSING) | (stream != MISSING) | (calls["return_value"] != MISSING).to_numpy()
-    again = np.zeros(len(calls), dtype=bool)
-    again[1:] = poll[1:] & poll[:-1] & (calls["return_value"].to_numpy()[:-1] != _ENDED)
+    again = np.zeros(len(calls) + 1, dtype=bool)
+    again[1:-1] = poll[1:] & poll[:-1] & (returned[:-1] != _ENDED)
     for values in (*(calls[c].to_numpy() for c in _THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
-        again[1:] &= values[1:] == values[:-1]
-    last_start = calls["start"].shift(1, fill_value=0)
-    queries = calls.assign(queries=1, recorded=recorded, before=last_start)[poll]
-    loops = queries.groupby(np.cumsum(poll & ~again)[poll])
-    of_last = dict.fromkeys([*_COLUMNS, "recorded", "before"], "last")
-    found: pd.DataFrame = loops.agg(of_last | {"start": "first", "queries": "size"})
-    sure = found["recorded"] | ((found["queries"] >= MANY) & _work_ended(trace, found))
-    found = found[(found["queries"] > 1) & sure].assign(letter=POLL)
-    return found[[*_COLUMNS, "letter", "queries"]].reset_index(drop=True)
+        again[1:-1] &= values[1:] == values[:-1]
+    first, last = np.flatnonzero(poll & ~again[:-1]), np.flatnonzero(poll & ~again[1:])  # of each loop
+    first, last = first[last > first], last[last > first]
+    start, found = calls["start"].to_numpy(), calls[_COLUMNS].iloc[last]
+    recorded = (event[last] != MISSING) | (stream[last] != MISSING) | (returned[last] != MISSING)
+    ended = _work_ended(trace, found["process"].to_numpy(), start[last - 1], found["end"].to_numpy())
+    found = found.assign(start=start[first], letter=POLL, queries=last - first + 1)
+    return pd.DataFrame(found[recorded | ((last - first + 1 >= MANY) & ended)].reset_index(drop=True))
 
 
-def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[Ints, Ints]:
     """The event and the stream that each call queries, as far as the trace records them."""
     rows = match_rows(trace["syncs"], calls)
     event, stream = (np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in ("event", "stream"))
     return event, stream
 
 
-def _work_ended(trace: Trace, loops: pd.DataFrame) -> NDArray[np.bool_]:
-    """Whether work of the process ended between the start of the second-to-last query and the end of the last."""
-    ended = np.zeros(len(loops), dtype=bool)
-    for process in loops["process"].unique():
-        ends = np.sort(
-            np.concatenate([t.loc[t["process"] == process, "end"] for t in map(trace.__getitem__, DEVICE_TABLES)])
-        )
-        first, last = (np.searchsorted(ends, loops[column]) for column in ("before", "end"))
-        ended |= (loops["process"] == process).to_numpy() & (last > first)
+def _work_ended(trace: Trace, process: Ints, since: Ints, until: Ints) -> NDArray[np.bool_]:
+    """Whether work of these processes ended in these times, ns."""
+    ended = np.zeros(len(process), dtype=bool)
+    for one in np.unique(process):
+        tables = (trace[name] for name in DEVICE_TABLES)
+        ends = np.sort(np.concatenate([each["end"].to_numpy()[each["process"].to_numpy() == one] for each in tables]))
+        ended |= (process == one) & (np.searchsorted(ends, until) > np.searchsorted(ends, since))
     return ended

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, by_thread, letters_of, match_rows
 from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, on_host, on_other_threads
-from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread
 from tracer.model.intervals import covered, touching, union
 from tracer.model.rows import grouped
@@ -22,13 +21,12 @@ from tracer.model.schema import MOST_NS
 from tracer.model.trace import Trace
 
 
-def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
+def split_windows(trace: Trace, near: Near, windows: pd.DataFrame) -> pd.DataFrame:
     """The causes of windows and their parts.
 
     Args:
         trace: the recording.
-        steps: its token steps.
-        compute: the compute of these steps, from `step_compute`.
+        near: what may explain windows between the compute of its steps.
         windows: as in `parts_of`.
 
     Returns:
@@ -37,7 +35,7 @@ def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd
         follows it.
     """
     call = match_rows(trace["api"], windows)
-    found, none = parts_of(trace, steps, compute, windows), np.zeros(len(windows), np.int64)
+    found, none = parts_of(trace, near, windows), np.zeros(len(windows), np.int64)
     parts = {part: found.get(part, none) for part in PART_COLUMNS}
     causes = {cause: sum(parts[part] for part in inner) for cause, inner in PARTS.items()}
     launch = np.append(letters_of(trace["api"]["name"]), "")[call]
@@ -48,15 +46,13 @@ def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd
 
 
 def parts_of(
-    trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame,
-    waited: dict[Thread, NDArray[np.int64]] | None = None,
-) -> dict[str, NDArray[np.int64]]:  # fmt: skip
+    trace: Trace, near: Near, windows: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]] | None = None
+) -> dict[str, NDArray[np.int64]]:
     """What the device waits for in each window.
 
     Args:
         trace: the recording.
-        steps: its token steps.
-        compute: the compute of these steps, from `step_compute`.
+        near: what may explain windows between the compute of its steps.
         windows: one row per window, index 0, 1, ...; windows of one thread and device do not overlap: start end (ns)
             device, correlation and process of the compute that follows, step_process and step_thread of the step that
             launched it.
@@ -67,7 +63,6 @@ def parts_of(
     """
     parts: dict[str, NDArray[np.int64]] = {}
     windows = _with_thread(trace, match_rows(trace["api"], windows), windows)
-    near = Near.of(trace, steps, compute, windows)
     queued = _queued(trace, windows)
     keys = ["device", "process", "thread", "step_process", "step_thread"]
     for _, rows in grouped(windows, keys):

@@ -87,3 +87,62 @@ def runs_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64],
     order = np.argsort(values[0], kind="stable") if len(values) == 1 else np.lexsort(values[::-1])
     begins = np.logical_or.reduce([each[order][1:] != each[order][:-1] for each in values])
     return order, np.flatnonzero(np.append(True, begins))[: len(order)]
+
+
+def ranks_of(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.int64]:
+    """Number the rows by their integers in these columns, 0, 1, ... in the order of these integers.
+
+    Example:
+        >>> ranks_of(pd.DataFrame({"device": [1, 0, 1], "stream": [7, 9, 7]}), ["device", "stream"]).tolist()
+        [1, 0, 1]
+    """
+    order, first = runs_of(frame, columns)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.repeat(np.arange(len(first)), np.diff(first, append=len(order)))
+    return number
+
+
+def positions(rows: pd.DataFrame, others: pd.DataFrame, columns: list[str]) -> NDArray[np.int64]:
+    """For each of `rows`, the position in `others` of the last row with the same integers in these columns, or -1.
+
+    Example:
+        >>> steps = pd.DataFrame({"device": [0, 0, 1], "step": [7, 8, 7]})
+        >>> positions(pd.DataFrame({"device": [1, 1], "step": [7, 8]}), steps, ["device", "step"]).tolist()
+        [2, -1]
+    """
+    mine, theirs = _alike(rows, others, columns)
+    at = np.full(max(mine.max(initial=-1), theirs.max(initial=-1)) + 1, -1)
+    at[theirs] = np.arange(len(theirs))
+    return at[mine]
+
+
+def last_at(
+    rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame, when: str, columns: list[str]
+) -> NDArray[np.int64]:
+    """For each of `rows`, the position in `others` of the last row with the same integers in these columns whose time
+    (its column `when`, ns) is at or before one of `times`, or -1; of equal times that of the last row.
+
+    Example:
+        >>> records = pd.DataFrame({"event": [1, 2, 1], "recorded": [5, 6, 9]})
+        >>> last_at(pd.DataFrame({"event": [1, 1, 2]}), [8, 9, 5], records, "recorded", ["event"]).tolist()
+        [0, 2, -1]
+    """
+    if not len(others):
+        return np.full(len(rows), -1)
+    mine, theirs = _alike(rows, others, columns)
+    known = others[when].to_numpy()
+    by_time = np.argsort(known, kind="stable")
+    rank = np.empty(len(known), np.int64)  # from 1, of each of `others`
+    rank[by_time] = np.arange(1, len(known) + 1)
+    begun = np.searchsorted(known[by_time], np.asarray(times), side="right")  # how many of them, at each time
+    key = theirs * (len(known) + 1) + rank
+    order = np.argsort(key, kind="stable")
+    found = np.append(order, -1)[np.searchsorted(key[order], mine * (len(known) + 1) + begun, side="right") - 1]
+    return np.where((found >= 0) & (theirs[found] == mine), found, -1)
+
+
+def _alike(rows: pd.DataFrame, others: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers that are equal for rows, of both frames, with equal integers in these columns."""
+    both = [np.concatenate([frame[column].to_numpy() for frame in (rows, others)]) for column in columns]
+    number, _ = _numbers(both)
+    return number[: len(rows)], number[len(rows) :]
