@@ -132,7 +132,7 @@ IN_TRACER: Final = (
     Mutant("formats/tracks", 'starts = np.append(trace["api"]["start"]', 'starts = np.append(trace["api"]["end"]'),
     Mutant("analysis/clock_offsets", "high[call < 0] = NO_BOUND", "high[call < 0] = 0"),
     Mutant("analysis/clock_offsets", "np.full(len(activities), -NO_BOUND)", "np.full(len(activities), 9_000)"),
-    Mutant("analysis/clock_offsets", "works.iloc[np.lexsort(", "works.iloc[-np.lexsort("),
+    Mutant("analysis/clock_offsets", 'wanted["until"], works', 'wanted["until"] * 2, works'),
     Mutant("analysis/gaps", "min(least, low), max(most, high)", "max(least, low), min(most, high)"),
     Mutant("analysis/gaps", "if most - least > max(", "if most - least > 5 * max("),
     Mutant("analysis/gaps", 'if level != "node":', 'if level == "node":'),

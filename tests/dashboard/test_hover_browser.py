@@ -27,9 +27,9 @@ plot.scrollIntoView({ block: 'center' });
 const { left, top } = plot.getBoundingClientRect();
 for (const { name, base, x, y } of plot._fullData.filter(({ name }) => name === arguments[0]))
   for (let mark = 0; mark < x.length; mark++) {
-    const at = xaxis.l2p(base[mark] + x[mark] / 2);
-    if (at > 5 && at < xaxis._length - 5)
-      return [left + xaxis._offset + at, top + yaxis._offset + yaxis.l2p(y[mark])].map(Math.round);
+    const at = xaxis.l2p(base[mark] + x[mark] / 2), down = top + yaxis._offset + yaxis.l2p(y[mark]);
+    if (at > 5 && at < xaxis._length - 5 && down > 0 && down < innerHeight)
+      return [left + xaxis._offset + at, down].map(Math.round);
   }
 """
 
