@@ -20,6 +20,8 @@ Tree: TypeAlias = "str | list[Any]"
 _ELEMENTS: Final = "dash_html_components"
 _SAFE: Final = {"", "http", "https"}
 """Schemes of links; Dash's own component takes care of any other."""
+_LOADING: Final = ("src", "srcDoc", "action", "formAction", "data")
+"""Attributes with addresses that Dash's own components take care of."""
 
 
 class Markup(Component):
@@ -85,13 +87,21 @@ def _gathered(shown: Sequence[Any]) -> list[Any]:
 def _is_plain(shown: Any) -> bool:
     """Whether a child is a text or an element, and so is everything in it."""
     if not isinstance(shown, Component):
-        return shown is None or isinstance(shown, (str, int, float))
+        return shown is None or type(shown) in (str, int)  # React shows no bool, and floats in its own way
     return (
         shown._namespace == _ELEMENTS  # a component has no public way to ask
-        and not hasattr(shown, "id")
-        and urlsplit(getattr(shown, "href", "")).scheme in _SAFE
+        and not shown._type.endswith("El")  # ObjectEl and MapEl are named otherwise
+        and not any(hasattr(shown, name) for name in ("id", *_LOADING))
+        and _is_safe(getattr(shown, "href", ""))
         and all(map(_is_plain, _children(shown)))
     )
+
+
+def _is_safe(link: str) -> bool:
+    try:
+        return urlsplit(link).scheme in _SAFE
+    except ValueError:
+        return False
 
 
 def _size(shown: Any) -> int:

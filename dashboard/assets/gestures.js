@@ -18,8 +18,7 @@
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
   let refined = [], moved_at = -LONG, linking = 0; // when gestures requested it lately, and when they moved it last
-  // How often each button had been pressed that the server has heeded, and what was asked of it last; none on other pages.
-  let heard = null;
+  let heard = {}; // how often each button had been pressed that the server has heeded, and what was asked of it last
   const owed = {}, later = []; // the same of what it has not answered yet, and the moves since
 
   const plotted = () => {
@@ -207,8 +206,10 @@
   };
   // The browser's back and forward: another link, whose view the server will answer.
   window.addEventListener("popstate", () => {
-    if (heard) window.dash_clientside.set_props("followed", { data: window.location.search });
-    if (!plotted() || window.location.search === window.dash_clientside.intertoken.latest.search) return;
+    const { search } = window.location;
+    if (search === window.dash_clientside.intertoken.latest.search) return; // a place in the page
+    if (document.getElementById("chips")) window.dash_clientside.set_props("followed", { data: search });
+    if (!plotted()) return;
     window.clearTimeout(resting);
     resting = 0;
     settled();
@@ -221,7 +222,7 @@
     if (step && plot) {
       event.stopPropagation();
       move(plot, step[0], 0.5, step[1]);
-    } else if (heard && key in heard) owe(key, (owed[key] ?? heard[key] ?? 0) + 1);
+    } else if (key in heard) owe(key, (owed[key] ?? heard[key] ?? 0) + 1);
   }, true);
 
   window.dash_clientside = window.dash_clientside || {};
@@ -245,7 +246,7 @@
       again();
     },
     owe: owe,
-    heeded: (name) => heard?.[name] ?? 0,
+    heeded: (name) => heard[name] ?? 0,
     drawn: function (runs) {
       window.dash_clientside.card.forget();
       if (runs?.length > 1) await_plot(); // beside the theme

@@ -158,6 +158,17 @@ def test_a_zoom_is_one_request_beside_what_is_fetched_ahead_and_its_link_is_the_
     until(page, lambda: (page.current_url, page.execute_script(DRAWN)) == (link, list(before)), "the view before")
 
 
+def test_a_place_in_the_page_is_no_other_view(page):
+    alter(page, OUTPUTS)
+    before = shown(page)
+    wheel(page, 0.5, 20, deltaY=-4)
+    page.execute_script("location.hash = 'content'")  # before the link has the range
+    until(page, lambda: shown(page) != before, "the link")
+    page.execute_async_script("setTimeout(arguments[0], 400)")  # what else would come
+    assert page.execute_script(DRAWN) == list(shown(page)) != list(before)
+    assert not any("view.data" in output for output in page.execute_script("return window.outputs"))
+
+
 NOTCHES = """
 const [apart, by, done] = arguments, drag = document.querySelector('#timeline .nsewdrag');
 const box = drag.getBoundingClientRect();

@@ -118,7 +118,7 @@ def test_a_shared_prompt_is_computed_once_and_then_shared_or_copied(kv, backend)
 
 @pytest.mark.parametrize(
     ("kv", "shared", "placement"),
-    each_value(itertools.product(KINDS, (False, True), (("gpu_layers", 2), ("devices", 2), ("gpu_layers", 0)))),
+    covering(itertools.product(KINDS, (False, True), (("gpu_layers", 2), ("devices", 2), ("gpu_layers", 0)))),
 )
 def test_layers_on_other_devices_have_their_part_of_the_cache_there(kv, shared, placement):
     splitting = [name for name, strategy in STRATEGIES.items() if strategy.splits]

@@ -11,7 +11,7 @@ from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
-from tests.thorough import covering, each_value
+from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 
@@ -78,8 +78,8 @@ def assert_counts(trace, strategy, inputs, **launches):
 
 
 def on_backends(*options):
-    """Rows of backend and options, each value once; `test_cuda.py` counts on a GPU."""
-    return each_value(product(("cpu", "sim"), *options))
+    """Rows of backend and options; `test_cuda.py` counts on a GPU."""
+    return covering(product(("cpu", "sim"), *options))
 
 
 def run(backend="cpu", **options):

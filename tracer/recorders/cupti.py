@@ -119,6 +119,7 @@ class CuptiRecorder:
         self._default_domain = NamedDefault()
         self._origin = 0
         self._last = 0
+        self._idle = 0  # when it was last stopped and the device had ended its work
         self._pauses: list[Pause] = []
         self._dropped = 0
         self._trace: Trace | None = None
@@ -163,8 +164,8 @@ class CuptiRecorder:
             process.buffers.keeping = False
             process.detach()
             raise
-        if self._origin < self._last < now:
-            self._pauses.append(Pause(self._last - self._origin, now - self._origin))
+        if self._origin < self._idle < now:
+            self._pauses.append(Pause(self._idle - self._origin, now - self._origin))
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
         if "nvtx" in self.kinds:
@@ -192,6 +193,7 @@ class CuptiRecorder:
         for kind in self._activities(only=_HOST_SIDE):
             cupti.disable(kind)
         self._process.driver.synchronize()
+        self._idle = time.time_ns()
         for kind in set(self._activities()) - set(self._activities(only=_HOST_SIDE)):
             cupti.disable(kind)
         self._take()
