@@ -37,7 +37,7 @@ class Markup(Component):
     _valid_wildcard_attributes = available_wildcard_properties = []  # noqa: RUF012
 
     def __init__(self, trees: Sequence[Tree]) -> None:
-        super().__init__(trees=list(trees))  # type: ignore[no-untyped-call]
+        super().__init__(trees=list(trees))  # type: ignore[no-untyped-call]  # Dash has no types
 
 
 def with_markup(shown: Any) -> Any:
@@ -121,7 +121,7 @@ def _is_list(shown: Any) -> TypeGuard[Sequence[Any]]:
 def _tree(shown: Any) -> Tree:
     if not isinstance(shown, Component):
         return str(shown)
-    given = shown.to_plotly_json()["props"]  # type: ignore[no-untyped-call]
+    given = shown.to_plotly_json()["props"]  # type: ignore[no-untyped-call]  # Dash has no types
     attributes = {name: value for name, value in given.items() if name != "children"}
     children = [_tree(child) for child in _children(shown) if child is not None]
     return [shown._type.lower(), attributes, *children]

@@ -104,7 +104,7 @@ class _App(Dash):
         first = own.removesuffix(self.config.routes_pathname_prefix[1:])
         for name in ("css", "scripts", "favicon"):
             parts[name] = parts[name].replace(f'"{own}', f'"{first}')
-        return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]
+        return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]  # Dash has no types
 
 
 def _app(server: Any, page: Page, prefix: str) -> Dash:

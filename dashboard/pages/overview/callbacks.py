@@ -2,6 +2,8 @@
 
 Two callbacks and one in the browser: each action creates a new view (`reduce`), the browser sets theme and width
 (`screen`), and the view is rendered (`render`). The figures below and what is around the view follow.
+
+A zoom or pan needs no `reduce`: `assets/gestures.js` changes the view and the link.
 """
 
 from __future__ import annotations
