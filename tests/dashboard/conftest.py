@@ -55,6 +55,7 @@ def chromium(tmp_path_factory):
     except WebDriverException as problem:
         missing(f"Chromium does not start: {problem.msg}")
     page.set_script_timeout(20)
+    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNT})
     yield page
     page.quit()
 
@@ -73,15 +74,24 @@ def browser(chromium):
     chromium.get_log("browser")
 
 
+COUNT = """
+const fetched = window.fetch;
+window.underWay = 0;
+window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
+"""
+RESTS = """
+let quiet = 0, left = 300;
+const rests = () => {
+  quiet = window.underWay ? 0 : quiet + 1;
+  quiet < %d && left-- ? setTimeout(rests, 50) : done(true);
+};
+setTimeout(rests, 50);
+"""
+LOADED = "const [done] = arguments;" + RESTS % 6
 VISIT = """
 const [address, done] = arguments, there = new URL(address);
 const isOpen = there.origin + there.pathname === location.origin + location.pathname;
 if (!isOpen || window.altered || !window.dash_clientside?.intertoken) return done(false);
-if (window.underWay === undefined) {
-  const fetched = window.fetch;
-  window.underWay = 0;
-  window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
-}
 document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
 document.querySelectorAll("details[open]:has(> summary[id$=-open])").forEach((folded) => (folded.open = false));
 document.querySelector("#runs-open[aria-expanded=true]")?.click();
@@ -89,13 +99,7 @@ document.activeElement.blur();
 scrollTo(0, 0);
 history.pushState({}, "", address);
 dispatchEvent(new PopStateEvent("popstate"));
-let quiet = 0;
-const rests = () => {
-  quiet = window.underWay ? 0 : quiet + 1;
-  quiet < 3 ? setTimeout(rests, 50) : done(true);
-};
-setTimeout(rests, 50);
-"""
+""" + RESTS % 3
 
 
 def visit(browser, address):
@@ -103,10 +107,11 @@ def visit(browser, address):
 
     What no address holds is as on a new page: nothing folded out, no dialog, no focus. A test that checks what a link
     restores, or that needs a page nobody has touched, loads it: `load`. One that changes the page's own code says so:
-    `alter`.
+    `alter`. What comes later may move what is there: the page is at rest when its requests have been answered.
     """
     if not browser.execute_async_script(VISIT, address):
         browser.get(address)
+        browser.execute_async_script(LOADED)
 
 
 def load(browser, address):
