@@ -80,7 +80,7 @@ window.underWay = 0;
 window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
 """
 RESTS = """
-let quiet = 0, left = 300;
+let quiet = 0, left = 100;
 const rests = () => {
   quiet = window.underWay ? 0 : quiet + 1;
   quiet < %d && left-- ? setTimeout(rests, 50) : done(true);

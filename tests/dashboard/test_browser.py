@@ -158,7 +158,7 @@ def test_the_page_opens_while_recordings_are_still_read(page, tmp_path, monkeypa
     may_go, read = threading.Event(), formats.read
     monkeypatch.setattr(formats, "read", lambda path, **o: (path.name != "slow" or may_go.wait(60)) and read(path, **o))
     with served(tmp_path) as address:
-        page.open(f"{address}?run=slow&run=first")
+        page.open(f"{address}?run=slow&run=first", load)
         page.shows(lambda d: len(d.headings) == 1 and "first" in d.headings[0], "the one that is read")
         said = page.browser.find_element(By.ID, "reading-said")
         assert said.text == "1 of 2 recordings read; 1 left, now slow"
