@@ -4,7 +4,7 @@ import pytest
 from dash import dcc, html, no_update
 
 from dashboard.markup import Markup, answering_markup, with_markup
-from tests.dashboard.conftest import load, served, until
+from tests.dashboard.conftest import served, until, visit
 from tests.dashboard.traces import decode
 from tracer import formats
 
@@ -79,11 +79,15 @@ def test_the_browser_makes_of_them_what_it_makes_of_dashs_own(browser, tmp_path,
 
     def shown():
         with served(tmp_path) as address:
-            load(browser, f"{address}?run=a&run=b")
-            until(browser, lambda: all(browser.execute_script(SHOWN)), "all of it")
-            shown = browser.execute_script(SHOWN)
+            browser.get("about:blank")
+            visit(browser, f"{address}?run=a&run=b")
+            shown = until(browser, whole, "all of it")
             browser.get("about:blank")
             return shown
+
+    def whole():
+        parts = browser.execute_script(SHOWN)
+        return all(part and "skeleton" not in part for part in parts) and parts
 
     ours = shown()
     monkeypatch.setattr("dashboard.pages.with_markup", lambda layout: layout)
