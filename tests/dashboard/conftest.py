@@ -78,16 +78,15 @@ COUNT = """
 const fetched = window.fetch;
 window.underWay = 0;
 window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
-"""
-RESTS = """
-let quiet = 0, left = 100;
-const rests = () => {
-  quiet = window.underWay ? 0 : quiet + 1;
-  quiet < %d && left-- ? setTimeout(rests, 50) : done(true);
+window.rest = (quietly, done) => {
+  let quiet = 0, left = 100;
+  const rests = () => {
+    quiet = window.underWay ? 0 : quiet + 1;
+    quiet < quietly && left-- ? setTimeout(rests, 50) : done(true);
+  };
+  setTimeout(rests, 50);
 };
-setTimeout(rests, 50);
 """
-LOADED = "const [done] = arguments;" + RESTS % 6
 VISIT = """
 const [address, done] = arguments, there = new URL(address);
 const isOpen = there.origin + there.pathname === location.origin + location.pathname;
@@ -99,7 +98,8 @@ document.activeElement.blur();
 scrollTo(0, 0);
 history.pushState({}, "", address);
 dispatchEvent(new PopStateEvent("popstate"));
-""" + RESTS % 3
+window.rest(3, done);
+"""
 
 
 def visit(browser, address):
@@ -111,7 +111,7 @@ def visit(browser, address):
     """
     if not browser.execute_async_script(VISIT, address):
         browser.get(address)
-        browser.execute_async_script(LOADED)
+        browser.execute_async_script("window.rest(6, arguments[0])")
 
 
 def load(browser, address):
