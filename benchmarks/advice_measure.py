@@ -10,7 +10,8 @@ the same for the loop `dynamic-cache`.
 llama.cpp: `llama-bench` with LCPP_SYNC (needs a build that knows it, `--llama-bench`, and `--model FILE.gguf`), light
 pass: a process per strategy, which are repeated in turn, and each of which records some of its repetitions.
 vllm: asynchronous scheduling, full and piecewise graphs, light pass: each engine started once, with recording on and
-off in turn (`light_blocks.py`). Any other pair of commands with `--pair`, recorded in processes of their own.
+off in turn (`light_blocks.py`). The kernels between piecewise graphs are seen under CUPTI alone: that engine is started
+twice more, for a recording of both passes. Any other pair of commands with `--pair`, recorded in processes of their own.
 
 Usage: python benchmarks/advice_measure.py -o DIR [--groups NAME,...] [--repeats 5] [--passes light,graph]
            [--llama-bench PATH --model FILE] [--pair NAME EDIT RATE_REGEX BEFORE AFTER]
@@ -56,6 +57,7 @@ LOOPS: Final = {
 Change = dict[str, Any]
 """group, before, after, edit, rates and results by variant, whether rates are paired, paths of recordings by pass."""
 RECORDS: Final = 1 << 22  # of the ring, which all loops of a process share
+BOTH: Final = "light,node"
 LLAMA_PAIRS: Final = 3  # recorded and unrecorded repetitions per process
 
 
@@ -66,6 +68,7 @@ class Program:
     command: Sequence[str]
     rate: str = r"steps/s ([\d.]+)"
     environment: dict[str, str] = field(default_factory=dict)
+    limit_s: float = LIMIT_S
 
     def run(self, before: Sequence[str] = ()) -> str:
         """Run it, behind `before`; return what it printed.
@@ -75,7 +78,7 @@ class Program:
         """
         command = [*before, *self.command]
         try:
-            done = subprocess.run(command, env=self._variables(), capture_output=True, text=True, timeout=LIMIT_S)
+            done = subprocess.run(command, env=self._variables(), capture_output=True, text=True, timeout=self.limit_s)
         except (OSError, subprocess.TimeoutExpired) as problem:
             raise RuntimeError(f"{shlex.join(command)}: {problem}") from None
         if done.returncode:
@@ -90,7 +93,7 @@ class Program:
         """Run it; return what it printed, also if it fails or does not end in time, which is said."""
         try:
             done = subprocess.run(
-                self.command, env=self._variables(), capture_output=True, timeout=LIMIT_S, check=False
+                self.command, env=self._variables(), capture_output=True, timeout=self.limit_s, check=False
             )
         except subprocess.TimeoutExpired as cut:
             print(f"{shlex.join(self.command)}: {cut}", file=sys.stderr)
@@ -114,18 +117,19 @@ class Program:
         return statistics.median(rates), result and result.group(1)
 
 
-def recorded(program: Program, folder: Path, passes: Sequence[str]) -> dict[str, str]:
-    """Record a program, once per pass; return where, for those that succeed, relative to the folder above."""
+def recorded(program: Program, folder: Path, passes: Sequence[str], *window: str) -> dict[str, list[str]]:
+    """Record a program, once per entry of `passes`; return where, for those that succeed, relative to the folder
+    above."""
     found = {}
     for level in passes:
         target = folder / level
-        before = [sys.executable, "-m", "intertoken", "record", "-o", str(target), "--passes", level, "--force", "--"]
+        before = [sys.executable, "-m", "intertoken", "record", "-o", str(target), "--passes", level, *window]
         try:
-            program.run(before)
+            program.run([*before, "--force", "--"])
         except RuntimeError as problem:
             print(f"{folder.name} {level}: {problem}", file=sys.stderr)
         else:
-            found[level] = str(target.relative_to(folder.parent))
+            found[level] = [str(target.relative_to(folder.parent))]
     return found
 
 
@@ -226,6 +230,7 @@ def vllm(options: argparse.Namespace) -> Iterator[Change]:
     }  # fmt: skip
     edits = {"synchronous": READ_LATER, "piecewise": "one graph launch"}
     rates: dict[str, list[float]] = {}
+    recordings: dict[str, dict[str, list[str]]] = {}
     for name in options.vllm:
         figures, trace = options.output / f"vllm-{name}.json", options.output / f"vllm-{name}"
         command = [sys.executable, str(HERE / "light_blocks.py"), "vllm", "-o", str(figures), "--trace", str(trace)]
@@ -238,13 +243,24 @@ def vllm(options: argparse.Namespace) -> Iterator[Change]:
             continue
         (case,) = json.loads(figures.read_text())["cases"].values()
         rates[name] = case["rates"]["paused"]
+        recordings[name] = {"light": [trace.name]}
+        if name == "piecewise":
+            served = _served(options.output, name, variants[name])
+            recordings[name] |= recorded(served, options.output / f"vllm-{name}-window", [BOTH], "--profiler-window")
         for before, edit in edits.items() if "full" in rates else ():
             if before in rates and name in (before, "full"):
                 yield {"group": "vllm", "before": before, "after": "full", "edit": edit, "paired": False,
                        "rates": {"before": rates[before], "after": rates["full"]},
-                       "results": {"before": [], "after": []}, "recordings": {"light": [f"vllm-{before}"]}}  # fmt: skip
+                       "results": {"before": [], "after": []}, "recordings": recordings[before]}  # fmt: skip
     if "full" not in rates or len(rates) < len(options.vllm):
         raise RuntimeError(f"of vLLM {list(options.vllm)} only {sorted(rates)} were measured")
+
+
+def _served(output: Path, name: str, engine_options: dict[str, Any]) -> Program:
+    """vLLM with a window of its own around 64 steps at batch 1."""
+    command = [sys.executable, str(HERE / "record_engines.py"), "vllm", "-o", str(output), "--name", f"{name}-window"]
+    command += ["--cases", "b1", "--window", "cuda", "--repeats", "1", "--engine-options", json.dumps(engine_options)]
+    return Program(command, limit_s=2 * LIMIT_S)  # it is started once per pass
 
 
 def pair(options: argparse.Namespace, name: str, edit: str, rate: str, before: str, after: str) -> Iterator[Change]:
@@ -253,7 +269,7 @@ def pair(options: argparse.Namespace, name: str, edit: str, rate: str, before: s
     rates, results = in_turn(programs, options.repeats)
     recordings = recorded(programs["before"], options.output / name, options.passes)
     yield {"group": name, "before": "before", "after": "after", "edit": edit, "paired": False, "rates": rates,
-           "results": results, "recordings": {level: [path] for level, path in recordings.items()}}  # fmt: skip
+           "results": results, "recordings": recordings}  # fmt: skip
 
 
 def groups(options: argparse.Namespace) -> dict[str, Callable[[], Iterator[Change]]]:

@@ -93,6 +93,20 @@ def test_advice_is_measured_on_an_engine_like_vllm(tmp_path: Path, engine_like_v
     assert row["why"] == "this recording does not allow the edit"  # it was read: a graph and a kernel, waited for
 
 
+@thorough
+def test_piecewise_graphs_are_recorded_in_both_passes(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
+    benchmark("advice_measure.py", "-o", "out", "--groups", "vllm", "--vllm", "full,piecewise", "--vllm-pairs", "2",
+              folder=tmp_path, env=engine_like_vllm)  # fmt: skip
+    measured = json.loads((tmp_path / "out" / "measured.json").read_text())
+    (change,) = measured["changes"]
+    window = "vllm-piecewise-window/light,node"
+    assert change["recordings"] == {"light": ["vllm-piecewise"], "light,node": [window]}
+    trace = read(tmp_path / "out" / window)
+    assert len(trace["graph_launches"]) == len(trace["kernels"]) == 65  # of the window alone
+    benchmark("advice_check.py", "out", "--json", "a.json", folder=tmp_path, env=engine_like_vllm)
+    assert [row["pass"] for row in json.loads((tmp_path / "a.json").read_text())["rows"]] == ["light", "light,node"]
+
+
 @thorough  # `test_advice_check.py` has a round over other programs
 def test_loops_are_measured_and_recorded_in_one_process(tmp_path: Path, engine_like_vllm: dict[str, str]) -> None:
     benchmark("advice_measure.py", "-o", "out", "--groups", "loops", "--repeats", "3", "--passes", "light",

@@ -7,6 +7,9 @@ import os
 import time
 from types import SimpleNamespace
 
+from tracer.recorders.light_folder import SETTINGS
+from tracer.recorders.light_program import FOLDER
+
 STEP_S = 25e-6
 """Of a step at least, so that on a fast machine, too, the ring holds the calls of all turns and blocks."""
 
@@ -15,7 +18,7 @@ class Device:
     """Each step launches a kernel and a graph, or with the other driver what it has, and waits."""
 
     def __init__(self):
-        is_truth = os.environ.get("LIGHT_BLOCKS") == "truth"
+        is_truth = os.environ.get("LIGHT_BLOCKS") == "truth" or is_under_cupti()
         self.cuda = cuda = ctypes.CDLL(os.environ["FAKE_TRUTH" if is_truth else "FAKE_DRIVER"])
         cuda.cuInit(0)
         self.kernel, self.stream, self.exec = (ctypes.c_void_p() for _ in range(3))
@@ -42,11 +45,21 @@ class Device:
             continue
 
 
+    def profile(self, *, on):
+        """As torch.cuda.profiler does."""
+        (self.cuda.cuProfilerStart if on else self.cuda.cuProfilerStop)()
+
+
+def is_under_cupti():
+    """Whether our library has CUPTI record this process."""
+    return os.path.exists(os.path.join(os.environ.get(FOLDER, ""), SETTINGS))
+
+
 def serve(pipe):
     """The engine's process."""
     device = Device()
-    while pipe.recv():
-        device.step()
+    while (asked := pipe.recv()) is not None:
+        device.step() if asked == "step" else device.profile(on=asked == "start")
         pipe.send(True)
 
 
@@ -61,10 +74,13 @@ class Core:
         self.child = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
         self.child.start()
 
+    def ask(self, what):
+        self.pipe.send(what)
+        self.pipe.recv()
+
     def get_output(self):
         if self.child:
-            self.pipe.send(True)
-            self.pipe.recv()
+            self.ask("step")
         else:
             self.device.step()
         outputs = [SimpleNamespace(request_id=name, new_token_ids=[1]) for name in self.waiting]
@@ -88,6 +104,12 @@ class LLM:
         self.llm_engine = SimpleNamespace(
             engine_core=core, has_unfinished_requests=lambda: bool(core.waiting), step=lambda: core.get_output()
         )
+
+    def start_profile(self):
+        self.llm_engine.engine_core.ask("start")
+
+    def stop_profile(self):
+        self.llm_engine.engine_core.ask("stop")
 
     def enqueue(self, prompts, sampling, *, use_tqdm):
         del use_tqdm
