@@ -11,7 +11,7 @@ llama.cpp: `llama-bench` with LCPP_SYNC (needs a build that knows it, `--llama-b
 pass: a process per strategy, which are repeated in turn, and each of which records some of its repetitions.
 vllm: asynchronous scheduling, full and piecewise graphs, light pass: each engine started once, with recording on and
 off in turn (`light_blocks.py`). The kernels between piecewise graphs are seen under CUPTI alone: that engine is started
-twice more, for a recording of both passes. Any other pair of commands with `--pair`, recorded in processes of their own.
+twice more, for a recording of both passes. Any other pair of commands with `--pair`, in processes of their own.
 
 Usage: python benchmarks/advice_measure.py -o DIR [--groups NAME,...] [--repeats 5] [--passes light,graph]
            [--llama-bench PATH --model FILE] [--pair NAME EDIT RATE_REGEX BEFORE AFTER]
@@ -225,7 +225,7 @@ def llama_process(options: argparse.Namespace, strategy: str, target: Path) -> f
 
 def vllm(options: argparse.Namespace) -> Iterator[Change]:
     """One engine per start, recorded in blocks that alternate with those without a recorder, which tell its rate."""
-    variants = {
+    variants: dict[str, dict[str, Any]] = {
         "full": {}, "synchronous": {"async_scheduling": False}, "piecewise": {"cudagraph_mode": "PIECEWISE"},
     }  # fmt: skip
     edits = {"synchronous": READ_LATER, "piecewise": "one graph launch"}

@@ -44,7 +44,6 @@ class Device:
         while time.perf_counter() < until:
             continue
 
-
     def profile(self, *, on):
         """As torch.cuda.profiler does."""
         (self.cuda.cuProfilerStart if on else self.cuda.cuProfilerStop)()
