@@ -86,11 +86,11 @@ def save(path: Path, name: str, cuda: Cuda, commit: str, result: dict[str, Any])
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def commit() -> str:
-    """Return the checked-out commit, with + if the tree has changes."""
+def commit(checkout: Path | None = None) -> str:
+    """Return the checked-out commit, of the current folder if none is given, with + if the tree has changes."""
     try:
         text = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+"], text=True, capture_output=True, check=True
+            ["git", "describe", "--always", "--dirty=+"], text=True, capture_output=True, check=True, cwd=checkout
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -33,7 +33,8 @@ def connected(scheduler: str | None, workers: int | None) -> Iterator[Client]:
             n_workers=workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # its default is one port, which two commands at once cannot both have
+            scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         )
         with cluster, Client(cluster) as client:

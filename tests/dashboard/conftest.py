@@ -55,7 +55,7 @@ def chromium(tmp_path_factory):
     except WebDriverException as problem:
         missing(f"Chromium does not start: {problem.msg}")
     page.set_script_timeout(20)
-    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": COUNT})
+    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": f"(() => {{ {COUNT} }})()"})
     yield page
     page.quit()
 
@@ -75,6 +75,7 @@ def browser(chromium):
 
 
 COUNT = """
+if (window.rest) return;
 const fetched = window.fetch;
 window.underWay = 0;
 window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
@@ -90,7 +91,7 @@ window.rest = (quietly, done) => {
 VISIT = """
 const [address, done] = arguments, there = new URL(address);
 const isOpen = there.origin + there.pathname === location.origin + location.pathname;
-if (!isOpen || window.altered || !window.dash_clientside?.intertoken) return done(false);
+if (!isOpen || window.altered || !window.rest || !window.dash_clientside?.intertoken) return done(false);
 document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
 document.querySelectorAll("details[open]:has(> summary[id$=-open])").forEach((folded) => (folded.open = false));
 document.querySelector("#runs-open[aria-expanded=true]")?.click();
@@ -111,6 +112,7 @@ def visit(browser, address):
     """
     if not browser.execute_async_script(VISIT, address):
         browser.get(address)
+        browser.execute_script(COUNT)  # another tab has none
         browser.execute_async_script("window.rest(6, arguments[0])")
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +168,16 @@ def test_a_killed_worker_loses_no_report(tmp_path: Path) -> None:
     assert np.allclose(table["gap_p50_us"].dropna(), 0.2)
 
 
+@pytest.fixture
+def beside_another() -> Iterator[None]:
+    """Dask's usual port is taken, here or by another program."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            held.enter_context(socket.create_server(("127.0.0.1", 8787)))
+        yield
+
+
+@pytest.mark.usefixtures("beside_another")
 def test_a_directory_is_compared_on_the_command_line(tmp_path: Path) -> None:
     for rank, period in enumerate([2000, 2000, 3000]):
         report(tmp_path / "in" / "x" / f"rank{rank}", period)
