@@ -6,26 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, reject
 
-from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.handmade import Script
-from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, Machine, recorded
-from tests.tracer.machine import RETURN as RETURN_NS
+from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
-from tracer import Trace, read
-from tracer.analysis.causality.edges import RETURN
+from tracer import Trace
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
-from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
-from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
+from tracer.analysis.whatif.prediction import TOO_FEW, Prediction, predict
+from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 FITS = fits_of("NVIDIA H200")
@@ -216,97 +211,6 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> No
     assert predicted(script.trace, ScaleKernels(".", 0.5)).predicted.period_us * 1e3 == 2000 - 150
 
 
-def test_what_was_never_measured_has_no_margin() -> None:
-    """And several edits have one only where each has."""
-    found = predicted(light(recorded("aaag")), SyncLatency(100))
-    assert 0 < found.speedup.estimate < 1
-    assert found.speedup.bounds is None
-    assert found.notes == [UNMEASURED]
-    both = predicted(light(recorded("sccc")), FollowStrategy("saaas"), ScaleHost(0.5))
-    assert both.speedup.bounds is None
-    assert both.of_steps.bounds is not None
-
-
-def test_the_interval_holds_what_differs_between_blocks_of_steps() -> None:
-    """What a sync that waits for nothing costs is sure where all steps have it, less so where some have it, here and
-    there, and least where it is a run of them."""
-    mixed = np.random.default_rng(0).permutation(40) < 24
-    widths = []
-    for has_idle_sync in (np.ones(40, bool), mixed, np.sort(mixed)):
-        machine = Machine()
-        for token in range(40):
-            start = machine.now
-            machine.copy()
-            machine.launch()
-            machine.copy("DtoH")
-            machine.sync()
-            if has_idle_sync[token]:
-                machine.sync()
-            machine.think(SAMPLING // 8)
-            machine.script.range("token", start, machine.now)
-        found = predicted(light(machine.script.trace), WithoutSyncs())
-        assert found.of_steps.low <= found.of_steps.estimate <= found.of_steps.high
-        widths.append(found.of_steps.high - found.of_steps.low)
-        assert found.speedup.low < found.of_steps.low
-        assert found.of_steps.high < found.speedup.high
-    assert widths[0] == 0 < widths[1] < widths[2]
-
-
-def test_a_traced_recording_without_a_rate_tells_nothing_of_the_engine() -> None:
-    """As recorded is as recorded; what the engine would gain is not stated."""
-    found = predicted(recorded("sccc"), FollowStrategy("aaag"))
-    assert found.state == TRACED
-    assert found.of_engine is None
-    assert found.speedup.bounds is None
-    assert found.corrected is None
-    assert found.recorded.gap_us == gap_report(*with_steps(recorded("sccc"))).gap_us
-    assert predicted(found.trace).state == TRACED  # nor does what was predicted from it
-    known = predicted(recorded("sccc"), FollowStrategy("aaag"), untraced=1e9 / (period_ns(recorded("sccc")) - 100))
-    assert known.state == CORRECTED
-    assert known.of_engine == known.speedup
-    assert known.recorded.gap_us == found.recorded.gap_us
-    assert known.corrected.gap_us["p50"] < known.recorded.gap_us["p50"]
-    assert predicted(known.trace).state == PLAIN
-
-
-def test_idle_at_a_rate_is_what_the_device_leaves() -> None:
-    """Of the step without the profiler, and of the one that is predicted."""
-    base = period_ns(recorded("sccc"))
-    found = predicted(recorded("sccc"), FollowStrategy("aaag"), untraced=1e9 / (base - 100))
-    stretch = FITS.stretch.per_kernel + FITS.stretch.share * KERNEL  # its graph has one kernel
-    assert found.corrected.idle_us["p50"] * 1e3 == pytest.approx(base - 100 - KERNEL + stretch, abs=1)
-    assert found.predicted.idle_us["p50"] * 1e3 == pytest.approx(
-        found.predicted.period_us * 1e3 - KERNEL + stretch, abs=20
-    )
-    assert found.recorded.idle_us["p50"] * 1e3 == base - KERNEL
-
-
-def test_launches_of_graphs_lose_their_records_first() -> None:
-    """With a rate that they account for, the host's other times stay: what they make up is known, not of the rest."""
-    trace = recorded("sccc")
-    found = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 10))
-    assert found.assumed.host == 1
-    assert 0 < found.assumed.graph_launch < 1
-    more = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
-    assert more.assumed.host < 1
-    assert more.assumed.graph_launch == FITS.launch_left("node")
-    slower = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
-    assert slower.assumed.host > 1
-    assert slower.corrected.period_us * 1e3 == pytest.approx(period_ns(trace) + 50, abs=12)
-
-
-def test_where_no_time_passes_there_is_no_speedup() -> None:
-    script = Script()
-    for token in range(4):
-        script.range("token", token * 100, token * 100 + 100)
-        script.kernel(token * 100, token * 100 + 100)
-    assert predicted(script.trace, ScaleKernels("k", 0.5)).speedup.estimate == 2
-    with pytest.raises(EmptyTraceError, match="would become zero"):
-        predicted(script.trace, ScaleKernels("k", 0))
-    with pytest.raises(UsageError, match="no step has a sync 1; they have none"):
-        predicted(script.trace, WithoutSyncs((1,)))
-
-
 def test_kernels_of_no_duration() -> None:
     script = Script()
     for token in range(4):
@@ -317,41 +221,6 @@ def test_kernels_of_no_duration() -> None:
     found = predicted(script.trace, SyncLatency(100), untraced=1e9 / 90_000)
     assert found.before.steps_per_s == pytest.approx(1e9 / 90_000)
     assert found.speedup.estimate < 1
-
-
-def in_two_parts(*between: str) -> Trace:
-    """Two launches a step; between them what is given."""
-    machine = Machine()
-    for _ in range(8):
-        start = machine.now
-        machine.copy()
-        machine.sync()
-        machine.launch()
-        for kind in between:
-            machine.copy(kind)
-            machine.sync()
-        machine.launch()
-        machine.copy("DtoH")
-        machine.sync()
-        machine.script.range("token", start, machine.now)
-    return machine.script.trace
-
-
-def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
-    """Whatever the strategy; and ggg would have the device do what the host does with it."""
-    trace = in_two_parts("DtoH", "HtoD")
-    for strategy, syncs in (("saaas", 4), ("aaag", 2)):
-        assert len(predicted(trace, FollowStrategy(strategy)).trace["syncs"]) == 8 * syncs
-    with pytest.raises(UnsafePlanError, match="the host reads a copy's result between two launches"):
-        predicted(trace, FollowStrategy("ggg"))
-    assert len(predicted(in_two_parts("HtoD"), FollowStrategy("ggg")).trace["syncs"]) == 0
-
-
-def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
-    trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
-    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 0: host'\)"):
-        predicted(trace, FollowStrategy("ggg"))
-    assert predicted(trace, FollowStrategy("aaag")).speedup.estimate == 1
 
 
 def step_ns(trace: Trace) -> float:
@@ -397,18 +266,6 @@ def test_an_edit_that_comes_twice_changes_nothing_more() -> None:
         assert once.notes == twice.notes
 
 
-def test_the_return_of_a_wait_is_not_the_profilers() -> None:
-    """With the rate of the untraced engine the host's code gets shorter, not what a wait takes after the work."""
-    trace = recorded("sccc")
-    base = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 60))
-    edges = base.causality.dag.edges
-    length = base.time[edges.target] - base.time[edges.source]
-    returns = (edges.kind == RETURN) & (edges.weight == RETURN_NS)
-    assert base.assumed.host < 0.95
-    assert returns.sum() >= 12
-    assert np.median(length[returns]) == RETURN_NS
-
-
 @pytest.mark.parametrize("size", [4, 64_000])
 def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> None:
     """Logits come to the host, or tokens."""
@@ -420,76 +277,6 @@ def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> No
     assert base == pytest.approx(period_ns(recorded("ggg")) + chosen)
 
 
-def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
-    """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
-    trace = eager()
-    found = predicted(trace, FollowStrategy("ggg"))
-    assert found.predicted.period_us * 1e3 == 30 * 20 + 29 * PAUSE_AFTER["launch"]
-
-
-def test_one_graph_on_several_streams_starts_behind_its_launch() -> None:
-    machine = Machine()
-    for _ in range(8):
-        start = machine.now
-        for _ in range(10):
-            machine.launch(7, kernel=5, api="cudaLaunchKernel_v7000")
-            machine.launch(9, kernel=5, api="cudaLaunchKernel_v7000")
-        machine.copy("DtoH")
-        machine.sync()
-        machine.script.range("token", start, machine.now)
-    found = predicted(machine.script.trace, OneGraph()).trace
-    launched = found["api"].loc[found["api"]["name"] == "cudaLaunchKernel_v7000", "start"].to_numpy()
-    begun = found["kernels"].groupby(np.arange(len(found["kernels"])) // 20)["start"].min().to_numpy()
-    assert len(launched) == 8
-    assert (begun > launched).all()
-    for stream in (7, 9):
-        on_stream = found["kernels"][found["kernels"]["stream"] == stream]
-        assert (on_stream["start"].to_numpy()[::10] > launched).all()
-
-
-def eager(kernels: int = 30) -> Trace:
-    """One launch call after another, slower than their kernels."""
-    machine = Machine()
-    for _ in range(8):
-        start = machine.now
-        machine.copy()
-        for _ in range(kernels):
-            machine.launch(kernel=5, api="cudaLaunchKernel_v7000")
-        machine.copy("DtoH")
-        machine.sync()
-        machine.script.range("token", start, machine.now)
-    return machine.script.trace
-
-
-def test_eager_launches_become_one_graph() -> None:
-    trace = eager()
-    found = predicted(trace, OneGraph())
-    change = FITS.graph.launch_ns + 30 * FITS.graph.node_ns - 20  # of the call that stays; behind it the kernels queue
-    queued = (
-        29 * (LAUNCH + PAUSE_AFTER["launch"]) + 5
-    )  # none was queued behind another: how close they could be is unknown
-    before = trace["kernels"]["end"].to_numpy()[59] - trace["kernels"]["start"].to_numpy()[30]
-    assert (found.predicted.period_us - found.before.period_us) * 1e3 == pytest.approx(change + queued - before, abs=5)
-    assert len(found.trace["api"]) == len(trace["api"]) - 8 * 29
-    assert len(found.trace["kernels"]) == len(trace["kernels"])
-    with pytest.raises(EmptyTraceError, match="nothing to put into a graph"):
-        predicted(recorded("aaag"), OneGraph())
-
-
 def test_bad_strategies_are_named() -> None:
     with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; choose one of saaas, aaas, aaag, ggg"):
         predicted(recorded("aaag"), FollowStrategy("sccc"))
-
-
-def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
-    """Compute stays; what the host does shrinks until a token takes what it took without the profiler."""
-    trace = recorded("sccc")
-    base = period_ns(trace)
-    found = predicted(trace, FollowStrategy("aaag"), untraced=1e9 / (base - 100))
-    assert found.before.period_us * 1e3 == pytest.approx(base - 100, abs=6)
-    assert found.before.steps_per_s == pytest.approx(1e9 / (base - 100))
-    assert found.before.tokens_per_s is None  # nothing tells how many a step gains
-    with pytest.raises(TraceError, match="tracing stretched the kernels"):
-        predicted(trace, FollowStrategy("aaag"), untraced=1e9 / KERNEL)
-    with pytest.raises(TraceError, match="that rate is from another run"):
-        predicted(trace, FollowStrategy("aaag"), untraced=1e9 / base / 2)
