@@ -1,6 +1,5 @@
 """Budgets: what a file may say, and exact findings on hand-made traces and on the bundled recordings."""
 
-import math
 import re
 from typing import Any
 
@@ -13,11 +12,9 @@ from tests.thorough import EVERYTHING, examples
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
 from tracer.analysis.bounds import Bounds
-from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
+from tracer.analysis.budget import Budget, Limit, Scope, parse
 from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
-from tracer.analysis.call_letters import compress, expand
 from tracer.analysis.gaps import gap_report, measured_rate
-from tracer.analysis.surplus import surplus_position
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.files.bounded import tomllib
@@ -45,76 +42,6 @@ def findings(trace: Trace, text: str, **options: Any) -> dict[str, Finding]:
 
 def broken(trace: Trace, text: str, **options: Any) -> set[str]:
     return {name for name, finding in findings(trace, text, **options).items() if finding.verdict == "broken"}
-
-
-def test_every_kind_of_line_is_read() -> None:
-    text = """
-    syncs = 2
-    copies = {min = 1, max = 7}
-    class = ["saaas", "aaas"]
-    gap_us.untraced.p50.max = 80
-    causes_us.traced."other process/thread".max = 5
-    [device.1]
-    gap_us.traced.p90.max = 600
-    [range."run 1"]
-    signature = "s g"
-    [range."run 1".device.0]
-    causes_us.untraced.sync.min = 1
-    [base]
-    recording = "main"
-    max_slowdown = 0.02
-    """
-    read = budget(text)
-    assert read.lines == (
-        Line(Scope(), "syncs", Limit(2, 2)),
-        Line(Scope(), "copies", Limit(1, 7)),
-        Line(Scope(), "class", ("saaas", "aaas")),
-        Line(Scope(), "gap_us.untraced.p50", Limit(most=80)),
-        Line(Scope(), "causes_us.traced.other process/thread", Limit(most=5)),
-        Line(Scope(device=1), "gap_us.traced.p90", Limit(most=600)),
-        Line(Scope("run 1"), "signature", ("s g",)),
-        Line(Scope("run 1", 0), "causes_us.untraced.sync", Limit(least=1)),
-    )
-    assert read.base is not None
-    assert (read.base.recording, read.base.max_slowdown, read.base.max_extra_gap_us) == ("main", 0.02, None)
-    assert read.signature(Scope("run 1")) == "s g"
-    assert read.signature(Scope()) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "contains no limits"),
-        ("[range.x]", "contains no limits"),
-        ("synks = 1", "unknown key synks; valid keys are syncs, copies"),
-        ('"a b" = 1', 'unknown key "a b"'),
-        ("gap_us.traced.p75.max = 1", "unknown key gap_us.traced.p75; valid keys are p50, p90, mean"),
-        ("gap_us.traced.p50.most = 1", "unknown key gap_us.traced.p50.most; valid keys are min, max"),
-        ("gap_us.traced.p50 = 1", "gap_us.traced.p50 is 1; bounds are"),
-        ("gap_us = 1", "gap_us is 1; it must contain traced, untraced"),
-        ("syncs = -1", "syncs is -1; it must be a number from 0 to 1e[+]18"),
-        ("syncs = true", "syncs is True"),
-        ("syncs.max = nan", "syncs.max is nan"),
-        ("syncs.max = inf", "syncs.max is inf"),
-        (f"syncs = 1{'0' * 400}", "syncs is 1000"),
-        ("syncs = {}", "syncs is {}"),
-        ("syncs = {min = 2, max = 1}", "syncs: min 2 is above max 1"),
-        ("class = 1", "class is 1; it must be a string"),
-        ("signature = []", r"signature is \[\]"),
-        ("range = 1", "range must contain tables"),
-        ("[range]\nsyncs = 1", "range must contain tables"),
-        ("[range.x]\nbase.recording = 'y'", "unknown key range.x.base"),
-        ("[device.x]\ngap_us.traced.p50.max = 1", "device.x: a device is a number"),
-        ("[device.0]\nsyncs = 1", "unknown key device.0.syncs; valid keys are gap_us, causes_us"),
-        ("base = 'x'", "base must be a table"),
-        ("[base]\nmax_slowdown = 0.1", "base must be a table"),
-        ("[base]\nrecording = 'x'", "base sets neither max_slowdown"),
-        ("[base]\nrecording = 'x'\nslowdown = 1", "unknown key base.slowdown"),
-    ],
-)
-def test_what_makes_no_sense_is_named_with_the_file(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=f"^b.toml: {message}"):
-        budget(text)
 
 
 @pytest.mark.parametrize(
@@ -167,52 +94,6 @@ def test_exact_findings() -> None:
     assert found["signature"].surplus == surplus
 
 
-def test_the_path_of_a_surplus_call_goes_from_the_outermost_range_inwards() -> None:
-    script = loop("sg")
-    script.range("repeat", 0, TOKENS * 1000)
-    script.range("inputs", 2000, 2005)
-    script.range("elsewhere", 0, TOKENS * 1000, thread=7)
-    surplus = findings(script.trace, "syncs = 0")["syncs"].surplus
-    assert surplus is not None
-    assert surplus.nvtx == ("repeat", "token")
-
-
-def test_a_surplus_call_is_looked_for_in_the_first_step_that_has_one() -> None:
-    script = loop("sg")
-    for token in (2, 3, 4, 5):
-        script.sync(token * 1000 + 600, token * 1000 + 610)
-    surplus = findings(script.trace, "syncs = 1")["syncs"].surplus
-    assert surplus is not None
-    assert (surplus.step, surplus.time_in_step_us) == (2, 0.6)
-
-
-def test_too_few_calls_have_no_surplus() -> None:
-    finding = findings(loop("sg").trace, "syncs = 3")["syncs"]
-    assert (finding.verdict, finding.excess, finding.surplus) == ("broken", -2, None)
-
-
-@pytest.mark.parametrize(
-    ("found", "expected", "kinds", "most", "position"),
-    [
-        ("saasgas", "saasgas", "s", 3, -1),
-        ("ssaasgas", "saasgas", "s", 3, 1),
-        ("saassgas", "saasgas", "s", 3, 4),
-        ("saasgass", "saasgas", "s", 3, 7),
-        ("aasgass", "saasgas", "s", 3, 6),  # the first sync is missing, the last one is too many
-        ("saasgaas", "saasgas", "a", 3, 6),
-        ("saasgass", None, "s", 3, 7),
-        ("ssaasgas", None, "s", 3, 7),  # without a signature the first beyond what is allowed
-        ("sags", None, "s", 2, -1),
-    ],
-)
-def test_where_the_surplus_call_is(found: str, expected: str | None, kinds: str, most: int, position: int) -> None:
-    assert surplus_position(list(found), list(found), kinds, most, expected) == position
-
-
-def test_the_sync_behind_a_copy_that_blocks_is_the_surplus_one() -> None:
-    assert surplus_position(["s", "c", "", "g"], list("sasg"), "s", 1, "sag") == 2
-
-
 def test_untraced_figures_need_the_untraced_rate() -> None:
     trace = loop("sg", launch="cudaLaunchKernel_v7000").trace  # of graph nodes a rate gives a lower bound only
     for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
@@ -232,13 +113,6 @@ def test_a_lower_bound_keeps_nothing() -> None:
     trace = read(LLAMA["sccc", "node"])
     found = findings(trace, "gap_us.untraced.p50.max = 70\ngap_us.untraced.mean.max = 10\ngap_us.traced.p50.max = 400")
     assert [f.verdict for f in found.values()] == ["not shown", "broken", "kept"]
-
-
-def test_a_cause_that_there_is_not_is_named_with_the_file() -> None:
-    with pytest.raises(
-        UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; it may be communication, sync, "
-    ):
-        check_lines(loop("sg").trace, budget("causes_us.traced.coffee.max = 1"))
 
 
 def test_devices_have_gaps_of_their_own() -> None:
@@ -316,49 +190,6 @@ def test_one_sync_more_in_every_step_breaks_the_lines_of_syncs_and_no_other(call
     for finding in (found["syncs"], found["signature"]):
         assert finding.surplus is not None
         assert (finding.surplus.step, finding.surplus.time_in_step_us) == (0, 0.7)
-
-
-KEYS = [
-    "syncs", "class", "gap_us", "traced", "p50", "max", "min", "range", "device", "0", "base", "recording", "a\nb",
-]  # fmt: skip
-leaves = st.one_of(st.integers(), st.floats(), st.booleans(), st.text(), st.dates(), st.lists(st.text(), max_size=2))
-tables = st.recursive(leaves, lambda inner: st.dictionaries(st.sampled_from(KEYS), inner), max_leaves=12)
-
-
-@given(st.dictionaries(st.sampled_from(KEYS), tables))
-def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
-    try:
-        found = parse(table, "b.toml")
-    except UsageError as problem:
-        said = str(problem)
-    else:
-        assert found.lines or found.base
-        return
-    assert said.startswith("b.toml: ")
-    assert len(said.splitlines()) == 1
-
-
-@given(st.text())
-def test_strings_survive_toml(text: str) -> None:
-    if not any(0xD800 <= ord(c) < 0xE000 for c in text):
-        assert tomllib.loads(f"a = {toml_string(text)}\n[range.{toml_string(text)}]") == {
-            "a": text,
-            "range": {text: {}},
-        }
-
-
-@given(st.text(alphabet="sacgew", max_size=60))
-def test_expand_undoes_compress(word: str) -> None:
-    assert expand(compress(word)) == word
-
-
-@given(st.text(alphabet="sag", max_size=30), st.integers(0, 30))
-def test_an_inserted_call_is_found(word: str, at: int) -> None:
-    """Or one of its equals in the same run, which reads the same."""
-    at = min(at, len(word))
-    found = word[:at] + "s" + word[at:]
-    position = surplus_position(list(found), list(found), "s", math.inf, word)
-    assert found[:position] + found[position + 1 :] == word
 
 
 def test_the_causes_of_a_device_are_those_of_its_gaps() -> None:
