@@ -33,9 +33,9 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 
 
-def poll(key: str) -> dcc.Interval:
+def poll(key: str, *, disabled: bool = True) -> dcc.Interval:
     """The timer that makes a page request answers again while they are being computed, unless it is disabled."""
-    return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
+    return dcc.Interval(id=key, interval=_POLL_MS, disabled=disabled)
 
 
 def asking(key: str) -> list[tuple[Output, int, int]]:

@@ -26,7 +26,7 @@ def fuzzed(tmp_path_factory):
 
 def test_every_page_has_callbacks_to_be_fuzzed(fuzzed):
     assert {place: len(callbacks_of(fuzzed.client, place)) for place in PLACES} == {
-        "": 23, "gap/": 6, "syncs/": 5, "advice/": 6, "whatif/": 4, "graph/": 4, "record/": 7,
+        "": 23, "gap/": 6, "syncs/": 5, "advice/": 6, "whatif/": 4, "graph/": 4, "record/": 8,
     }  # fmt: skip
 
 

@@ -2,15 +2,18 @@
 
 import os
 import signal
+import time
 from contextlib import closing
 
 import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
+from dashboard.pages.record import callbacks
 from dashboard.recording.runner import Runner
+from dashboard.recording.running import Running
 from dashboard.serving import Serving
-from tests.dashboard.conftest import faults, served
+from tests.dashboard.conftest import faults, load, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until as wait_until
 
@@ -91,6 +94,28 @@ def test_two_strategies_are_chosen_refused_recorded_and_found(page, place):
     page.browser.close()
     page.browser.switch_to.window(table)
     page.says("runs", "tiny-ggg-sequential")  # without loading it again
+
+
+def test_answers_slower_than_the_poll_are_drawn(page, place, monkeypatch):
+    """Dash drops the answer of a callback that was triggered again meanwhile."""
+
+    def slowly(function):
+        return lambda *arguments: time.sleep(1.5) or function(*arguments)
+
+    _, address = place
+    known, options = time.monotonic() + 2, callbacks.known_options
+    monkeypatch.setattr(callbacks, "known_options", lambda of: options(of) if time.monotonic() > known else None)
+    page.open(f"{address}record/?tokens=6", load)
+    page.says("form", "Asking intertoken run")
+    page.until(lambda: field(page, "tokens")[0].get_attribute("value") == "6", "the field")
+    page.says("command", "--tokens 6")
+    for name in ("form", "plan_of"):
+        monkeypatch.setattr(callbacks, name, slowly(getattr(callbacks, name)))
+    monkeypatch.setattr(Running, "rows", slowly(Running.rows))
+    page.open(f"{address}record/?tokens=1000")
+    page.until(lambda: field(page, "tokens")[0].get_attribute("value") == "1000", "the field of the link")
+    page.says("refused", "context of 256")
+    page.says("running", "No process runs")
 
 
 def test_progress_a_second_start_and_cancel(page, place):

@@ -8,15 +8,13 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.pages import Page, named
-from dashboard.pages.parts import HIDDEN, section
+from dashboard.pages.parts import HIDDEN, poll, section
 from dashboard.pages.record.callbacks import register
 from dashboard.pages.record.form import ADDRESS, RecordView, unavailable
 from dashboard.pages.record.running import running_section
 from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.text import plain
-
-_POLL_MS = 700
 
 
 def sections(runner: Runner | None, running: Running | None) -> list[Any]:
@@ -26,7 +24,9 @@ def sections(runner: Runner | None, running: Running | None) -> list[Any]:
                "with ", html.Code("--no-token"), " or ", html.Code("--no-record"), "."]  # fmt: skip
         return [section("Record", [], unavailable(why))]
     return [
-        dcc.Interval(id="poll", interval=_POLL_MS),
+        poll("poll", disabled=False),
+        poll("options-poll", disabled=False),
+        poll("running-poll", disabled=False),
         dcc.Store(id="ready"),
         dcc.Store(id="acted"),
         dcc.Store(id="shown"),

@@ -15,7 +15,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, html,
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import link
-from dashboard.pages.parts import HIDDEN, SHOWN, digest
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, digest
 from dashboard.pages.presses import done
 from dashboard.pages.record.form import ADDRESS, FIELD, RecordView, form, text_of
 from dashboard.pages.record.running import register_running
@@ -82,21 +82,37 @@ def _form(app: Dash, runner: Runner) -> None:
     @app.callback(
         Output("form", "children"),
         Output("ready", "data"),
-        Input("poll", "n_intervals"),
         Input("url", "search"),
         State("ready", "data"),
         State({FIELD: ALL}, "value"),
     )
-    def fill(_: Any, search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
-        """Render the form once the options are known, and again when a link (or Back) changes the values."""
-        if ready and ctx.triggered_id == "poll":
-            raise PreventUpdate
+    def fill(search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
+        """Render the form, and again when a link (or Back) changes the values."""
         options, view = known_options(runner), RecordView.parse(search)
         if options is None:
             raise PreventUpdate
         if ready and different(options, _texts(ctx.states_list[1])) == different(options, view.values):
             raise PreventUpdate
         return (form(options, view.values) if options else no_update), True
+
+    @app.callback(
+        Output("form", "children", allow_duplicate=True),
+        Output("ready", "data", allow_duplicate=True),
+        Output("options-poll", "disabled"),
+        Input("options-poll", "n_intervals"),
+        State("url", "search"),
+        State("ready", "data"),
+        running=asking("options-poll"),
+        prevent_initial_call=True,
+    )
+    def wait(_: Any, search: str | None, ready: Any) -> tuple[Any, ...]:
+        """Render the form once the options are known, if they were not when the page was opened."""
+        options = known_options(runner)
+        if ready:
+            return no_update, no_update, True
+        if options is None:
+            raise PreventUpdate
+        return (form(options, RecordView.parse(search).values) if options else no_update), True, True
 
 
 def _texts(fields: list[dict[str, Any]]) -> dict[str, str]:
@@ -169,6 +185,7 @@ def _show(app: Dash, store: RunStore, runner: Runner) -> None:
         Input("screen", "data"),
         State("view", "data"),
         State("shown", "data"),
+        running=asking("poll"),
         prevent_initial_call=True,
     )
     def show(_: Any, __: Any, ___: Any, data: Any, before: Any) -> tuple[Any, ...]:

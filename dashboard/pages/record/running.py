@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import named
-from dashboard.pages.parts import digest, section, table_of_lines, text_field
+from dashboard.pages.parts import asking, digest, section, table_of_lines, text_field
 from dashboard.recording.running import Running
 from dashboard.text import plain
 from dashboard.units import microseconds
@@ -57,8 +57,9 @@ def register_running(app: Dash, running: Running) -> None:
         Output("running-process", "options"),
         Output("said-of-keep", "children"),
         Output("running-shown", "data"),
-        Input("poll", "n_intervals"),
+        Input("running-poll", "n_intervals"),
         State("running-shown", "data"),
+        running=asking("running-poll"),
     )
     def show(_: Any, before: Any) -> tuple[Any, ...]:
         rows, status = running.rows(), running.said()
