@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from report_tables import spread, table
@@ -98,7 +98,7 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
         "(withheld), and gives the median width of the intervals as a share of the recorded idle time. Intervals that "
         "contain it are nearly as wide as the recorded idle time itself, so no figure is estimated without a rate."
     )
-    names = ("by", "level", "model", "programs", "inside", "outside", "withheld", "width")
+    names: Sequence[str] = ("by", "level", "model", "programs", "inside", "outside", "withheld", "width")
     cells = [[str(row[name]) if row[name] is not None else "–" for name in names] for row in found["coverage"]]
     yield table(["recorder", *names[1:]], cells)
     constants = found["stretch"]["constants"]
