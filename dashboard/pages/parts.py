@@ -22,7 +22,7 @@ NO_RECORDINGS: Final = (
     "and show them, or recordings of Nsight Systems:\nintertoken dashboard runs"
 )
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
-_POLL_MS, _PAUSED_MS = 700, 600_000
+_POLL_MS, _PAUSED_MS = 700, 20_000
 _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
@@ -42,7 +42,7 @@ def asking(key: str) -> list[tuple[Output, int, int]]:
     """`running` of a callback that `poll` triggers: it is not triggered again until it has answered.
 
     Dash drops an answer if its callback was triggered again since, so answers slower than the interval would never be
-    shown.
+    shown. It does not undo `running` where a request fails, so the poll goes on after a while without an answer, too.
     """
     return [(Output(key, "interval"), _PAUSED_MS, _POLL_MS)]
 

@@ -9,11 +9,12 @@ import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
+from dashboard.pages import parts
 from dashboard.pages.record import callbacks
 from dashboard.recording.runner import Runner
 from dashboard.recording.running import Running
 from dashboard.serving import Serving
-from tests.dashboard.conftest import faults, load, served
+from tests.dashboard.conftest import alter, faults, load, served
 from tests.dashboard.test_answers_browser import Page
 from tests.dashboard.test_record import until as wait_until
 
@@ -116,6 +117,32 @@ def test_answers_slower_than_the_poll_are_drawn(page, place, monkeypatch):
     page.until(lambda: field(page, "tokens")[0].get_attribute("value") == "1000", "the field of the link")
     page.says("refused", "context of 256")
     page.says("running", "No process runs")
+
+
+UNHEARD = """
+const fetched = window.fetch;
+window.unheard = 0;
+window.fetch = (...what) => {
+  if (window.heard || !String(what[1]?.body).includes("poll")) return fetched(...what);
+  window.unheard++;
+  return Promise.reject(new TypeError("no network"));
+};
+"""
+
+
+def test_polls_go_on_after_requests_that_failed(page, place, monkeypatch):
+    runner, _ = place
+    monkeypatch.setattr(parts, "_PAUSED_MS", 2000)
+    with served(runner.files.output, Serving(runner=runner)) as address:
+        page.open(f"{address}record/?tokens=6", load)
+        page.says("command", "--tokens 6")
+        alter(page.browser, UNHEARD)
+        page.until(lambda: page.browser.execute_script("return window.unheard") >= 2, "polls that fail")
+        page.browser.execute_script("window.heard = true")
+        monkeypatch.setattr(callbacks, "plan_of", lambda *_: ("heard again", "", ""))
+        page.says("command", "heard again")
+        page.browser.get("about:blank")  # before the server is gone
+    assert faults(page.browser), "those of the requests that failed"
 
 
 def test_progress_a_second_start_and_cancel(page, place):

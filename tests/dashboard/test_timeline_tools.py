@@ -1,4 +1,4 @@
-"""Search, rows, chosen event, ruler and minimap of the timeline, without a browser."""
+"""Rows, chosen event, ruler and minimap of the timeline, without a browser."""
 
 import json
 import re

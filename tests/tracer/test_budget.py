@@ -1,4 +1,4 @@
-"""Budgets: what a file may say, and exact findings on hand-made traces and on the bundled recordings."""
+"""Budgets: exact findings on hand-made traces and on the bundled recordings."""
 
 import re
 from typing import Any

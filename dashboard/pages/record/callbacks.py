@@ -107,9 +107,9 @@ def _form(app: Dash, runner: Runner) -> None:
     )
     def wait(_: Any, search: str | None, ready: Any) -> tuple[Any, ...]:
         """Render the form once the options are known, if they were not when the page was opened."""
-        options = known_options(runner)
         if ready:
             return no_update, no_update, True
+        options = known_options(runner)
         if options is None:
             raise PreventUpdate
         return (form(options, RecordView.parse(search).values) if options else no_update), True, True
