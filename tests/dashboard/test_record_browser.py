@@ -123,7 +123,7 @@ UNHEARD = """
 const fetched = window.fetch;
 window.unheard = 0;
 window.fetch = (...what) => {
-  if (window.heard || !String(what[1]?.body).includes("poll")) return fetched(...what);
+  if (window.heard || !String(what[1]?.body).includes('"id":"poll"')) return fetched(...what);
   window.unheard++;
   return Promise.reject(new TypeError("no network"));
 };
