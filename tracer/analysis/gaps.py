@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
@@ -25,9 +26,9 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
-from tracer.model.rows import groups_of, runs_of
+from tracer.model.rows import groups_of, positions, runs_of, taken
 from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import RUN, Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
 GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
@@ -173,6 +174,12 @@ def gap_report(
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels")
+    ended = _ended(trace, table, compute)
+    if 2 * ended.sum() < len(table):
+        raise EmptyTraceError(
+            f"no gap: in {(~ended).sum()} of {len(table)} steps it is unknown when the last run of eager launches ended"
+        )
+    table = table[ended].reset_index(drop=True)
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)
@@ -230,6 +237,16 @@ def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame, near: Near) -> 
     behind = second[["correlation", "process", "step_process", "step_thread"]]
     causes = split_windows(trace, near, pd.concat([table[["start", "end", "device"]], behind], axis=1))
     return pd.concat([table, causes], axis=1)
+
+
+def _ended(trace: Trace, table: pd.DataFrame, compute: pd.DataFrame) -> NDArray[np.bool_]:
+    """Of which gaps it is known when they begin. A run of eager launches without stamps lasts, in a light recording,
+    until the next work of its stream, so the device may have been idle for any part of it."""
+    if not trace.has_runs:
+        return np.ones(len(table), bool)
+    runs = taken(compute, (compute["name"] == RUN).to_numpy(), ["device", "end"])
+    at_run = positions(table.rename(columns={"start": "end", "end": "until"}), runs, ["device", "end"]) >= 0
+    return np.asarray(~at_run | (table["next_start"] != table["start"]).to_numpy())
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

@@ -4,6 +4,10 @@ was waited for has ended when the wait returns.
 Each stamped launch bounds the difference of the clocks from below, each wait for one from above. All values between the
 bounds are equally likely, so the estimate is the midpoint and its error is half the distance. The clocks drift by some
 parts per million, so bounds are taken per time window, after removing the drift of the whole recording.
+
+Only windows in which a launch found the device idle and a wait returned with the end of the work have bounds that are
+close to each other. Where the host never waits for long, launches find the device idle, and where the device is always
+busy, waits are long, so one of the two bounds is close to the truth in every window.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ Floats = NDArray[np.float64]
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
-_LOOSE: Final = 2.0  # times the median distance of the bounds
+_TIGHT: Final = 0.1  # quantile of the distances of the bounds that tells how close they get
+_LOOSE: Final = 2.0  # times that distance
+_WANDER: Final = 1e-5  # how fast the clocks may drift apart beside their mean drift
 _MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
 
 
@@ -62,16 +68,39 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
         at = np.array([origin])
         return Alignment(at, np.array([(lower.ns - drift * (lower.at - origin)).max()]), None, 0)
     edges = _windows(lower, upper, origin)
-    low = _tightest(lower, edges, drift, np.maximum)
-    high = _tightest(upper, edges, drift, np.minimum)
-    middle = ((edges[:-1] + edges[1:]) // 2).astype(np.int64)
+    at, low, high, tight = _bounded(lower, upper, edges, drift)
+    if np.ptp(at[tight]) >= _WINDOW_NS:  # which tell the drift better than all bounds do
+        slope = np.polyfit(at[tight] - origin, (low + high)[tight] / 2, 1)[0]
+        drift = float(np.clip(drift + slope, -_MOST_DRIFT, _MOST_DRIFT))
+        at, low, high, tight = _bounded(lower, upper, edges, drift)
     wrong = low > high
-    ns = (low + high) / 2 + drift * (middle - origin)
+    flat = _between(at, low, high, tight)
+    flat = np.where(wrong, flat, np.clip(flat, low, high))
+    error = int(np.ceil(np.abs(high - low)[tight].max() / 2))
+    return Alignment(at, flat + drift * (at - origin), error, int(wrong.sum()))
+
+
+def _bounded(
+    lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float
+) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+    """When the bounds of each window are tightest, these bounds without the drift, and whether they are close to each
+    other."""
+    low, since = _tightest(lower, edges, drift, np.maximum)
+    high, until = _tightest(upper, edges, drift, np.minimum)
     apart = np.abs(high - low)
-    kept = ~wrong if not wrong.all() else np.ones(len(ns), bool)
-    kept &= apart <= _LOOSE * np.median(apart[kept])  # where waits are rare, the neighbours are more accurate
-    error = int(np.ceil(apart[kept].max() / 2))
-    return Alignment(middle[kept], ns[kept], error, int(wrong.sum()))
+    right = low <= high if (low <= high).any() else np.ones(len(low), bool)
+    return (since + until) // 2, low, high, right & (apart <= _LOOSE * np.quantile(apart[right], _TIGHT))
+
+
+def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> Floats:
+    """The difference of the clocks in each window, without the drift: the midpoint of tight bounds; elsewhere as far
+    from the closer bound as there, if the clocks can have moved that far since, else interpolated."""
+    flat = np.interp(at - at[0], at[tight] - at[0], (low + high)[tight] / 2)
+    slack = float(np.median((high - low)[tight])) / 2
+    one, other = low + slack, high - slack
+    near = np.where(np.abs(one - flat) <= np.abs(other - flat), one, other)
+    apart = np.abs(at[:, None] - at[tight]).min(axis=1)
+    return np.asarray(np.where(~tight & (np.abs(near - flat) <= _WANDER * apart), near, flat))
 
 
 def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
@@ -88,12 +117,13 @@ def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
     return np.array([*edges, last])
 
 
-def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) -> Floats:
-    """The tightest bound of each window, without the drift."""
-    flat = bounds.ns - drift * (bounds.at - edges[0])
+def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) -> tuple[Floats, Ints]:
+    """The tightest bound of each window, without the drift, and its time."""
+    flat = np.asarray(bounds.ns - drift * (bounds.at - edges[0]), np.float64)
     window = np.clip(np.searchsorted(edges, bounds.at, side="right") - 1, 0, len(edges) - 2)
-    order = np.argsort(window, kind="stable")
-    return np.asarray(pick.reduceat(flat[order], np.searchsorted(window[order], np.arange(len(edges) - 1))), np.float64)
+    order = np.lexsort((flat if pick is np.minimum else -flat, window))
+    first = order[np.searchsorted(window[order], np.arange(len(edges) - 1))]
+    return flat[first], bounds.at[first]
 
 
 def _drift(lower: ClockBounds, upper: ClockBounds) -> float:

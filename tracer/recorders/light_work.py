@@ -166,11 +166,17 @@ def _runs(ring: Ring, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
-    """The table, with runs without stamps from the start of their first to the end of their last kernel."""
+    """The table, with runs without stamps from the start of their first to the end of their last kernel; other runs
+    without stamps follow the work before them, which may have ended earlier than it could have."""
     found = kernels.table.groupby("run").agg(start=("start", "min"), end=("end", "max"))
-    found = found[~table.loc[found.index, "is_stamped"].to_numpy(bool)]
+    is_stamped = table["is_stamped"].to_numpy(bool)
+    found = found[~is_stamped[table.index.get_indexer(found.index)]]
     table.loc[found.index, ["start", "end"]] = found
-    return table
+    order = table.sort_values("record")
+    before = order.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
+    bounded = ~is_stamped & ~table.index.isin(found.index)
+    start = np.minimum(np.maximum(before, order["begin"]), order["end"]).reindex(table.index)
+    return table.assign(start=table["start"].where(~bounded, start))
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
