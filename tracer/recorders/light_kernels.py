@@ -33,7 +33,7 @@ empty_ns: Final = 544
 """The duration that CUPTI reports for an empty kernel (H200, driver 580.159), so that durations compare with
 those of other recordings."""
 
-_FEWEST: Final = 3  # timed samples per kind of launch
+_FEWEST: Final = 3  # timed samples per kind of launch, if any of its kinds has as many
 _APART_NS: Final = 20_000  # between the predicted and the stamped end of a run
 _APART: Final = 0.1  # the same, relative to the run's length
 _MOST: Final = 0.9  # of the runs with the same launches whose end must be predicted
@@ -203,11 +203,12 @@ def _kinds(ring: Ring, launches: pd.DataFrame) -> list[NDArray[np.int64]]:
 
 def _lengths(took: pd.Series, kinds: list[NDArray[np.int64]]) -> pd.Series:
     """The duration of each launch, ns: the median of the samples of its kind, by the most specific kind that has
-    enough; NaN without."""
+    enough, else by the most specific one that has any; NaN without."""
     length = pd.Series(np.nan, took.index)
-    for kind in kinds:
-        samples = took.groupby(kind)
-        length = length.fillna(samples.transform("median").where(samples.transform("count") >= _FEWEST))
+    every = [took.groupby(kind) for kind in kinds]
+    for fewest in (_FEWEST, 1):  # what is rarely launched is rarely sampled; the ends of runs verify its duration too
+        for samples in every:
+            length = length.fillna(samples.transform("median").where(samples.transform("count") >= fewest))
     return length
 
 
