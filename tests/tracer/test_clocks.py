@@ -9,6 +9,7 @@ import pytest
 
 from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
 from tests.thorough import of_every_kind
+from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
@@ -120,6 +121,22 @@ def test_device_and_host_apart_for_half_of_it(recording, steps, truth, by):
     half = len(steps) // 2
     assert half - 2 <= len(chosen) <= half + 2
     close_to(gap_report(spoilt, chosen), truth)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded):
+    """Each step waits for the event of the one before while its own kernel runs for 400 µs more."""
+    script = Script()
+    for step in range(10):
+        begin = step * 500_000
+        script.range("token", begin, begin + 100_000)
+        script.launch((begin, begin + 1000), (begin + 2000, begin + 490_000))
+        if recorded:
+            script.record(begin + 2000, begin + 3000, event=step)
+        if step:
+            script.sync(begin + 4000, begin + 9000, name="cudaEventSynchronize_v3020", type="event", event=step - 1)
+    chosen = choose_steps(script.trace, None, ALL_STEPS)
+    assert (len(chosen), chosen.doubts) == (10, ())
 
 
 def test_a_few_microseconds_ahead_are_said_and_spoil_nothing(recording, steps):
