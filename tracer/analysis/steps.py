@@ -21,7 +21,9 @@ Span = tuple[int, int]
 DoubtfulSpan = tuple[int, int, int | None]
 """Begin and end, ns."""
 
-COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
+COLUMNS: Final = [
+    "step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind", "closes",
+]  # fmt: skip
 
 _TIMES: Final = ["process", "thread", "start", "end"]
 
@@ -47,7 +49,7 @@ class Steps:
     Attributes:
         table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase (one of
             `PHASES`), sequences (that it computes for), gained (tokens that it adds to them), kind (equal for similar
-            steps without marks); MISSING if unknown.
+            steps without marks), closes (when its mark does); MISSING if unknown.
         source: "nvtx" or "calls", how they were found.
         detail: the same in words.
         confidence: 0..1: how certain it is that these are the engine's steps.
