@@ -9,6 +9,8 @@ import pytest
 
 from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
 from tests.thorough import of_every_kind
+from tests.tracer.engines import Host
+from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
@@ -122,6 +124,22 @@ def test_device_and_host_apart_for_half_of_it(recording, steps, truth, by):
     close_to(gap_report(spoilt, chosen), truth)
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded):
+    """Each step waits for the event of the one before while its own kernel runs for 400 µs more."""
+    script = Script()
+    for step in range(10):
+        begin = step * 500_000
+        script.range("token", begin, begin + 100_000)
+        script.launch((begin, begin + 1000), (begin + 2000, begin + 490_000))
+        if recorded:
+            script.record(begin + 2000, begin + 3000, event=step)
+        if step:
+            script.sync(begin + 4000, begin + 9000, name="cudaEventSynchronize_v3020", type="event", event=step - 1)
+    chosen = choose_steps(script.trace, None, ALL_STEPS)
+    assert (len(chosen), chosen.doubts) == (10, ())
+
+
 def test_a_few_microseconds_ahead_are_said_and_spoil_nothing(recording, steps):
     spoilt = moved(recording, lambda times: np.full(len(times), 25_000), DEVICE_TABLES)
     chosen = choose_steps(spoilt, None, ALL_STEPS)
@@ -173,6 +191,30 @@ def test_work_without_launches(recording, steps):
     assert [(each.why, len(each.steps)) for each in found] == [
         ("records are missing: work without a recorded launch (3)", 3)
     ]
+
+
+@pytest.mark.parametrize(("records", "lost"), [("work", True), ("calls", False)])
+def test_steps_that_losses_join_have_no_rate(records, lost):
+    """Half of the records are missing: of the device's work, so that steps are joined, or of the kernels' launches."""
+    host, odd = Host(Script()), np.random.default_rng(5)
+    for _ in range(60):
+        host.step()
+        host.copy()
+        host.kernels(["prepare"] * 4)
+        host.graph(1)
+        host.fetch()
+    tables = host.script.rows
+    names = ("kernels", "memcpys", "graph_launches") if records == "work" else ("api",)
+    for name in names:
+        half = odd.random(len(tables[name])) < 0.5
+        for row, gone in zip(tables[name], half, strict=True):
+            if gone and (name != "api" or row["name"].startswith("cudaLaunchKernel")):
+                row["correlation"] = MISSING
+    chosen = choose_steps(host.script.trace, None, ALL_STEPS)
+    assert any(" of " in why and "records are missing" in why for why in chosen.doubts)
+    assert (len(chosen) < 45) == lost
+    assert chosen.lossy == lost
+    assert (steps_per_s(host.script.trace, chosen) is None) == lost
 
 
 def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):

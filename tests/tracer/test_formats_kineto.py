@@ -164,6 +164,21 @@ def test_waits_name_the_record_of_their_event(tmp_path: Path) -> None:
     assert rows(read(tmp_path, [*events, own]), "cuda_events", *columns) == [record]
 
 
+def test_an_event_without_a_number_is_known_by_the_call_that_recorded_it(tmp_path: Path) -> None:
+    on = {"device": 0, "context": 1, "wait_on_stream": 7}
+    events = [
+        event("cuda_sync", "Event Sync", 10 * by, 9, 0, -1, correlation=by, wait_on_cuda_event_record_corr_id=by, **on)
+        for by in (12, 13, 13, 14)
+    ]
+    own = event("cuda_event", "cudaEvent", 1, 0, 0, 7, device=0, context=1, stream=7, correlation=14, event_id=3)
+    trace = read(tmp_path, [event("cuda_runtime", "cudaEventRecord", 1, 1, correlation=12), *events, own])
+    first, second, again, known = trace["syncs"]["event"]
+    assert (known, second) == (3, again)
+    assert len({first, second, known, MISSING}) == 4
+    recorded = rows(trace, "cuda_events", "correlation", "event", "stream")
+    assert sorted(recorded) == [[12, first, 7], [13, second, 7], [14, 3, 7]]
+
+
 def test_the_streams_on_which_something_was_seen(tmp_path: Path) -> None:
     events = [
         *step(0),

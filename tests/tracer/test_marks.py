@@ -209,3 +209,78 @@ def test_marks_that_never_close_and_marks_of_many_engines_are_no_trouble() -> No
     steps = find_steps(trace)
     assert time.process_time() - begin < 10
     assert steps.what == "5 decode steps"
+
+
+def partly(marked: list[bool], drafts: int = 0) -> Host:
+    """Steps of one graph each, some marked; before it as many drafts, each fetched."""
+    host = Host(Script())
+    for one in marked:
+        host.step()
+        begin = host.now
+        for _ in range(drafts):
+            host.copy()
+            host.kernels(["draft", "argmax"])
+            host.fetch()
+        host.copy()
+        host.kernels(["prepare"])
+        host.graph(1)
+        host.fetch()
+        if one:
+            host.script.range("step[DECODE bs=8]", begin, host.now - 5)
+    return host
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+def test_marks_on_part_of_the_steps_are_no_steps(every: int) -> None:
+    host = partly([step % every == 0 for step in range(60)])
+    steps = find_steps(host.script.trace)
+    assert (steps.source, steps.what, steps.tokens_per_step) == ("calls", "60 decode steps", None)
+    assert steps.table["start"].tolist() == host.starts
+    share = f"with marks (NVTX ranges step[DECODE bs=8]) on only {-(-60 // every)} of 60 similar passes"
+    assert share in steps.detail
+    assert share in steps.notes[0]
+    assert len(find_steps(host.script.trace, pattern="step")) == -(-60 // every)  # as asked
+
+
+def test_marks_that_cease_and_begin_again_are_no_steps() -> None:
+    host = partly([not 20 <= step < 40 for step in range(60)])
+    assert find_steps(host.script.trace).table["start"].tolist() == host.starts
+
+
+@pytest.mark.parametrize("drafts", [1, 3])
+def test_drafts_inside_a_mark_are_part_of_its_step(drafts: int) -> None:
+    host = partly([True] * 20, drafts)
+    steps = find_steps(host.script.trace)
+    assert (steps.source, steps.table["start"].tolist()) == ("nvtx", host.starts)
+
+
+def test_marks_on_steps_in_a_row_are_these_steps() -> None:
+    host = partly([20 <= step < 40 for step in range(60)])
+    steps = find_steps(host.script.trace)
+    assert (steps.source, steps.table["start"].tolist()) == ("nvtx", host.starts[20:40])
+
+
+def test_a_marked_request_is_one_step_and_so_is_a_mark_before_passes_of_another_kind() -> None:
+    host = Host(Script())
+    for _ in range(8):
+        host.step()
+        begin = host.now
+        for _ in range(6):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+        host.script.range("forward", begin, host.now - 5)
+    assert find_steps(host.script.trace).table["start"].tolist() == host.starts
+    host = Host(Script())
+    for _ in range(8):
+        host.step()
+        begin = host.now
+        host.copy()
+        host.graph(2, 5000)
+        host.fetch()
+        host.script.range("prefill", begin, host.now - 5)
+        for _ in range(3):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+    assert find_steps(host.script.trace, phase="all").table["start"].tolist() == host.starts

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from tests.recordings import SAMPLES
@@ -31,6 +34,15 @@ def test_the_wall_is_the_longer_of_the_host_s_and_the_device_s(between: int, wal
     steps = find_steps(trace)
     assert wall_rates(trace, steps) == {(100, 101): pytest.approx(10e9 / wall)}
     assert steps_per_s(trace, steps) == pytest.approx(10e9 / wall)
+
+
+@pytest.mark.parametrize(("left_out", "rate"), [([0, 1, 3, 4, 6, 7, 9], None), ([0, 1, 4, 5, 6, 7, 8, 9], 2e9 / 2000)])
+def test_steps_that_doubt_leaves_alone_have_no_rate(left_out: list[int], rate: float | None) -> None:
+    trace = loop(100)  # a host that runs ahead: alone, each step would be as fast as its launch
+    steps = find_steps(trace).without(np.array(left_out), [], ["the clock jumped"])
+    assert steps_per_s(trace, steps) == (None if rate is None else pytest.approx(rate))
+    alone = find_steps(trace).select(2, 3)
+    assert steps_per_s(trace, replace(alone, doubts=("of other steps",))) == pytest.approx(1e9 / 1000)
 
 
 @pytest.mark.parametrize("level", ["", "node"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tracer
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.thorough import EVERYTHING, examples, of_every_kind
-from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
+from tests.tracer.engines import KERNEL_NS, PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
@@ -95,6 +95,27 @@ def graphs_without_waits() -> Known:
         if token % 8 == 7:
             host.fetch()
     return known(host.script, host)
+
+
+def drafts(verified_first: bool = False) -> Known:
+    """Graphs of a small model, not fetched, and the graph of a large one that verifies their tokens: one step."""
+    host = Host(Script())
+    for _ in range(TOKENS):
+        host.step("speculative")
+        host.copy()
+        for large in (verified_first, *[None] * 4, not verified_first):
+            if large is None:
+                host.graph(5, 2 * KERNEL_NS)
+                host.kernels(["argmax"])
+            elif large:
+                host.graph(1)
+                host.kernels(["logits", "rejection_sample"])
+        host.fetch()
+    return known(host.script, host)
+
+
+def drafts_behind_what_verifies_the_last_ones() -> Known:
+    return drafts(verified_first=True)
 
 
 def prompt_in_micro_batches() -> Known:
@@ -185,6 +206,7 @@ def layers_on_two_devices() -> Known:
 
 ENGINES: list[Callable[[], Known]] = [
     one_graph, three_graphs, a_graph_per_buffer, eager, eager_without_waits, graphs_without_waits,
+    drafts, drafts_behind_what_verifies_the_last_ones,
     prompt_in_micro_batches, prompts_between_tokens, a_thread_per_device, one_launches_and_one_waits,
     one_thread_for_two_devices, layers_on_two_devices,
 ]  # fmt: skip

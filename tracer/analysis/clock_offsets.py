@@ -58,7 +58,8 @@ def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFr
 def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
     """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
 
-    For a blocking copy it is the copy itself.
+    For a blocking copy it is the copy itself. A wait for an event whose record is unknown may wait for any earlier
+    work of the stream.
     """
     asked = targets(trace, waits)
     given = np.append(trace["api"]["end"].to_numpy(), NO_BOUND)[call]  # the call had returned: it was enqueued by then
@@ -67,7 +68,10 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
     works = activities[LANE].iloc[last].assign(given=given[last])
     wanted = asked.table.assign(process=waits["process"].to_numpy())
     found = np.append(last, -1)[last_at(wanted, wanted["until"], works, "given", LANE)]
-    found[~asked.known | (wanted["stream"] == MISSING).to_numpy()] = -1
+    types = trace["syncs"]["type"].cat
+    of_event = np.append(types.codes.to_numpy() == types.categories.get_loc("event"), False)
+    unknown = of_event[match_rows(trace["syncs"], waits)] & ~asked.of_event
+    found[~asked.known | unknown | (wanted["stream"] == MISSING).to_numpy()] = -1
     copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
     own = match_rows(activities, waits)
     found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)

@@ -5,7 +5,8 @@ Stages:
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused;
-3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch.
+3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
+   steps are affected, and some have many more calls than others, these may be several steps each, and there is no rate.
 
 Unusable steps are excluded from every figure, as is the wall-clock time they take.
 """
@@ -13,17 +14,19 @@ Unusable steps are excluded from every figure, as is the wall-clock time they ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
+from tracer.analysis.passes import CONSTANT
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
+from tracer.analysis.turns import LONGER
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
@@ -54,12 +57,14 @@ class Doubt:
         steps: positions in the table of steps.
         spans: other periods of wall-clock time that this makes unusable, ns.
         process: whose steps these concern; None: those of all.
+        lossy: whether records are missing in most steps.
     """
 
     why: str
     steps: Ints
     spans: tuple[Span, ...] = ()
     process: int | None = None
+    lossy: bool = False
 
     def line(self, of: int) -> str:
         """The doubt in one line, with the number of steps that are left out."""
@@ -72,6 +77,7 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     Raises:
         EmptyTraceError: all are unusable.
     """
+    calls = host_calls(trace) if calls is None else calls
     all_doubts = doubts(trace, steps, calls)
     if not all_doubts:
         return steps
@@ -79,7 +85,9 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
         raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
-    return steps.without(spoilt, [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans], lines)
+    lossy = any(doubt.lossy for doubt in all_doubts) and _joined(steps, calls)
+    spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
+    return replace(steps.without(spoilt, spans, lines), lossy=lossy)
 
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
@@ -295,7 +303,20 @@ def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
     if 2 * len(spoilt) < len(steps):
         yield Doubt(f"records are missing: {what} ({count})", spoilt)
     else:
-        yield Doubt(f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", _NO_ROWS)
+        yield Doubt(
+            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", _NO_ROWS, lossy=True
+        )
+
+
+def _joined(steps: Steps, calls: pd.DataFrame) -> bool:
+    """Whether many steps found without marks have as many launches, and copies and waits, as two: a pass seems part of
+    the one before it if its result or its graph lacks a record."""
+    at = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
+    letters, more = calls["letter"].to_numpy(dtype="U1"), np.full(len(steps), steps.source == "calls")
+    for alike in (LAUNCHES, (*COPIES, SYNC)):
+        count = np.bincount(at[among(letters, alike) & (at >= 0)], minlength=len(steps))
+        more &= count > LONGER * np.quantile(count, 1 - CONSTANT)
+    return float(more.mean()) > 1 - CONSTANT
 
 
 def _only_thread(steps: Steps, count: int) -> Ints:

@@ -25,22 +25,29 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
-from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
+from tracer.analysis.turns import (
+    LONGER,
+    LONGEST_PASS,
+    MOST_DRAFTS,
+    SEVERAL,
+    Host,
+    Ints,
+    copied_out,
+    has_layers,
+    hosts,
+    lengths,
+)
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.model.rows import numbered, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
-LONGER: Final = 1.5
-"""Work that takes at least this many times as long counts as a different kind."""
 MOST: Final = 0.5
 """If this share of the steps has a property, all are taken to have it."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
 """The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
-_MOST_DRAFTS: Final = 16
-"""llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
 _DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
@@ -170,7 +177,7 @@ def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
         return None
     long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
     drafts = np.diff(np.cumsum(short)[long])
-    few = long.sum() < SEVERAL or np.mean(drafts > 0) < MOST or drafts.max() > _MOST_DRAFTS
+    few = long.sum() < SEVERAL or np.mean(drafts > 0) < MOST or drafts.max() > MOST_DRAFTS
     if few or np.mean(long | short) < CONSTANT:
         return None
     return np.append(0, passes.index.to_numpy()[long] + 1)
@@ -265,7 +272,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
         return "which may be several passes each"
     kind, replays = steps["kind"].to_numpy(), steps["graph"] > 0
     runs = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
-    again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= _MOST_DRAFTS
+    again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= MOST_DRAFTS
     if again and replays.any() == replays.all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     return ""

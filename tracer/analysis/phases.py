@@ -26,10 +26,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
-from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST
+from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import SEVERAL, Bools, Ints
+from tracer.analysis.turns import LONGER, SEVERAL, Bools, Ints
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
@@ -102,10 +102,9 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
     and how many of its kernels train, generate, verify, or take one_query."""
     graphs, copies = trace["graph_launches"], trace["memcpys"]
     of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
-    shown = among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES) | (calls["kind"] == "DtoH").to_numpy()
-    calls = taken(calls, shown, ["start", "process", "thread", "letter", "kind"]).sort_values("start", kind="stable")
-    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
-    fetch, out = calls["kind"] == "DtoH", copies["kind"] == "DtoH"
+    graph_calls = taken(calls, (calls["letter"] == GRAPH_LAUNCH).to_numpy(), ["start", "process", "thread"])
+    replays = steps.of(*(graph_calls[name].to_numpy() for name in ("start", "process", "thread")))
+    out = copies["kind"] == "DtoH"
     inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
 
     at = kernels["at"].to_numpy()
@@ -121,13 +120,23 @@ def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame
     busy = per_step(at, kernels["end"] - kernels["start"])
     return pd.DataFrame({
         "busy": busy + per_step(of_graph, graphs["end"] - graphs["start"]),
-        "replays": per_step(step, (calls["letter"] == GRAPH_LAUNCH).to_numpy()),
-        "results": per_step(step, (fetch & ~fetch.groupby(step).shift(fill_value=True)).to_numpy()),
+        "replays": per_step(replays, np.ones(len(replays), bool)),
+        "results": results_of(steps, calls),
         "fetched": per_step(of_copy, copies["bytes"].clip(0).where(out, 0)),
         "smallest": inputs.groupby(of_copy).min().reindex(busy.index),
         "trains": having(TRAINING_KERNELS), "generates": having(_GENERATES), "verifies": having(_VERIFIES),
         "one_query": having(_ONE_QUERY),
     })  # fmt: skip
+
+
+def results_of(steps: Steps, calls: pd.DataFrame) -> Ints:
+    """How often each step fetches something after launches. `calls`: from `calls.host_calls`."""
+    shown = among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES) | (calls["kind"] == "DtoH").to_numpy()
+    calls = taken(calls, shown, ["start", "process", "thread", "kind"]).sort_values("start", kind="stable")
+    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
+    fetch = calls["kind"] == "DtoH"
+    found = (fetch & ~fetch.groupby(step).shift(fill_value=True)).to_numpy() & (step >= 0)
+    return np.bincount(step[found], minlength=len(steps))
 
 
 def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:

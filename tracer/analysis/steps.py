@@ -21,7 +21,9 @@ Span = tuple[int, int]
 DoubtfulSpan = tuple[int, int, int | None]
 """Begin and end, ns."""
 
-COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
+COLUMNS: Final = [
+    "step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind", "closes",
+]  # fmt: skip
 
 _TIMES: Final = ["process", "thread", "start", "end"]
 
@@ -47,7 +49,7 @@ class Steps:
     Attributes:
         table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase (one of
             `PHASES`), sequences (that it computes for), gained (tokens that it adds to them), kind (equal for similar
-            steps without marks); MISSING if unknown.
+            steps without marks), closes (when its mark does); MISSING if unknown.
         source: "nvtx" or "calls", how they were found.
         detail: the same in words.
         confidence: 0..1: how certain it is that these are the engine's steps.
@@ -57,6 +59,7 @@ class Steps:
         spoilt: process, thread, start, end (ns) of the times of steps in doubt, which no rate counts.
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
+        lossy: whether so many records are missing that some of these are probably several steps.
     """
 
     table: pd.DataFrame
@@ -69,6 +72,7 @@ class Steps:
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
     others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
+    lossy: bool = False
 
     def __len__(self) -> int:
         return len(self.table)

@@ -5,8 +5,8 @@ next one.
 
 Stages, in order, each with its file in this folder:
 1. marks: the ranges of the engine that made the recording, or calls and kernels with a requested name (`marked.py`,
-   `tracer.engines`);
-2. turns: without marks, what each host launches between two results that it fetches (`turns.py`);
+   `tracer.engines`), if they are on all steps (`partly_marked.py`);
+2. turns: without these, what each host launches between two results that it fetches (`turns.py`);
 3. passes: which turns form one pass through a model, and so one step of a loop, each from its first input to its last
    wait (`passes.py`);
 4. phases: what each step is, if its mark does not say (`phases.py`);
@@ -25,6 +25,7 @@ from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
+from tracer.analysis.partly_marked import all_if_partly_marked
 from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import with_phases
 from tracer.analysis.steps import Steps as Steps
@@ -68,7 +69,9 @@ def find_steps(
     if window is not None:
         calls = calls[within_any(calls, window)].reset_index(drop=True)
     steps = steps_of_marks(trace, calls, chosen, window)
-    if steps is None and chosen is not None:
+    if steps is not None and chosen is None:
+        steps = all_if_partly_marked(trace, steps, calls) or steps
+    elif chosen is not None and steps is None:
         steps = steps_by_name(trace, chosen, window)
     steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
     if steps is None:

@@ -8,6 +8,7 @@ Stages:
    trace has no copies to the host, every wait ends a turn;
 3. a turn that launches the same CUDA graphs, or one whole pass of kernels, repeatedly becomes one turn for each: the
    host runs ahead and reads later. What it launches before them is another turn if it is a pass as well (a prompt).
+   Drafts share their turn with the larger graph that verifies them, and the turn is one step.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 SEVERAL: Final = 3
 """Fewer repetitions are not a loop, not layers, and not a layer of different kernels (product, norm, activation)."""
+LONGER: Final = 1.5
+"""Work that takes at least this many times as long counts as a different kind."""
+MOST_DRAFTS: Final = 16
+"""llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 LONGEST_PASS: Final = 1 << 13  # kernels
 _MOST_UNITS: Final = 8
 """The number of kernels and graphs, the rarest first, that are tried as the one that occurs once per pass."""
@@ -155,7 +160,7 @@ def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Int
 
 def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
     """Stage 3: the first launch of each turn; turns that repeat themselves are split."""
-    code, graph = launches["code"].to_numpy(), launches["graph"].to_numpy()
+    code, graph, busy = (launches[name].to_numpy() for name in ("code", "graph", "busy"))
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
     seen: dict[bytes, Ints] = {}
@@ -164,15 +169,16 @@ def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
         turn = slice(first[i], last[i])
         key = code[turn].tobytes()
         if key not in seen:
-            seen[key] = _heads(code[turn], graph[turn])
+            seen[key] = _heads(code[turn], graph[turn], busy[turn])
         found.append(first[i] + seen[key])
     return np.unique(np.concatenate(found))
 
 
-def _heads(turn: Ints, graph: Bools) -> Ints:
+def _heads(turn: Ints, graph: Bools, busy: Ints) -> Ints:
     """Where the equal passes of a turn begin after a leading part that is a pass as well; none if there is only one.
 
-    Two passes followed by something else may be one step (with and without a prompt, in diffusion).
+    Two passes followed by something else may be one step (with and without a prompt, in diffusion). A host that runs
+    ahead repeats whole steps, so a few passes are drafts if the other graphs of the turn compute more than each.
     """
     for unit in lengths(turn, SEVERAL) if (turn != MISSING).all() else []:
         begin, end = max(_runs(turn[unit:] == turn[:-unit]).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
@@ -180,10 +186,19 @@ def _heads(turn: Ints, graph: Bools) -> Ints:
         passes = (end - begin) // unit
         if passes >= SEVERAL and 2 * (end - begin) >= len(turn):
             begin = end - passes * unit if begin else 0
-            whole = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
+            one = slice(begin, begin + unit)
+            whole = graph[one].any() or has_layers(turn[one])
+            if whole and passes <= MOST_DRAFTS and _others(turn, graph, busy, one) > LONGER * busy[one].sum():
+                return np.zeros(0, np.int64)
             if whole and (not begin or has_layers(turn[:begin])):
                 return np.arange(begin, end, unit)
     return np.zeros(0, np.int64)
+
+
+def _others(turn: Ints, graph: Bools, busy: Ints, one: slice) -> int:
+    """How long the device works for the graphs of a turn that one of its passes does not have, each counted once."""
+    codes, first = np.unique(np.where(graph, turn, MISSING), return_index=True)
+    return int(busy[first[(codes != MISSING) & ~np.isin(codes, turn[one])]].sum())
 
 
 def lengths(codes: Ints, least: int) -> list[int]:

@@ -137,12 +137,18 @@ def number_places(tables: Frames, pids: Pids, *, ours: bool = False) -> None:
 
 
 def add_recorded_events(tables: Frames) -> None:
-    """Add event records that the file lacks but a wait mentions. A host that waits for an event waits for the stream
-    that recorded it."""
+    """Add event records that the file lacks but a wait mentions, and events that have no number there. A host that
+    waits for an event waits for the stream that recorded it."""
     syncs, events = tables["syncs"], tables["cuda_events"]
+    keys = ["process", "correlation"]
+    nameless = ((syncs["recorded_by"] != MISSING) & (syncs["event"] == MISSING)).to_numpy()
+    if nameless.any():  # the call that recorded it says which event it is
+        by = pd.MultiIndex.from_frame(syncs[["process", "recorded_by"]], names=keys)
+        told = events.drop_duplicates(keys).set_index(keys)["event"].reindex(by, fill_value=MISSING).to_numpy()
+        new = max(events["event"].max() if len(events) else MISSING, syncs["event"].max()) + 1 + pd.factorize(by)[0]
+        syncs["event"] = np.where(nameless, np.where(told == MISSING, new, told), syncs["event"])
     waits = syncs[(syncs["recorded_on"] != MISSING) & (syncs["recorded_by"] != MISSING) & (syncs["event"] != MISSING)]
     named = waits.assign(stream=waits["recorded_on"], correlation=waits["recorded_by"])[events.columns]
-    keys = ["process", "correlation"]
     named = named.drop_duplicates(keys)
     known = pd.MultiIndex.from_frame(named[keys]).isin(pd.MultiIndex.from_frame(events[keys]))
     tables["cuda_events"] = pd.concat([events, named[~known]], ignore_index=True)
