@@ -13,6 +13,7 @@ from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
+from tracer.errors import EmptyTraceError
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 from tracer.recorders.light_work import stamped_work
@@ -278,12 +279,36 @@ def test_without_stamps_inside_a_run_is_one_row() -> None:
     assert gap_report(trace, find_steps(trace)).idle.idle_us == {}
 
 
-def test_two_stamps_are_too_few() -> None:
+def test_few_samples_count_if_there_are_no_others() -> None:
     made = Engine()
     for step in range(30):
-        made.run(step + 1, KERNELS, {0, 1} if step < 2 else set())
+        made.run(step + 1, KERNELS, {0, 1} if step == 9 else set())
         made.wait()
-    assert not len(stamped_work(made.ring()).kernels.table)
+    found = stamped_work(made.ring()).kernels.table
+    assert np.array_equal((found["end"] - found["start"]).to_numpy().reshape(30, -1), np.tile(LENGTHS, (30, 1)))
+
+
+def test_without_samples_no_kernel_has_a_duration() -> None:
+    assert not len(stamped_work(engine(30, one_of=NEVER).ring()).kernels.table)
+
+
+def test_a_run_of_unknown_end_leaves_no_gap_and_no_idle_time() -> None:
+    """The host runs ahead without a wait, and no stamp shows when the kernels between two graphs end: a light
+    recording must not say that the device was busy until the next graph, nor that it idled."""
+    made = Engine()
+    for step in range(40):
+        made.graph(step, 100_000)
+        made.run(step + 1, AFTER_GRAPH, set(), ends="")
+        made.now += HOST_NS
+    made.wait()
+    work = stamped_work(made.ring()).table
+    left = work[~work["is_stamped"].astype(bool)].sort_values("record")
+    graphs = work[work["graph"] == GRAPH_ID].sort_values("record")
+    assert (left["start"].to_numpy() >= graphs["end"].to_numpy()).all()
+    assert (left["end"].to_numpy()[:-1] == graphs["start"].to_numpy()[1:]).all()
+    trace = light_trace([made.ring()])
+    with pytest.raises(EmptyTraceError, match="unknown when the last run of eager launches ended"):
+        gap_report(trace, find_steps(trace, pattern="cuGraphLaunch"))
 
 
 def test_a_run_whose_kernels_took_longer_stays_whole() -> None:

@@ -175,7 +175,7 @@ def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
     order = table.sort_values("record")
     before = order.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
     bounded = ~is_stamped & ~table.index.isin(found.index)
-    start = np.minimum(np.maximum(before, order["begin"]), order["end"]).reindex(table.index)
+    start = before.clip(lower=order["begin"]).clip(upper=order["end"])
     return table.assign(start=table["start"].where(~bounded, start))
 
 

@@ -1,0 +1,88 @@
+"""The alignment of the device's clock with the host's, against a known difference."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.thorough import examples
+from tracer.recorders.light_clock import Alignment, ClockBounds, align
+
+AHEAD, DRIFT, WINDOW = -7_000_000_000, 3e-5, 500_000_000  # ns, ns per ns, ns
+LAUNCH, RETURN = 8_000, 12_000  # ns: from a launch to its start on an idle device, from an end to the wait's return
+Lag = Callable[[int, np.random.Generator], int]
+
+
+def truth(at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Host time - device time at device times."""
+    return np.asarray(AHEAD + np.rint(DRIFT * at).astype(np.int64))
+
+
+def aligned(late_launch: Lag, late_return: Lag, windows: int = 40) -> tuple[Alignment, NDArray[np.int64]]:
+    """The alignment of launches and waits that are later than `LAUNCH` and `RETURN` by these times, given the window;
+    and the error in the middle of each window, if the middle between both bounds were the truth."""
+    draw = np.random.default_rng(3)
+    at = np.sort(draw.integers(0, windows * WINDOW, 20 * windows)).astype(np.int64)
+    late = np.array([[lag(int(each // WINDOW), draw) for each in at] for lag in (late_launch, late_return)])
+    found = align(ClockBounds(at, truth(at) - LAUNCH - late[0]), ClockBounds(at, truth(at) + RETURN + late[1]))
+    assert found is not None
+    middles = WINDOW * np.arange(windows) + WINDOW // 2
+    return found, found.to_host(middles) - middles - truth(middles) - (RETURN - LAUNCH) // 2
+
+
+def on_time(_: int, draw: np.random.Generator) -> int:
+    return int(draw.integers(0, 300))
+
+
+def late(_: int, draw: np.random.Generator) -> int:
+    return int(draw.integers(100_000, 3_000_000))
+
+
+def rarely(window: int, draw: np.random.Generator) -> int:
+    return on_time(window, draw) if window % 7 == 2 else late(window, draw)
+
+
+def test_both_bounds_are_reached() -> None:
+    found, apart = aligned(on_time, on_time)
+    assert np.abs(apart).max() < 1_000
+    assert found.error_ns is not None
+    assert (LAUNCH + RETURN) / 2 <= found.error_ns <= (LAUNCH + RETURN) / 2 + 300
+
+
+@pytest.mark.parametrize(("launch", "wait"), [(on_time, rarely), (rarely, on_time)])
+def test_windows_with_one_close_bound_follow_those_with_two(launch: Lag, wait: Lag) -> None:
+    """A host that rarely waits for the device, or a device that is rarely idle."""
+    found, apart = aligned(launch, wait)
+    assert np.abs(apart).max() < 3_000
+    assert found.error_ns is not None
+    assert found.error_ns < 15_000
+
+
+@pytest.mark.parametrize(("launch", "wait"), [(on_time, late), (late, on_time)])
+def test_the_steady_bound_tells_if_no_window_has_two_close_ones(launch: Lag, wait: Lag) -> None:
+    found, apart = aligned(launch, wait)
+    assert np.abs(apart).max() < 10_000
+    assert found.error_ns == 20_000
+
+
+def test_without_a_close_bound_the_error_is_half_their_distance() -> None:
+    found, apart = aligned(late, late)
+    assert found.error_ns is not None
+    assert found.error_ns > 100_000
+    assert np.abs(apart).max() < 2 * found.error_ns
+
+
+@given(st.lists(st.tuples(st.integers(0, 20 * WINDOW), st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1))
+@examples(40)
+def test_no_estimate_contradicts_a_bound(bounds: list[tuple[int, int, int]]) -> None:
+    at, launch, wait = np.array(sorted(bounds), np.int64).T
+    lower, upper = ClockBounds(at, truth(at) - launch), ClockBounds(at, truth(at) + wait)
+    found = align(lower, upper)
+    assert found is not None
+    here = np.interp(at, found.at, found.ns)
+    drifted = 1e-3 * 20 * WINDOW  # what drift can be taken for, if only a few bounds show it
+    assert (here >= truth(at).min() - launch.max() - drifted).all()
+    assert (here <= truth(at).max() + wait.max() + drifted).all()
