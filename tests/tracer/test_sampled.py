@@ -1,5 +1,6 @@
 """Samples of the CPU in nsys's exports: read on request, and the host's idle time by function, with known answers."""
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -8,7 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.nsys_exports import GLOBAL_PID, RECORDING, TID, export
+from tests.tracer.nsys_exports import DATA, GLOBAL_PID, RECORDING, TID, export
 from tracer import formats
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, sampled_functions, share_bounds
@@ -142,3 +143,26 @@ def test_gaps_say_what_samples_show(sampled_export: Path) -> None:
     text = CliRunner().invoke(main, command).stdout
     assert "60.0% [50.2%, 69.1%]" in text
     assert "no symbol (libstripped.so)" in text
+
+
+def test_a_real_export_has_samples_and_the_backtraces_of_calls(tmp_path: Path) -> None:
+    """`benchmarks/torch_loop.py` under nsys 2025.3 (`--sample=process-tree --backtrace=dwarf --cudabacktrace=all:0`),
+    scrubbed: `item` fetches the result, `replay` launches the graph."""
+    real = tmp_path / "real.sqlite"
+    real.write_bytes(gzip.decompress((DATA / "nsys-2025.3-samples.sqlite.gz").read_bytes()))
+    result = CliRunner().invoke(main, ["gaps", str(real), "--call-sites", "--json"])
+    assert result.exit_code == 0
+    facts = json.loads(result.stdout)
+    sites = {row["site"].partition("(")[0]: row["share"] for row in facts["idle_sites"]}
+    assert list(sites) == [
+        "at::native::_local_scalar_dense_cuda",
+        "_PyEval_EvalFrameDefault ",
+        "at::cuda::CUDAGraph::replay",
+    ]
+    assert sum(sites.values()) == pytest.approx(1)
+    trace = formats.read(real, whole=False, samples=True)
+    assert len(trace["samples"]) > facts["sampled"]["samples"] == 6
+    functions = {row["function"]: row for row in facts["sampled"]["functions"]}
+    assert functions["no symbol (libcuda.so.580.159.04)"]["self_share"] == 0.5
+    assert sum(row["self_share"] for row in functions.values()) == pytest.approx(1)
+    assert functions["Py_RunMain (python3.12)"]["total_us"] == pytest.approx(facts["idle_us"]["mean"] / 3, rel=0.01)

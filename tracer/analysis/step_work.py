@@ -104,8 +104,8 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
     on the device, from the first compute of these steps to the end of the last. A host that runs ahead has launched
     all its steps before the device has executed many. Work between the steps, such as prompts that are left out,
     counts; periods in doubt (`Steps.spoilt`) do not. A host has no rate if doubt leaves no two consecutive steps of it:
-    its steps overlap, so that one by itself shows no time from one to the next. No
-    host has one if steps may be lost (`Steps.lossy`).
+    its steps overlap, so that one by itself shows no time from one to the next. No host has one if steps may be lost
+    (`Steps.lossy`).
     """
     spans = step_spans(trace, steps) if spans is None else spans
     computed = dict(grouped(spans, ["step_process", "step_thread"]))

@@ -33,9 +33,11 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
 
     trace, steps = load(path, within, bounds)
     spans = step_spans(trace, steps)
-    table = steps.table.merge(
-        spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute")
-    ).astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
+    table = (
+        steps.table.drop(columns="closes")
+        .merge(spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute"))
+        .astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
+    )
     save(table)
     summary = figures(trace, path.name, steps, within=within)
     facts = {

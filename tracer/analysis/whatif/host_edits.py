@@ -302,5 +302,6 @@ class ReadLater(Unmeasured):
         changes.remove(gone)  # not `remove_calls`: the host's code behind the waits stays
         return [
             _choose_on_device(changes, steps),
-            "assumes that the host processes a result after the next launch, in the same time",
+            "assumes that the host processes a result after the next launch, in the same time: an upper bound if other "
+            "threads of the program, such as Python's, run during the wait that goes",
         ]
