@@ -52,25 +52,29 @@ class Alignment:
     """
 
     at: Ints
-    ns: Floats
+    ns: Ints
     error_ns: int | None
     contradictions: int
 
     def to_host(self, device: Ints) -> Ints:
         """Convert device times to host times."""
-        moved = np.interp(device.astype(np.float64) - float(self.at[0]), self.at - self.at[0], self.ns - self.ns[0])
-        return np.asarray(device + np.int64(round(self.ns[0])) + np.rint(moved).astype(np.int64))
+        moved = np.interp(device - self.at[0], self.at - self.at[0], self.ns - self.ns[0])
+        return np.asarray(device + self.ns[0] + np.rint(moved).astype(np.int64))
 
 
 def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     """Estimate the alignment; None without any lower bound."""
     if not len(lower.at):
         return None
-    origin = int(lower.at.min())
+    origin, about = (
+        int(lower.at.min()),
+        int(lower.ns[0]),
+    )  # a float would be off by up to 128 ns for the time since 1970
+    lower, upper = (ClockBounds(bounds.at, bounds.ns - about) for bounds in (lower, upper))
     drift = _drift(lower, upper)
     if not len(upper.at):
-        at = np.array([origin])
-        return Alignment(at, np.array([(lower.ns - drift * (lower.at - origin)).max()]), None, 0)
+        least = (lower.ns - drift * (lower.at - origin)).max()
+        return Alignment(np.array([origin]), np.array([about + round(least)]), None, 0)
     edges = _windows(lower, upper, origin)
     at, low, high, tight = _bounded(lower, upper, edges, drift)
     if np.ptp(at[tight]) >= _WINDOW_NS:  # which tell the drift better than all bounds do
@@ -83,7 +87,7 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
         flat, error = _between(at, low, high, tight), int(np.ceil(np.abs(high - low)[tight].max() / 2))
     flat = np.where(wrong, flat, np.clip(flat, low, high))
     at, flat = np.concatenate((edges[:1], at, edges[-1:])), flat[np.r_[0, : len(flat), -1]]  # drift before and after
-    return Alignment(at, flat + drift * (at - origin), error, int(wrong.sum()))
+    return Alignment(at, about + np.rint(flat + drift * (at - origin)).astype(np.int64), error, int(wrong.sum()))
 
 
 def _bounded(
@@ -95,7 +99,7 @@ def _bounded(
     high, until = _tightest(upper, edges, drift, np.minimum)
     apart = np.abs(high - low)
     right = low <= high if (low <= high).any() else np.ones(len(low), bool)
-    return (since + until) // 2, low, high, right & (apart <= _LOOSE * np.quantile(apart[right], _TIGHT))
+    return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * np.quantile(apart[right], _TIGHT))
 
 
 def _beside(low: Floats, high: Floats) -> Floats | None:
@@ -117,7 +121,9 @@ def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> F
     slack = float(np.median((high - low)[tight])) / 2
     one, other = low + slack, high - slack
     near = np.where(np.abs(one - flat) <= np.abs(other - flat), one, other)
-    apart = np.abs(at[:, None] - at[tight]).min(axis=1)
+    known = at[tight]
+    behind = np.searchsorted(known, at)
+    apart = np.minimum(*(np.abs(at - known[each.clip(0, len(known) - 1)]) for each in (behind - 1, behind)))
     return np.asarray(np.where(~tight & (np.abs(near - flat) <= _WANDER * apart), near, flat))
 
 
