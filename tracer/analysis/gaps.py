@@ -161,7 +161,8 @@ def gap_report(
         every: their `all_compute`, if available.
 
     Raises:
-        EmptyTraceError: no two steps of one group follow each other on a device.
+        EmptyTraceError: no two steps of one group follow each other on a device, or of most it is unknown when their
+            last work ended.
     """
     every = all_compute(trace, steps) if every is None else every
     compute = of_steps(every)
@@ -246,7 +247,7 @@ def _ended(trace: Trace, table: pd.DataFrame, compute: pd.DataFrame) -> NDArray[
         return np.ones(len(table), bool)
     runs = taken(compute, (compute["name"] == RUN).to_numpy(), ["device", "end"])
     at_run = positions(table.rename(columns={"start": "end", "end": "until"}), runs, ["device", "end"]) >= 0
-    return np.asarray(~at_run | (table["next_start"] != table["start"]).to_numpy())
+    return np.asarray(~at_run | (table["next_start"] > table["start"]).to_numpy())
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

@@ -7,7 +7,8 @@ parts per million, so bounds are taken per time window, after removing the drift
 
 Only windows in which a launch found the device idle and a wait returned with the end of the work have bounds that are
 close to each other. Where the host never waits for long, launches find the device idle, and where the device is always
-busy, waits are long, so one of the two bounds is close to the truth in every window.
+busy, waits are long, so in most other windows one of the bounds is close to the truth. The estimate keeps to the one
+that the windows with close bounds, or its steadiness, suggest; where that is a guess, the error says so.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _REACHED_NS: Final = 10_000
 """Half the distance of bounds that are both reached: from a launch to its start on an idle device, and from the end of
 work to the return of a wait for it, take 16 to 22 µs together (vLLM 0.23 on four machines with an H100)."""
 _FAR: Final = 10.0  # times that, if one of the bounds is not reached
+_STEADIER: Final = 10.0  # times as much scatters what is not reached
+_PASSES: Final = 16
 _WANDER: Final = 1e-5  # how fast the clocks may drift apart beside their mean drift
 _MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
 
@@ -47,7 +50,9 @@ class Alignment:
 
     Attributes:
         at, ns: the difference of the clocks at some device times; interpolated linearly.
-        error_ns: half the distance of the bounds, in the worst window used; None without upper bounds.
+        error_ns: how far this can be wrong, in the worst window: half the distance of its bounds, less if windows with
+            close bounds exclude one; the least distance of any window's if steadiness chose one of the bounds. None
+            without upper bounds.
         contradictions: the number of windows whose bounds contradict each other: stamps and launches do not match.
     """
 
@@ -74,7 +79,8 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     drift = _drift(lower, upper)
     if not len(upper.at):
         least = (lower.ns - drift * (lower.at - origin)).max()
-        return Alignment(np.array([origin]), np.array([about + round(least)]), None, 0)
+        at = np.array([origin, int(lower.at.max())])
+        return Alignment(at, about + np.rint(least + drift * (at - origin)).astype(np.int64), None, 0)
     edges = _windows(lower, upper, origin)
     at, low, high, tight = _bounded(lower, upper, edges, drift)
     if np.ptp(at[tight]) >= _WINDOW_NS:  # which tell the drift better than all bounds do
@@ -82,10 +88,9 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
         drift = float(np.clip(drift + slope, -_MOST_DRIFT, _MOST_DRIFT))
         at, low, high, tight = _bounded(lower, upper, edges, drift)
     wrong = low > high
-    flat, error = _beside(low, high), 2 * _REACHED_NS
-    if flat is None:
-        flat, error = _between(at, low, high, tight), int(np.ceil(np.abs(high - low)[tight].max() / 2))
+    flat, errors = _beside(low, high) or _between(at, low, high, tight)
     flat = np.where(wrong, flat, np.clip(flat, low, high))
+    error = max(int(np.ceil(errors[~wrong].max(initial=0))), _REACHED_NS)
     at, flat = np.concatenate((edges[:1], at, edges[-1:])), flat[np.r_[0, : len(flat), -1]]  # drift before and after
     return Alignment(at, about + np.rint(flat + drift * (at - origin)).astype(np.int64), error, int(wrong.sum()))
 
@@ -102,29 +107,40 @@ def _bounded(
     return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * np.quantile(apart[right], _TIGHT))
 
 
-def _beside(low: Floats, high: Floats) -> Floats | None:
-    """The difference of the clocks in each window from one of the bounds, if the other is far from the truth in all of
-    them: what is reached in every window is steady, what depends on the program scatters. None if both may be close, or
-    neither is steady."""
+def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
+    """The difference of the clocks in each window from one of the bounds, and its error, if the other is far from the
+    truth in all of them: what is reached in every window is steady, what depends on the program often scatters. None if
+    both may be close, or neither is much steadier."""
     if len(low) <= _FEWEST or (high - low).min() < _FAR * _REACHED_NS:
         return None
     scatter = [float(np.median(np.abs(np.diff(bound)))) for bound in (low, high)]
-    if min(scatter) > _REACHED_NS:
+    if min(scatter) > min(_REACHED_NS, max(scatter) / _STEADIER):
         return None
-    return low + _REACHED_NS if scatter[0] <= scatter[1] else high - _REACHED_NS
+    error = np.full(len(low), (high - low).min())  # no two windows differ by more than drift
+    return (low + _REACHED_NS if scatter[0] <= scatter[1] else high - _REACHED_NS), error
 
 
-def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> Floats:
-    """The difference of the clocks in each window, without the drift: the midpoint of tight bounds; elsewhere as far
-    from the closer bound as there, if the clocks can have moved that far since, else interpolated."""
-    flat = np.interp(at - at[0], at[tight] - at[0], (low + high)[tight] / 2)
-    slack = float(np.median((high - low)[tight])) / 2
+def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """The difference of the clocks in each window, without the drift, and its error: the midpoint of tight bounds;
+    elsewhere as far from one bound as there, if the clocks can have moved to it since the closest known window and not
+    to the other; if to both, the midpoint; if to neither, interpolated."""
+    half, middle = np.abs(high - low) / 2, (low + high) / 2
+    slack = float(np.median(half[tight]))
     one, other = low + slack, high - slack
-    near = np.where(np.abs(one - flat) <= np.abs(other - flat), one, other)
-    known = at[tight]
-    behind = np.searchsorted(known, at)
-    apart = np.minimum(*(np.abs(at - known[each.clip(0, len(known) - 1)]) for each in (behind - 1, behind)))
-    return np.asarray(np.where(~tight & (np.abs(near - flat) <= _WANDER * apart), near, flat))
+    known, flat = tight, middle
+    for _ in range(_PASSES):  # windows that follow a bound are known to those behind them
+        flat = np.interp(at - at[0], at[known] - at[0], flat[known])
+        times, behind = at[known], np.searchsorted(at[known], at)
+        apart = np.minimum(*(np.abs(at - times[each.clip(0, len(times) - 1)]) for each in (behind - 1, behind)))
+        may_be = np.array([np.abs(each - flat) <= _WANDER * apart for each in (one, other)])
+        follows = ~known & (may_be.sum(axis=0) == 1)
+        if not follows.any():
+            break
+        flat = np.where(follows, np.where(may_be[0], one, other), flat)
+        known = known | follows
+    either = tight | ~known & may_be.all(axis=0)
+    error = np.where(either, half, np.where(known, slack, slack + np.minimum(_WANDER * apart, half)))
+    return np.where(either, middle, flat), error
 
 
 def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
