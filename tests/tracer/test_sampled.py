@@ -166,3 +166,58 @@ def test_a_real_export_has_samples_and_the_backtraces_of_calls(tmp_path: Path) -
     assert functions["no symbol (libcuda.so.580.159.04)"]["self_share"] == 0.5
     assert sum(row["self_share"] for row in functions.values()) == pytest.approx(1)
     assert functions["Py_RunMain (python3.12)"]["total_us"] == pytest.approx(facts["idle_us"]["mean"] / 3, rel=0.01)
+
+
+STACKS = [[("sample_token", 12), ("decode", 30), ("&lt;module&gt;", 99)], [("decode", 31), ("&lt;module&gt;", 99)]]
+
+
+def python_export(tmp_path: Path, states: dict[str, int], payload: str | None = None) -> Path:
+    """Samples of Python as nsys 2025.3 exports them: marks of a domain, in the idle part of each step; so many in each
+    state, of two stacks in turn."""
+    tables = recording([])
+    strings = {"sample_token": 300, "decode": 301, "&lt;module&gt;": 302, "/opt/serve.py": 303}
+    tables["StringIds"] += [{"id": id, "value": text} for text, id in strings.items()]
+    named = {"domainId": 1, "globalTid": GLOBAL_PID | TID}
+    events: list[dict[str, object]] = [{"start": 0, "eventType": 75, "text": "Python Periodic Sampling", **named}]
+    for number, state in enumerate(state for state, count in states.items() for _ in range(count)):
+        frames = [{"Function": strings[function], "File": 303, "Line": line} for function, line in STACKS[number % 2]]
+        sample = {"Thread state ID": 1, "Thread state": state, "Frames count": len(frames), "Frames": frames}
+        text = json.dumps({"Python Periodic Sampling": sample}) if payload is None else payload
+        time = 10_000 + number * PERIOD + 600
+        events.append({"start": time, "eventType": 34, "color": 4294944000, "jsonText": text, **named})
+    tables |= {"NVTX_EVENTS": events}
+    del tables["COMPOSITE_EVENTS"], tables["SAMPLING_CALLCHAINS"]
+    return export(tmp_path / "python.sqlite", tables)
+
+
+def test_samples_of_python_are_marks_with_their_stack_as_json(tmp_path: Path) -> None:
+    path = python_export(tmp_path, {"Running": 20, "Blocking Wait": 6})
+    sampled = found(path)
+    assert sampled is not None
+    assert sampled.stacks.to_dict() == {
+        "/opt/serve.py(99): <module>;/opt/serve.py(30): decode;/opt/serve.py(12): sample_token": 10,
+        "/opt/serve.py(99): <module>;/opt/serve.py(31): decode": 10,
+    }
+    assert not len(formats.read(path, whole=False)["samples"])
+    trace = formats.read(path)
+    formats.write(trace, tmp_path / "again.sqlite")
+    again = found(tmp_path / "again.sqlite")
+    assert again is not None
+    assert again.stacks.to_dict() == sampled.stacks.to_dict()
+    kept = scrub(trace, python_functions=True)
+    assert "serve.py(30): decode" in set(kept["sample_chains"]["symbol"].astype(str))
+    formats.write(kept, tmp_path / "scrubbed.sqlite")
+    assert b"/opt/serve.py" not in (tmp_path / "scrubbed.sqlite").read_bytes()
+    assert not len(scrub(trace)["samples"])
+
+
+def test_samples_of_python_without_stacks_are_none(tmp_path: Path) -> None:
+    """`nsys export` without `--include-json=true`."""
+    assert found(python_export(tmp_path, {"Running": 5}, payload="")) is None
+
+
+@pytest.mark.parametrize("payload", ["{", '{"Python Periodic Sampling": {"Frames": [{"Line": "x"}]}}', "[" * 9_999])
+def test_a_damaged_sample_of_python_is_one_clear_line(tmp_path: Path, payload: str) -> None:
+    result = CliRunner().invoke(main, ["gaps", str(python_export(tmp_path, {"Running": 5}, payload)), "--call-sites"])
+    assert result.exit_code == 2
+    assert "column jsonText holds no sample of Python" in " ".join(result.output.split())

@@ -21,6 +21,7 @@ from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_columns import Strings, inline, ints, words
+from tracer.formats.nsys_python import JSON, python_samples
 from tracer.model.devices import by_gpu, numbers_differ
 from tracer.model.schema import MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.model.trace import Trace, categorical
@@ -28,8 +29,11 @@ from tracer.model.trace import Trace, categorical
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 
 
-def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: Sequence[str] = ()) -> Trace:
+def to_trace(
+    tables: Mapping[str, pa.Table], *, whole: bool = False, samples: bool = False, left_out: Sequence[str] = ()
+) -> Trace:
     """Convert nsys's tables to a trace. `whole` lets it carry the data it has no columns for, except `left_out`.
+    Samples of Python are converted only with `samples` or `whole`, and if there are none of the CPU.
 
     Raises:
         FormatError: a required column is missing or NULL, or our own metadata is damaged. The file is not named.
@@ -39,7 +43,10 @@ def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: S
     if whole:
         tables = by_start(tables)
     metadata, notes, ours = _metadata(tables)
-    trace = Trace(frames(tables, notes), metadata, notes)
+    found = frames(tables, notes)
+    if (whole or samples) and not len(found.get("samples", ())):
+        found |= _python_samples(tables, found.get("nvtx"))
+    trace = Trace(found, metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
     if whole:
@@ -47,6 +54,14 @@ def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: S
     if left_out:
         trace.notes.append(f"{len(left_out)} tables or columns with names or types unknown to nsys are left out")
     return trace
+
+
+def _python_samples(tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+    events = tables.get(TABLES["nvtx"].nsys)
+    if events is None or nvtx is None or JSON not in events.column_names:
+        return {}
+    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
+    return python_samples(nvtx, events.filter(is_range)[JSON], Strings(tables.get(nsys.STRINGS)))
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:

@@ -68,7 +68,7 @@ def read_directory(path: Path, suffix: str, load: Load, *, whole: bool, samples:
         done += file.stat().st_size
         tell(done, total)
     try:
-        return nsys.to_trace(tables, whole=whole, left_out=left_out)
+        return nsys.to_trace(tables, whole=whole, samples=samples, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
 

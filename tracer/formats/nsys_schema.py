@@ -1,8 +1,8 @@
 """The parts of Nsight Systems' schema that `tracer.model.schema` lacks: packed ids, auxiliary tables, enum labels.
 
 Source: SQLite exports of schema 3.20.3 and 3.25.0; for the tables of samples a public one of schema 3.16.1 (nsys
-2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. That
-describes no table of Python samples (`nsys profile --python-sampling=true`), and exports are not known to have one.
+2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. Samples
+of Python are NVTX marks (`nsys_python`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
         elif "process" in names and table.name != "streams":
             columns[GLOBAL_PID] = pa.int64()
         wanted[table.nsys] = columns
-    wanted[TABLES["nvtx"].nsys] |= {"textId": pa.int64(), "domainId": pa.int64()}
+    wanted[TABLES["nvtx"].nsys] |= {"textId": pa.int64(), "domainId": pa.int64(), "jsonText": pa.string()}
     wanted[TABLES["nvtx"].nsys] |= {p: pa.float64() if p[0] in "df" else pa.int64() for p in PAYLOADS}
     wanted[TABLES["syncs"].nsys] |= {DEPRECATED_SYNC_TYPE: pa.int64()}
     wanted[STRINGS] = {"id": pa.int64(), "value": pa.string()}

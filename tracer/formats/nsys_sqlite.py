@@ -54,7 +54,7 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     try:
         left_out: list[str] = []
         tables = read_tables(path, None if whole else read_first(samples), left_out)
-        trace = nsys.to_trace(tables, whole=whole, left_out=left_out)
+        trace = nsys.to_trace(tables, whole=whole, samples=samples, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     for unread in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
