@@ -19,7 +19,9 @@ def frame(rows):
 
 
 @pytest.mark.parametrize(
-    "number", [st.integers(-1, 6), st.sampled_from([-1, 0, 3, 10**9, 2**39])], ids=["dense", "sparse"]
+    "number",
+    [st.integers(-1, 6), st.sampled_from([-1, 0, 3, 10**9, 2**39]), st.sampled_from([-1, 0, 3, 2**62, 2**63 - 1])],
+    ids=["dense", "sparse", "huge"],
 )
 def test_each_row_finds_the_first_with_its_number(number):
     @given(rows_of(number), rows_of(number))

@@ -39,6 +39,7 @@ _ALLOCATION: Final = re.compile(
     r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
 )
 _DENSE: Final = 4  # so many numbers per row may be listed to find rows by their number
+_LARGEST: Final = np.iinfo(np.int64).max
 _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
@@ -175,6 +176,13 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
     low = int(of_table[1].min())
     span = int(of_table[1].max()) - low + 1
     processes = _distinct(of_table[0])
+    given = of_rows[1] >= 0
+    if len(processes) * span > _LARGEST:  # no profiler numbers calls like this, but a file may
+        distinct = np.unique(of_table[1])
+        at = np.minimum(np.searchsorted(distinct, of_rows[1]), len(distinct) - 1)
+        of_rows[1] = np.where(distinct[at] == of_rows[1], at, MISSING)
+        of_table[1] = np.searchsorted(distinct, of_table[1])
+        low, span = 0, len(distinct)
 
     def keys(of: NDArray[np.int64], number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
@@ -185,7 +193,7 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
         return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
 
     table_key, (row_key, known) = keys(*of_table)[0], keys(*of_rows)
-    known &= of_rows[1] >= 0
+    known &= given
     row_key = np.where(known, row_key, 0)
     if len(processes) * span <= _DENSE * (len(table) + len(rows)):
         first = np.full(len(processes) * span, -1, dtype=np.int64)

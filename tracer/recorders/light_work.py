@@ -169,8 +169,8 @@ def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
     """The table, with runs without stamps from the start of their first to the end of their last kernel; other runs
     without stamps follow the work before them, which may have ended earlier than it could have."""
     found = kernels.table.groupby("run").agg(start=("start", "min"), end=("end", "max"))
-    is_stamped = table["is_stamped"].to_numpy(bool)
-    found = found[~is_stamped[table.index.get_indexer(found.index)]]
+    is_stamped = table["is_stamped"].astype(bool)
+    found = found[~is_stamped[found.index]]
     table.loc[found.index, ["start", "end"]] = found
     order = table.sort_values("record")
     before = order.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
