@@ -71,10 +71,8 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     """Estimate the alignment; None without any lower bound."""
     if not len(lower.at):
         return None
-    origin, about = (
-        int(lower.at.min()),
-        int(lower.ns[0]),
-    )  # a float would be off by up to 128 ns for the time since 1970
+    origin = int(lower.at.min())
+    about = int(lower.ns[0])  # as a float, the time since 1970 would be off by up to 128 ns
     lower, upper = (ClockBounds(bounds.at, bounds.ns - about) for bounds in (lower, upper))
     drift = _drift(lower, upper)
     if not len(upper.at):
