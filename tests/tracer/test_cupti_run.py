@@ -350,6 +350,20 @@ def test_a_killed_recorder_leaves_what_can_be_recovered(
         os.killpg(recorder.pid, signal.SIGKILL)
 
 
+def test_both_recorders_can_record_one_process(cuda: Path, built: Build) -> None:
+    """The way benchmarks/light_beside_cupti.py compares them; neither loses anything through the other."""
+    with light_folder.folder() as rings:
+        told = cupti_run.settings("node", str(cuda / "libcupti.so.13")) + "wrap driver\n"
+        (rings / light_folder.SETTINGS).write_text(told)
+        given = cupti_run.environment(built.folder / "light.so", rings)
+        subprocess.run([cuda / "traced", "", str(TOKENS)], env=given, check=True)
+        (ring,) = read_rings(rings)
+        trace = cupti_run.read_folder(rings)
+    assert trace is not None
+    assert len(trace["kernels"]) == 4 * TOKENS
+    assert Counter(ring.calls[call] for call in ring.records["call"])["cuGraphLaunch"] == TOKENS
+
+
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     compiler = compiler_or_skip()

@@ -32,7 +32,7 @@ else:
 
 SHIPPED = Path(fits.__file__).with_name("fits.toml")
 OTHER = "NVIDIA A100-SXM4-80GB"
-TABLES = [f.name for f in dataclasses.fields(Fits) if f.name not in ("gpu", "called", "caution")]
+TABLES = [f.name for f in dataclasses.fields(Fits) if f.name not in ("gpu", "called", "foreign", "caution")]
 
 
 def on(gpu: str) -> Trace:
@@ -43,7 +43,9 @@ def on(gpu: str) -> Trace:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_says_when_and_to_what_it_was_fitted_and_with_what_error(name: str) -> None:
-    for device in tomllib.loads(SHIPPED.read_text("utf-8"))["device"]:
+    devices = [one for one in tomllib.loads(SHIPPED.read_text("utf-8"))["device"] if name in one]
+    assert devices
+    for device in devices:
         assert all(device[name].get(key) for key in ("date", "fitted_to", "known_error"))
 
 
@@ -52,7 +54,20 @@ def test_a_device_that_the_file_knows_gets_no_caution_and_another_one_does() -> 
     assert known.caution is None
     whole = "all constants of the model were fitted to an H200"
     assert other.caution == f"{whole}, not to the GPU of this recording, where they may be wrong"
-    assert dataclasses.replace(other, caution=None) == known
+    assert dataclasses.replace(other, foreign=(), caution=None) == known
+    assert known.foreign == ()
+    assert other.foreign == tuple(sorted(TABLES))
+
+
+def test_what_a_listed_device_lacks_is_the_first_ones_and_the_caution_names_what_it_has() -> None:
+    first, found = fits_of("NVIDIA H200"), fits_of("NVIDIA H100 80GB HBM3")
+    assert (found.light.empty_ns, first.light.empty_ns) == (896, 544)
+    assert (
+        dataclasses.replace(found, light=first.light, gpu="H200", called="an H200", foreign=(), caution=None) == first
+    )
+    assert found.foreign == tuple(sorted({*TABLES} - {"light"}))
+    assert found.caution is not None
+    assert found.caution.startswith("all constants of the model but those of light were fitted to an H200, not to")
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA GH200 480GB", "NVIDIA H100, NVIDIA H200"])
@@ -80,9 +95,9 @@ def test_a_users_own_numbers_replace_those_shipped(tmp_path: Path, monkeypatch: 
     assert found.graph == dataclasses.replace(shipped.graph, launch_ns=3100)
     assert found.called == "our A100"
     assert found.stretch == shipped.stretch
+    assert found.foreign == tuple(sorted({*TABLES} - {"graph"}))
     assert found.caution is not None
-    assert "stretch" in found.caution
-    assert "graph" not in found.caution
+    assert found.caution.startswith("all constants of the model but those of graph were fitted to an H200")
     assert fits_of("NVIDIA H200").graph == shipped.graph
     assert Cache(tmp_path).entry(own) != before  # what was computed with other constants is not reused
 

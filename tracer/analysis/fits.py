@@ -1,15 +1,15 @@
 """Constants of the model that cannot be determined from a recording, by GPU: `fits.toml`, and a user's own file in the
 same format.
 
-For every table the file states when its numbers were fitted, to what, and with what error. A recording of a GPU that
-the file does not list gets those of the first device, with a caution (`Fits.caution`).
+For every table the file states when its numbers were fitted, to what, and with what error. What the file does not list
+for a recording's GPU is taken from the first device, with a caution (`Fits.caution`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from tracer.model.trace import Trace
 
 VARIABLE: Final = "INTERTOKEN_FITS"
 """Environment variable: a user's own file. Its devices come before the shipped ones; what a device lacks is taken from
-the shipped device that its name matches, or else from the first."""
+the shipped device that its name matches, and from the first."""
 
 _SHIPPED: Final = Path(__file__).with_name("fits.toml")
 
@@ -228,8 +228,8 @@ class Fits:
     Attributes:
         gpu: the part of a device's name by which they were chosen.
         called: the GPU as named in a sentence.
-        caution: a warning if some or all of them are not for the recording's GPU; None if they are, and for recordings
-            that name no device.
+        foreign: the tables that were not fitted to the recording's GPU; empty for recordings that name no device.
+        caution: a warning about these; None without any.
     """
 
     gpu: str
@@ -246,6 +246,7 @@ class Fits:
     sampling: Sampling
     light: Light
     host: HostCosts
+    foreign: tuple[str, ...] = ()
     caution: str | None = None
 
     def launch_left(self, level: str) -> float:
@@ -297,26 +298,27 @@ def _replaced(value: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _fits(gpu: str, own: str = "", _changed: int = 0) -> Fits:
     shipped = _devices(_SHIPPED)
-    base = next((one for one in shipped if _is_of(one, gpu)), shipped[0])
+    first = shipped[0]
+    base = next((one for one in shipped if _is_of(one, gpu)), {} if gpu else first)
     try:
         chosen = next((one for one in _devices(Path(own)) if _is_of(one, gpu)), {}) if own else {}
-        if unknown := sorted(chosen.keys() - base.keys()):
+        names = {key: chosen.get(key, base.get(key, first[key])) for key in ("gpu", "called")}
+        known = {name: value for name, value in {**first, **base}.items() if name not in names}
+        if unknown := sorted(chosen.keys() - names.keys() - known.keys()):
             raise FormatError(f"there is no table {unknown[0]}")
-        tables = {
-            name: _replaced(value, chosen.get(name, {})) for name, value in base.items() if isinstance(value, dict)
-        }
-        names = {key: chosen.get(key, base[key]) for key in ("gpu", "called")}
-        others = [] if not gpu or _is_of(base, gpu) else sorted(tables.keys() - chosen.keys())
-        return typed({**tables, **names, "caution": _caution(base, chosen, others)}, Fits)
+        tables = {name: _replaced(value, chosen.get(name, {})) for name, value in known.items()}
+        foreign = tuple(sorted(tables.keys() - base.keys() - chosen.keys()))
+        caution = _caution(first["called"], foreign, sorted(tables.keys() - set(foreign)))
+        return typed({**tables, **names, "foreign": foreign, "caution": caution}, Fits)
     except (FormatError, TypeError) as error:
         raise UsageError(f"{VARIABLE}={own}: {error}") from error
 
 
-def _caution(base: dict[str, Any], chosen: dict[str, Any], others: list[str]) -> str | None:
-    if not others:
+def _caution(called: str, foreign: Sequence[str], others: Sequence[str]) -> str | None:
+    if not foreign:
         return None
-    some = f"those of {', '.join(others)}" if chosen else "all constants of the model"
-    return f"{some} were fitted to {base['called']}, not to the GPU of this recording, where they may be wrong"
+    some = "all constants of the model" + (f" but those of {', '.join(others)}" if others else "")
+    return f"{some} were fitted to {called}, not to the GPU of this recording, where they may be wrong"
 
 
 def _devices(path: Path) -> list[dict[str, Any]]:

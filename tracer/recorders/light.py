@@ -18,10 +18,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
+from tracer.analysis.fits import Fits
 from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import LIGHT, Trace
+from tracer.recorders.light_kernels import fits_of_ring
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
@@ -246,6 +248,14 @@ def _who(ring: Ring) -> str:
     return f"process {ring.process} ({ring.program})"
 
 
+def _empty(fits: Fits) -> str:
+    """The part of each kernel's duration that stamps cannot measure."""
+    told = f"{fits.light.empty_ns / 1e3:.2f} µs of each is what CUPTI reports for a kernel that does nothing"
+    if "light" not in fits.foreign:
+        return told
+    return f"{told}, on another GPU: on this one each may be some 0.4 µs longer or shorter, and idle time the opposite"
+
+
 def _notes(ring: Ring, work: StampedWork) -> list[str]:
     who = _who(ring)
     counters = ring.counters
@@ -273,7 +283,8 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
         notes.append(
             f"{who}: {len(kernels.table)} kernels of {resolved} runs of eager launches have the median duration of "
             f"their kind, from {kernels.timed} launches with stamps; {int((is_resolved & is_stamped).sum())} of these "
-            f"runs have stamps, which confirm their ends within {kernels.apart_ns / 1e3:.1f} µs (median)"
+            f"runs have stamps, which confirm their ends within {kernels.apart_ns / 1e3:.1f} µs (median); "
+            f"{_empty(fits_of_ring(ring))}"
         )
     if runs := int((is_run & is_stamped & ~is_resolved).sum()):
         notes.append(

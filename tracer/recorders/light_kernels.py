@@ -21,17 +21,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import LAUNCH
-from tracer.analysis.fits import fits_of
+from tracer.analysis.fits import Fits, fits_of
 from tracer.model.rows import numbered
 from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
 
 Ints = NDArray[np.int64]
-
-empty_ns: Final = 544
-"""The duration that CUPTI reports for an empty kernel (H200, driver 580.159), so that durations compare with
-those of other recordings."""
 
 _FEWEST: Final = 3  # timed samples per kind of launch, if any of its kinds has as many
 _APART_NS: Final = 20_000  # between the predicted and the stamped end of a run
@@ -89,7 +85,7 @@ def run_kernels(
         costs: of a stamp, per context.
     """
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
-    empty_ns = fits_of(", ".join(sorted({context.name for context in ring.contexts}))).light.empty_ns
+    empty_ns = fits_of_ring(ring).light.empty_ns
     items = _items(ring, letter, runs)
     cost = next((each for each in costs if each is not None), Cost(0, 0))
     apart = _lay_stamps(items, _stamps_inside(ring, clocks))
@@ -113,6 +109,11 @@ def run_kernels(
     tails = np.sort(ring.records["begin"][letter != LAUNCH]) + arrival  # a call that ends a run has its tail before it
     kept, missed = _verified(predicted, runs, items.groupby("run")["is_before"].any(), cost, tails)
     return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed)
+
+
+def fits_of_ring(ring: Ring) -> Fits:
+    """The constants for the devices of a ring."""
+    return fits_of(", ".join(sorted({context.name for context in ring.contexts})))
 
 
 def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:

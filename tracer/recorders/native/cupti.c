@@ -21,12 +21,11 @@ enum { FLUSH_NS = 500000000, END_S = 5, FLUSH_COMPLETED = 0, FLUSH_ALL = 1 };
 enum { SYSTEM_THREAD_IDS = 1, CLEARED_BUFFERS = 5, BUFFER_PER_THREAD = 9 /* CUpti_ActivityAttribute; since 12.3 */ };
 
 Cupti cupti;
-static char settings[SETTINGS_BYTES]; /* lines: "library PATH", "kind NUMBER" in order, "skip NAME" */
+/* Lines: "library PATH", "kind NUMBER" in order, "skip NAME", and "wrap DRIVER" to record both ways. */
+static char settings[SETTINGS_BYTES];
 static _Atomic pid_t started_in;      /* 0: not started */
 static sem_t ending, ended;
 static _Atomic int is_ending;
-
-int cupti_find(void) { return files_read("cupti", settings, sizeof settings) > 0; }
 
 void cupti_fork(void) {
     if (started_in) cupti_buffers_fork();
@@ -81,6 +80,8 @@ static const char *next(const char *at, const char *word) {
         if (strncmp(at, word, length) == 0 && at[length] == ' ') return at + length + 1;
     return NULL;
 }
+
+int cupti_alone(void) { return files_read("cupti", settings, sizeof settings) > 0 && !next(settings, "wrap"); }
 
 /* Whether a call's name, without the suffixes for its version and streams, is to be skipped. */
 static int is_skipped(const char *name) {

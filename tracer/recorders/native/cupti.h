@@ -50,8 +50,9 @@ typedef struct {
     uint64_t about;
 } CuptiHead;
 
-/* Read the settings; returns whether there are any. Call it before any other thread runs. */
-int cupti_find(void);
+/* Read the settings, if any; returns whether CUPTI records instead of our wrappers, not beside them
+ * (benchmarks/light_beside_cupti.py). Call it before any other thread runs. */
+int cupti_alone(void);
 
 /* A forked child starts anew. */
 void cupti_fork(void);

@@ -64,7 +64,7 @@ __attribute__((constructor)) static void start(void) {
     find_linker();
     wanted = getenv("INTERTOKEN_LIGHT") != NULL;
     if (wanted) ring_announce();
-    ring.wraps = wanted && !cupti_find();
+    ring.wraps = wanted && !cupti_alone();
 }
 
 int interpose_wanted(void) { return wanted; }
