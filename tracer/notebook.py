@@ -28,7 +28,7 @@ def trace_html(trace: Trace) -> str:
     """A recording as HTML: a sentence about its content, its class, idle time, gap and rate, and the notes."""
     of = summarise(trace, plain(trace.name or str(trace.metadata.get("source") or "recording"), _LONGEST))
     lines = [[escape(label), escape(text)] for label, text in headline(of).items()]
-    known = [text for text in (of.warning, of.problem, *trace.notes) if text]
+    known = [text for text in (of.warning, of.left_out, of.problem, *trace.notes) if text]
     return "".join([_paragraph(sentence_of_one(of, of.name)), _table([], lines), *map(_caution, known)])
 
 

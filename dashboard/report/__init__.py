@@ -112,7 +112,7 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
     notes = run.trace.notes if run.trace is not None else []
-    texts = [run.summary.warning, run.summary.problem, run.node_kernels_note, *notes]
+    texts = [run.summary.warning, run.summary.left_out, run.summary.problem, run.node_kernels_note, *notes]
     return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in texts if text]
 
 

@@ -108,7 +108,7 @@ def notes(recordings: Iterable[Measured]) -> list[str]:
     """The caveats for the recordings, their steps and their gaps, each one once."""
     runs_by_note: dict[str, list[str]] = {}
     for recording in recordings:
-        for warning in filter(None, (*recording.notes, recording.gaps.warning)):
+        for warning in filter(None, (*recording.notes, recording.gaps.warning, recording.gaps.left_out)):
             runs_by_note.setdefault(warning, []).append(recording.name)
     return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in runs_by_note.items()]
 

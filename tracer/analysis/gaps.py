@@ -19,7 +19,7 @@ from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.fits import Fits, fits_for, fits_of
-from tracer.analysis.idle import IdleReport, idle_report, statistics
+from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
@@ -36,6 +36,10 @@ STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs by an amount that is known only roughly: the median gap without it "
     "is {}; a graph-level recording determines it more precisely"
 )
+
+
+_WAITED_NS: Final = 10_000
+"""The least duration of a call in which the host waited: one that finds the work done takes less."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class GapReport:
             to the amount by which tracing stretched it (`tracer.analysis.distortion`).
         refused: why the rate cannot belong to this recording and is ignored; None if it can.
         warning: the caveat for a reader, or None.
+        unknown: the number of gaps that have no row because it is unknown when they begin.
     """
 
     table: pd.DataFrame
@@ -82,6 +87,16 @@ class GapReport:
     estimated: Interval | None
     refused: str | None
     warning: str | None
+    unknown: int = 0
+
+    @property
+    def left_out(self) -> str | None:
+        """What of a light recording has no figure, in words; None if nothing is left out."""
+        each = ((self.unknown, len(self.table), "gaps"), (self.idle.left_out, len(self.idle.steps), "idle times"))
+        named = [f"{left:,} of {left + kept:,} {what}" for left, kept, what in each if left]
+        if not named:
+            return None
+        return f"without {' and '.join(named)}: when eager kernels ran in these steps is not known"
 
     @property
     def fits(self) -> Fits:
@@ -180,6 +195,7 @@ def gap_report(
         raise EmptyTraceError(
             f"no gap: in {(~ended).sum()} of {len(table)} steps it is unknown when the last run of eager launches ended"
         )
+    unknown = int((~ended).sum())
     table = table[ended].reset_index(drop=True)
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
@@ -203,6 +219,7 @@ def gap_report(
         estimated=None,
         refused=None,
         warning=None if is_light else _warning(GIVE_RATE, None, None, level, source, fits_for(trace)),
+        unknown=unknown,
     )
     return recorded.at(untraced_tokens_per_s)
 
@@ -241,13 +258,27 @@ def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame, near: Near) -> 
 
 
 def _ended(trace: Trace, table: pd.DataFrame, compute: pd.DataFrame) -> NDArray[np.bool_]:
-    """Of which gaps it is known when they begin. A run of eager launches without stamps lasts, in a light recording,
-    until the next work of its stream, so the device may have been idle for any part of it."""
+    """Of which gaps it is known when they begin. In a light recording a run of eager launches without stamps lasts as
+    long as it can: until the next work of its stream, so that the device may have been idle for any part of it, or
+    until a wait returned. If the host did not wait in that call, the run had ended at an unknown time before it."""
     if not trace.has_runs:
         return np.ones(len(table), bool)
-    runs = taken(compute, (compute["name"] == RUN).to_numpy(), ["device", "end"])
-    at_run = positions(table.rename(columns={"start": "end", "end": "until"}), runs, ["device", "end"]) >= 0
-    return np.asarray(~at_run | (table["next_start"] > table["start"]).to_numpy())
+    runs = taken(compute, (compute["name"] == RUN).to_numpy(), ["device", "start", "end"])
+    at = positions(table.rename(columns={"start": "end", "end": "until"}), runs, ["device", "end"])
+    begin, this, following = (table[name].to_numpy() for name in ("start", "this_start", "next_start"))
+    length = np.append((runs["end"] - runs["start"]).to_numpy(), 0)[at]
+    is_long = length > MOST_RUNS * (following - this)
+    return np.asarray((at < 0) | (following > begin) & ~(is_long & _came_late(trace, begin)))
+
+
+def _came_late(trace: Trace, times: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each time is the return of a wait in which the host did not wait."""
+    waits = trace["syncs"].sort_values("end")
+    ends = waits["end"].to_numpy(np.int64)
+    at = np.searchsorted(ends, times)
+    found = np.append(ends, -1)[at] == times
+    took = np.append(ends - waits["start"].to_numpy(np.int64), 0)[at]
+    return np.asarray(found & (took < _WAITED_NS))
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

@@ -34,7 +34,7 @@ from tracer.text import plain
 
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
 _TABLE: Final = ["step", "device", "start", "end", "place", "next"]
-_MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no mention
+MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no mention
 _MOST_HOLES: Final = 200  # kinds of holes to keep
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
 
@@ -64,6 +64,7 @@ class IdleReport:
             to the idle time there.
         threads: the threads for which the host waits in them, see `waited_for.waited_table`.
         gpu: the names of the devices, which choose the constants of the stretch.
+        left_out: the number of steps that have no row because it is unknown when the device computed in them.
     """
 
     steps: pd.DataFrame
@@ -72,6 +73,7 @@ class IdleReport:
     parts: pd.DataFrame
     threads: pd.DataFrame
     gpu: str = ""
+    left_out: int = 0
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -209,7 +211,7 @@ class IdleReport:
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame, near: Near) -> IdleReport:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
-    which more than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
+    which more than `MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
 
     Args:
@@ -219,18 +221,20 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
         every: their `all_compute`.
         near: what may explain their idle time.
     """
-    holes = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
+    whole = holes_of(trace, steps, gaps, every)
+    holes = _known(whole, trace, steps, every)
+    left_out = len(whole.periods) - len(holes.periods)
     per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
     waited: dict[Thread, NDArray[np.int64]] = {}
     parts = _parts(trace, steps, near, pieces, waited)
     threads = waited_table(trace, waited, len(per_step))
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     by_next = _by_next(pieces, parts, max(len(per_step), 1))
-    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads, gpu_of(trace))
+    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads, gpu_of(trace), left_out)
 
 
 def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
-    """The periods without those in which runs of eager launches, recorded as one row each, take more than `_MOST_RUNS`;
+    """The periods without those in which runs of eager launches, recorded as one row each, take more than `MOST_RUNS`;
     none at all if that applies to most."""
     if not trace.has_runs or not len(holes.periods):
         return holes
@@ -239,7 +243,7 @@ def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Hol
     at = positions(runs, holes.periods, PERIOD)
     length = (runs["end"] - runs["start"]).to_numpy()
     in_runs = np.bincount(at[at >= 0], length[at >= 0], minlength=len(holes.periods))
-    kept = in_runs <= _MOST_RUNS * (holes.periods["until"] - holes.periods["begin"]).to_numpy()
+    kept = in_runs <= MOST_RUNS * (holes.periods["until"] - holes.periods["begin"]).to_numpy()
     if 2 * kept.sum() < len(kept):
         kept[:] = False
     here = kept[positions(holes.table, holes.periods, PERIOD)]

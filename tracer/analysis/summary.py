@@ -57,6 +57,7 @@ class Summary:
         steps: their number; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
         traced: whether it was made under a profiler; `graph_trace` and `distortion` as in `GapReport`.
         warning: the caveat for its times.
+        left_out: `GapReport.left_out`.
         conditions: from `tracer.analysis.conditions`.
         notes: the recording's own.
         problem: why figures are missing.
@@ -107,6 +108,7 @@ class Summary:
     graph_trace: str | None = None
     distortion: float | None = None
     warning: str | None = None
+    left_out: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
     parts_us: dict[str, dict[str, float]] = field(default_factory=dict)
     untraced_causes_us: dict[str, float] = field(default_factory=dict)
@@ -269,6 +271,7 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "period_us": report.period_us,
         "distortion": report.distortion,
         "warning": report.warning,
+        "left_out": report.left_out,
         "causes_us": causes,
         "parts_us": {cause: report.parts_us[cause] for cause in causes},
         "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},

@@ -126,6 +126,7 @@ def gaps(
         else None,
         "token_source": summary.token_source,
         "warning": shown.warning,
+        "left_out": report.left_out,
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     if stacks is not None:
@@ -202,6 +203,7 @@ def _show_gaps(facts: dict[str, Any]) -> None:
         recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
         console.print(Text(f"as recorded: p50 {recorded}; the places keep their recorded proportions", "dim"))
     warn(console, facts["warning"])
+    warn(console, facts["left_out"])
     show_ranks(console, facts)
     if facts.get("idle_sites"):
         headings = {

@@ -96,6 +96,7 @@ def show_info(facts: dict[str, Any]) -> None:
         )
     )
     report.warn(console, facts["warning"] or facts["problem"])
+    report.warn(console, facts["left_out"])
 
 
 def _idle(facts: dict[str, Any]) -> str:

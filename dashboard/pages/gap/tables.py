@@ -63,7 +63,7 @@ def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
 def _note(report: GapReport) -> str:
     """A note on how the times were recorded."""
     if report.warning is None:
-        return ""
+        return report.left_out or ""
     distortion = f", tracing overhead × {report.distortion:.2f}" if report.distortion is not None else ""
     return f"traced ({report.graph_trace} level): inflated{distortion}"
 

@@ -200,7 +200,7 @@ def _words_alone(run: Run) -> list[Any]:
 
 def _known_of(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
-    return [f"{text}." for text in (run.summary.warning, run.summary.problem) if text]
+    return [f"{text}." for text in (run.summary.warning, run.summary.left_out, run.summary.problem) if text]
 
 
 def table_of(found: Sequence[Against]) -> html.Table | None:
