@@ -7,7 +7,7 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import served, until
-from tests.dashboard.test_timeline_browser import click, page
+from tests.dashboard.timeline_page import click, page
 from tests.recordings import SAMPLES
 from tests.thorough import thorough
 

@@ -5,7 +5,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import alter, screen_of, served, until
-from tests.dashboard.test_timeline_browser import click, page, spot
+from tests.dashboard.timeline_page import click, page, spot
 from tests.dashboard.traces import PERIOD, decode
 from tracer import formats
 

@@ -7,7 +7,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import click_on, load, served, until
-from tests.dashboard.test_timeline_browser import click, drawn, labels, page, says, spot, text
+from tests.dashboard.timeline_page import click, drawn, labels, page, says, spot, text
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 

@@ -1,6 +1,5 @@
 """The timeline's keys, search, rows, minimap, ruler and selection in a real Chromium, by keyboard."""
 
-import re
 import time
 
 import pytest
@@ -8,12 +7,14 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages.overview.tools import KEYS
-from tests.dashboard.conftest import alter, click_on, faults, load, screen_of, served, unfold, until, visit
+from tests.dashboard.conftest import alter, click_on, load, screen_of, served, unfold, until
+from tests.dashboard.timeline_page import click, drawn, labels, page, says, spot
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.thorough import thorough
 from tracer import Trace, formats
 
 pytestmark = pytest.mark.browser
+__all__ = ["page"]
 
 
 @pytest.fixture(scope="module")
@@ -23,54 +24,6 @@ def address(tmp_path_factory):
     formats.write(decode(tokens=30, gap=2 * GAP), runs / "b")
     with served(runs) as address:
         yield address
-
-
-class Page:
-    def __init__(self, browser):
-        self.browser = browser
-
-    def open(self, url, by=visit):
-        by(self.browser, url)
-        until(
-            self.browser, lambda: self.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline"
-        )
-
-    def press(self, *keys):
-        ActionChains(self.browser).send_keys(*keys).perform()
-
-    def linked(self, *words):
-        """Wait until the link has these words."""
-        until(self.browser, lambda: all(word in self.browser.current_url for word in words), words)
-
-    def range(self):
-        found = re.search(r"range=(-?\d+)\.\.(-?\d+)", self.browser.current_url)
-        return found and tuple(map(int, found.groups()))
-
-    def width(self):
-        low, high = self.range() or (0, 0)
-        return high - low
-
-    def moves(self, *keys):
-        """Press keys, wait until the range is another and drawn, and say which."""
-        before = self.range()
-        self.press(*keys)
-        until(self.browser, lambda: self.range() not in (None, before), f"another range than {before}")
-        until(self.browser, lambda: self.drawn_range() == pytest.approx(self.range(), abs=2), "it drawn")
-        return self.range()
-
-    def drawn_range(self):
-        axis = "document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis"
-        return self.browser.execute_script(f"return {axis}.range.map((x) => x * 1e9)")
-
-    def focused(self):
-        return self.browser.execute_script("return document.activeElement.id")
-
-
-@pytest.fixture
-def page(browser):
-    faults(browser)
-    yield Page(browser)
-    assert faults(browser) == []
 
 
 def test_keys_press_the_buttons_but_not_while_one_types(page, address):
@@ -199,26 +152,6 @@ def test_the_list_of_keys_opens_and_gives_the_focus_back(page, address):
     assert "token=5" in page.browser.current_url
 
 
-def text(page, key):
-    return page.browser.find_element(By.ID, key).text
-
-
-def says(page, key, words):
-    until(page.browser, lambda: words in text(page, key), f"{words!r} in {key}, not {text(page, key)!r}")
-
-
-def labels(page):
-    plot = "return document.querySelector('#timeline .js-plotly-plot')._fullLayout"
-    return page.browser.execute_script(f"{plot}.yaxis.ticktext")
-
-
-def drawn(page, name):
-    """How many shapes and annotations of this name there are."""
-    script = """const {shapes, annotations} = document.querySelector('#timeline .js-plotly-plot')._fullLayout;
-                return [...shapes, ...annotations].filter((mark) => mark.name === arguments[0]).length"""
-    return page.browser.execute_script(script, name)
-
-
 def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.open(f"{address}?run=a&run=b&token=5")
     page.press("/")
@@ -304,41 +237,6 @@ def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     page.browser.find_element(By.XPATH, "//button[text()='As recorded']").send_keys(Keys.ENTER)
     until(page.browser, lambda: len(labels(page)) == 4, "all rows")
     until(page.browser, lambda: page.browser.find_element(By.ID, "only").get_attribute("value") == "", "an empty field")
-
-
-MIDDLE = """
-const plot = document.querySelector('#' + arguments[0] + ' .js-plotly-plot'), {xaxis, yaxis} = plot._fullLayout;
-plot.scrollIntoView({block: 'center'});
-const box = plot.getBoundingClientRect();
-const origin = box.left + xaxis._offset;
-if (arguments[0] === 'minimap') return [origin + xaxis._length * arguments[1], box.top + box.height / 2];
-const bar = plot.calcdata[plot.data.findIndex((trace) => trace.name === 'kernel')][arguments[1]];
-return [origin + xaxis.l2p(bar.b + bar.s * arguments[2]), box.top + yaxis._offset + yaxis.l2p(bar.p)];
-"""
-
-
-def spot(page, *where):
-    """Where to point at, px, once nothing above moves it any more."""
-    seen = []
-
-    def rests():
-        seen.append([round(each) for each in page.browser.execute_script(MIDDLE, *where)])
-        return len(seen) > 2 and seen[-1] == seen[-2] == seen[-3]
-
-    until(page.browser, rests, "it at rest")
-    return seen[-1]
-
-
-def click(page, x, y, shift=False):
-    time.sleep(0.4)  # two within 0.3 s are a double click to Plotly
-    actions = ActionChains(page.browser, duration=30)
-    actions.w3c_actions.pointer_action.move_to_location(x, y)
-    if shift:
-        actions.key_down(Keys.SHIFT)
-    actions.click()
-    if shift:
-        actions.key_up(Keys.SHIFT)
-    actions.perform()
 
 
 def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):

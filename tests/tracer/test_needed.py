@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.machine import Machine
-from tests.tracer.test_steps import layers_on_two_devices
+from tests.tracer.step_engines import layers_on_two_devices
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps

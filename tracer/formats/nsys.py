@@ -60,8 +60,7 @@ def _python_samples(tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None) -
     events = tables.get(TABLES["nvtx"].nsys)
     if events is None or nvtx is None or JSON not in events.column_names:
         return {}
-    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
-    return python_samples(nvtx, events.filter(is_range)[JSON], Strings(tables.get(nsys.STRINGS)))
+    return python_samples(nvtx, _ranges(events)[JSON], Strings(tables.get(nsys.STRINGS)))
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:
@@ -207,6 +206,11 @@ def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[st
     return {"devices": joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])}
 
 
+def _ranges(events: pa.Table) -> pa.Table:
+    """The rows of NVTX_EVENTS that are ranges or marks."""
+    return events.filter(pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64())))
+
+
 def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) -> pd.DataFrame:
     """Convert NVTX_EVENTS to the nvtx table.
 
@@ -216,8 +220,7 @@ def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) 
         last: the latest end in all other tables, ns. An open range ends then, or with the last NVTX event if later.
         notes: receives a note with the number of open ranges.
     """
-    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
-    ranges = events.filter(is_range)
+    ranges = _ranges(events)
     created = events.filter(pc.equal(events["eventType"], nsys.DOMAIN_CREATE))
     kind = words(ranges["eventType"], TABLES["nvtx"].column("kind"))
     columns = {
