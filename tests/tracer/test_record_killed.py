@@ -170,6 +170,19 @@ def test_what_was_recorded_until_a_signal_is_kept(start, folder, number, told):
     assert kernels(folder) == FIVE
 
 
+def test_a_signal_that_interrupts_no_call_of_the_main_thread_ends_the_program_too(start, folder):
+    """As one that arrives right before the call. Python's own handlers would wait for its end."""
+    late = "lambda: (time.sleep(0.3), signal.pthread_kill(threading.get_ident(), signal.SIGTERM))"
+    recording = start(folder)
+    statement = f"threading.Thread(target={late}).start(); sys.stdin.readline()"
+    recording.process.stdin.write(f"exec('import threading, time; {statement}', globals())\n".encode())
+    recording.process.stdin.flush()
+    ended = recording.wait()
+    assert ended.code == 128 + signal.SIGTERM
+    assert ended.files == ["out"]
+    assert kernels(folder) == FIVE
+
+
 def test_a_signal_that_the_program_handles_is_its_own(start, folder):
     recording = start(folder)
     assert recording.process.stdin is not None

@@ -6,12 +6,15 @@ signal that it can handle, and also if `intertoken record` was killed. It report
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import runpy
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +24,8 @@ from tracer.errors import IntertokenError, RecordError
 from tracer.recorders import foreground
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+_AGAIN_S: Final = 0.1
+_TIMES: Final = 50
 _PROCESS: Final = os.getpid()
 """Distinguishes this process from forks of the program, which also unwind through this code."""
 
@@ -112,7 +117,12 @@ def _unwind_at_signals(outcome: CuptiOutcome) -> None:
             outcome.signal = signal.Signals(number).name
             raise SystemExit(128 + number)
 
+    def is_due(number: int) -> bool:
+        return not outcome.signal and signal.getsignal(number) is unwind
+
     def as_before() -> None:
+        if (other := signal.set_wakeup_fd(-1)) != told:
+            signal.set_wakeup_fd(other)
         for number in _ENDING:
             if signal.getsignal(number) is unwind:
                 signal.signal(number, signal.SIG_DFL)
@@ -120,7 +130,35 @@ def _unwind_at_signals(outcome: CuptiOutcome) -> None:
     for number in _ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, unwind)
+    told = _interrupt_again(is_due)
     os.register_at_fork(after_in_child=as_before)
+
+
+def _interrupt_again(is_due: Callable[[int], bool]) -> int:
+    """Python runs a handler between two of its instructions, in the main thread. A signal that arrives right before a
+    system call, or in another thread, does not interrupt that call: send it to the main thread until it does.
+
+    Args:
+        is_due: whether the handler of a signal has yet to run.
+
+    Returns:
+        The file descriptor to which Python writes the numbers of signals.
+    """
+    heard, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(heard, True)
+    main = threading.get_ident()
+
+    def listen() -> None:
+        while said := os.read(heard, 1):
+            for _ in range(_TIMES):
+                time.sleep(_AGAIN_S)
+                if said[0] not in _ENDING or not is_due(said[0]):
+                    break
+                signal.pthread_kill(main, said[0])
+
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    _thread.start_new_thread(listen, ())  # not one of the program's threads
+    return told
 
 
 def _ignore_signals() -> None:
