@@ -124,8 +124,9 @@ def test_they_are_served_on_loopback() -> None:
     with urllib.request.urlopen(f"http://{address[0]}/metrics", timeout=10) as answer:
         answers.append(answer.read().decode())
     assert answers == [metrics([ROW])]
-    with pytest.raises(urllib.error.HTTPError, match="404"):
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
         urllib.request.urlopen(f"http://{address[0]}/", timeout=10)
+    refused.value.close()
 
 
 def test_a_port_that_is_taken_is_said() -> None:

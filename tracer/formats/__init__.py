@@ -142,8 +142,10 @@ def format_of(source: Path) -> Format:
     Raises:
         FormatError: no such path, or not a trace.
     """
-    if not source.exists():
-        raise FormatError(f"{source}: no such file or directory")
+    try:
+        source.stat()  # `exists` hides other refusals of the system since Python 3.14
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise FormatError(f"{source}: no such file or directory") from None
     if not source.is_file() and not source.is_dir():
         raise FormatError(f"{source}: neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
