@@ -45,8 +45,10 @@ def test_the_gaps_that_are_known_are_the_same_and_the_others_are_counted() -> No
     assert known + part.unknown == len(whole.table)
     assert part.gap_us["p50"] == pytest.approx(whole.gap_us["p50"], rel=0.01)
     assert part.left_out is not None
-    assert part.left_out.startswith(f"without {part.unknown} of {len(whole.table)} gaps")
-    assert (part.idle.left_out > 0) == ("idle times" in part.left_out)
+    without_idle = part.unknown + part.idle.left_out
+    assert part.left_out.startswith(
+        f"without {part.unknown} of {len(whole.table)} gaps and {without_idle} of {len(whole.table)} idle times: "
+    )
 
 
 def test_a_host_that_waits_tells_the_end() -> None:

@@ -92,7 +92,8 @@ class GapReport:
     @property
     def left_out(self) -> str | None:
         """What of a light recording has no figure, in words; None if nothing is left out."""
-        each = ((self.unknown, len(self.table), "gaps"), (self.idle.left_out, len(self.idle.steps), "idle times"))
+        without_idle = self.unknown + self.idle.left_out
+        each = ((self.unknown, len(self.table), "gaps"), (without_idle, len(self.idle.steps), "idle times"))
         named = [f"{left:,} of {left + kept:,} {what}" for left, kept, what in each if left]
         if not named:
             return None
