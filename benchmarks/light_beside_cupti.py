@@ -2,9 +2,9 @@
 
 Truths of the light recorder subtract the busy time that CUPTI reports in another process from an untraced period. This
 tells how far that can be wrong. A command runs in turn with the light recorder, with graph-level CUPTI as `intertoken
-record --passes graph` sets it up, with CUPTI recording nothing but the device's work (`lean`), and with both recorders
-in one process (`both`, `both lean`). Of the latter the same launches have two durations. Figures are of the last
-seconds, in which the program is warm.
+record --passes graph` sets it up, and with both in one process (`both`; `both lean`: CUPTI records nothing but the
+device's work, of which only the stamps tell anything). Of `both` the same launches have two durations. Figures are of
+the last seconds, in which the program is warm.
 
 Usage: python benchmarks/light_beside_cupti.py -o FILE [--rounds N] [--modes MODE,...] [--case NAME[,VARIABLE=VALUE]...]
            [--keep FOLDER] -- COMMAND...
@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import gzip
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from light_told import keep as keep_files
 from light_told import stamps_us
 from record_engines import machine
 
@@ -37,7 +36,7 @@ from tracer.recorders.window import TimeRange, within
 
 LIMIT = 300  # s per run
 LAST_NS = 1_500_000_000
-MODES = ("light", "cupti", "lean", "both", "both lean")
+MODES = ("light", "cupti", "both", "both lean")
 DEVICE = (activity.GRAPH_TRACE, *(kind for name in ("kernels", "memcpys", "memsets") for kind in activity.KINDS[name]))
 
 
@@ -103,10 +102,7 @@ def run(mode: str, command: list[str], base: dict[str, str], keep: Path | None) 
             if trace is not None:
                 found["cupti"], spans["cupti"] = told(trace)
         if keep:
-            keep.mkdir(parents=True, exist_ok=True)
-            for ring in rings.glob("*.ring*"):
-                with ring.open("rb") as source, gzip.open(keep / f"{ring.name}.gz", "wb", compresslevel=1) as copy:
-                    shutil.copyfileobj(source, copy)
+            keep_files(rings, keep)
     if "both" in mode and len(spans) == 2 and all(len(each) for each in spans.values()):
         last = min(len(each) for each in spans.values())
         beyond = (spans["cupti"][-last:] - spans["light"][-last:]) / 1e3

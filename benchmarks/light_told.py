@@ -59,8 +59,8 @@ def stamps_us(rings: Path) -> float:
 
 
 def keep(rings: Path, target: Path) -> None:
-    """Copy the rings, compressed."""
+    """Copy the rings, and what CUPTI wrote beside them, compressed."""
     target.mkdir(parents=True, exist_ok=True)
-    for ring in rings.glob("*.ring"):
+    for ring in rings.glob("*.ring*"):
         with ring.open("rb") as source, gzip.open(target / f"{ring.name}.gz", "wb", compresslevel=1) as copy:
             shutil.copyfileobj(source, copy)

@@ -143,7 +143,8 @@ def rest(page, name="kernel"):
         place = page.browser.execute_script(MIDDLE, name) or (9, 9)
         point(page, *place)
         page.browser.execute_async_script("setTimeout(arguments[0], 400)")
-        return card(page) and "Computing" not in card(page) and place
+        is_at_rest = place == page.browser.execute_script(MIDDLE, name)
+        return card(page) and "Computing" not in card(page) and is_at_rest and place
 
     return until(page.browser, shows, f"a card of {name}")
 

@@ -302,6 +302,7 @@ def test_exports_are_the_same(
 @example(flips=[(-1, 16, 2)])  # the size of a page
 @example(flips=[(-1, 20, 32)])  # bytes that are reserved
 @example(flips=[(-1, 31, 3)])  # the number of pages
+@example(flips=[(1, 11, 255)])  # a row that would continue beyond its page
 def test_damaged_exports_are_the_same(
     tmp_path: Path, flips: list[tuple[int, int, int]], were_plain: list[bool]
 ) -> None:
@@ -319,3 +320,16 @@ def test_damaged_exports_are_the_same(
     path.write_bytes(content)
     ours, theirs = outcomes(path, frozenset(nsys_sqlite.COLUMNS))
     assert ours == theirs
+
+
+def test_a_row_beyond_its_page_is_refused_each_time(tmp_path: Path) -> None:
+    """SQLite reads what is in memory there, unless it checks: now and then a row like others."""
+    path = export(tmp_path / "a.sqlite", {KERNELS: ROWS})
+    with closing(sqlite3.connect(path)) as database:
+        pages = [n for (n,) in database.execute(f"SELECT pageno FROM dbstat WHERE name = '{KERNELS}'")]
+    content = bytearray(path.read_bytes())
+    content[(pages[1] - 1) * 4096 + 11] = 255  # where the second row of the page begins
+    path.write_bytes(content)
+    for _ in range(20):
+        with pytest.raises(FormatError, match="malformed"):
+            nsys_sqlite.read_tables(path)

@@ -159,7 +159,12 @@ def _fetch(connection: Any, part: RowRange) -> pa.Table:
 def _connect(path: Path) -> Any:
     from adbc_driver_sqlite import dbapi as sqlite
 
-    return sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
+    connection = sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
+    with cursor_of(
+        connection
+    ) as cursor:  # otherwise SQLite may read a damaged row beyond its page, as whatever is there
+        cursor.execute("PRAGMA cell_size_check = ON")
+    return connection
 
 
 def _starts_with_magic(path: Path) -> bool:
