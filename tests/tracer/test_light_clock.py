@@ -61,6 +61,34 @@ def test_windows_with_one_close_bound_follow_those_with_two(launch: Lag, wait: L
     assert found.error_ns < 15_000
 
 
+def soon(_: int, draw: np.random.Generator) -> int:
+    return int(draw.integers(60_000, 200_000))
+
+
+def seldom(window: int, draw: np.random.Generator) -> int:
+    return on_time(window, draw) if window % 19 == 7 else soon(window, draw)
+
+
+@pytest.mark.parametrize(("launch", "wait"), [(on_time, seldom), (seldom, on_time)])
+def test_between_two_windows_with_close_bounds_the_steady_bound_is_followed(launch: Lag, wait: Lag) -> None:
+    """A slow host: two windows in 20 s have close bounds, and the clocks could have drifted to either bound since."""
+    found, apart = aligned(launch, wait)
+    assert np.abs(apart).max() < 4_000
+    assert found.error_ns is not None
+    assert found.error_ns < 20_000
+
+
+@pytest.mark.parametrize("since", [8, 30])
+def test_a_steady_bound_that_moved_from_where_it_was_reached_is_not_followed(since: int) -> None:
+    """Launches are 40 µs late, and steadily so, but in the windows with close bounds: `since` of them later."""
+    close = (7, 26)
+    found, apart = aligned(
+        lambda window, draw: on_time(window, draw) + 40_000 * (window not in close and window >= since), seldom
+    )
+    assert found.error_ns is not None
+    assert np.abs(apart).max() <= found.error_ns + LAUNCH
+
+
 @pytest.mark.parametrize(("launch", "wait"), [(on_time, late), (late, on_time)])
 def test_the_steady_bound_tells_if_no_window_has_two_close_ones(launch: Lag, wait: Lag) -> None:
     found, apart = aligned(launch, wait)

@@ -8,7 +8,8 @@ parts per million, so bounds are taken per time window, after removing the drift
 Only windows in which a launch found the device idle and a wait returned with the end of the work have bounds that are
 close to each other. Where the host never waits for long, launches find the device idle, and where the device is always
 busy, waits are long, so in most other windows one of the bounds is close to the truth. The estimate keeps to the one
-that the windows with close bounds, or its steadiness, suggest; where that is a guess, the error says so.
+that leads as steadily as clocks drift from a window with close bounds to the next, or that such windows, or steadiness
+alone, suggest; where that is a guess, the error says so.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Floats = NDArray[np.float64]
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
-_TIGHT: Final = 0.1  # quantile of the distances of the bounds that tells how close they get
+_TIGHT: Final = 0.1  # part of the windows, three at most, whose distances of the bounds tell how close they get
+_CLOSEST: Final = 3
 _LOOSE: Final = 2.0  # times that distance
 _REACHED_NS: Final = 10_000
 """Half the distance of bounds that are both reached: from a launch to its start on an idle device, and from the end of
@@ -102,7 +104,8 @@ def _bounded(
     high, until = _tightest(upper, edges, drift, np.minimum)
     apart = np.abs(high - low)
     right = low <= high if (low <= high).any() else np.ones(len(low), bool)
-    return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * np.quantile(apart[right], _TIGHT))
+    closest = np.sort(apart[right])[min(_CLOSEST - 1, int(_TIGHT * right.sum()))]
+    return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * closest)
 
 
 def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
@@ -120,12 +123,16 @@ def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
 
 def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> tuple[Floats, Floats]:
     """The difference of the clocks in each window, without the drift, and its error: the midpoint of tight bounds;
-    elsewhere as far from one bound as there, if the clocks can have moved to it since the closest known window and not
-    to the other; if to both, the midpoint; if to neither, interpolated."""
+    between these the bound that is steady there. Elsewhere as far from one bound as in tight windows, if the clocks can
+    have moved to it since the closest known window and not to the other; if to both, the midpoint; if to neither,
+    interpolated. They can also have stayed: the error contains how far they would have moved."""
     half, middle = np.abs(high - low) / 2, (low + high) / 2
     slack = float(np.median(half[tight]))
     one, other = low + slack, high - slack
-    known, flat = tight, middle
+    is_one, is_other = _steady(at, one, other, tight)
+    sure = known = tight | is_one | is_other
+    flat = np.where(is_one, one, np.where(is_other, other, middle))
+    straight = np.interp(at - at[0], at[sure] - at[0], flat[sure])
     for _ in range(_PASSES):  # windows that follow a bound are known to those behind them
         flat = np.interp(at - at[0], at[known] - at[0], flat[known])
         times, behind = at[known], np.searchsorted(at[known], at)
@@ -137,8 +144,24 @@ def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> t
         flat = np.where(follows, np.where(may_be[0], one, other), flat)
         known = known | follows
     either = tight | ~known & may_be.all(axis=0)
-    error = np.where(either, half, np.where(known, slack, slack + np.minimum(_WANDER * apart, half)))
-    return np.where(either, middle, flat), error
+    moved = np.where(known, np.abs(flat - straight), np.minimum(_WANDER * apart, half))
+    return np.where(either, middle, flat), np.where(either, half, slack + moved)
+
+
+def _steady(
+    at: Ints, one: Floats, other: Floats, tight: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """The windows between tight ones in which one of the two leads from the one to the other as steadily as clocks
+    drift, while the other scatters as what depends on the program does: those of the first, and those of the second. A
+    bound that is reached at both ends of a stretch and not inside would have moved there."""
+    stretch, last = np.cumsum(tight), int(tight.sum()) + 1
+    moves = [np.abs(np.diff(each)) for each in (one, other)]
+    drifts = np.minimum(_WANDER * np.diff(at), _REACHED_NS)
+    far, jumps = (
+        np.array([np.bincount(stretch[:-1], each, last) for each in rows]) for rows in (moves, moves > drifts)
+    )
+    steady = (jumps == 0) & (_STEADIER * far < far[::-1])
+    return ~tight & steady[0][stretch], ~tight & steady[1][stretch]
 
 
 def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
