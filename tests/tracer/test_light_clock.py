@@ -115,6 +115,32 @@ def test_long_after_close_bounds_the_error_is_that_of_both() -> None:
     assert np.abs(found.to_host(at) - at - moved).max() <= found.error_ns + RETURN
 
 
+@pytest.mark.parametrize("bend", [0, 2e-6, 8e-6])
+@pytest.mark.parametrize(
+    ("pairs", "apart", "within"), [(3, 60, 10_001), (20, 60, 10_001), (50, 10, 10_001), (3, 1, 516_001)]
+)
+def test_rare_bounds_tell_each_their_own_time(pairs: int, apart: int, within: int, bend: float) -> None:
+    """A launch and a wait for it every minute, while the drift of the clocks changes."""
+    at = apart * 2 * WINDOW * np.arange(pairs).astype(np.int64)
+    moved = truth(at) + np.rint(bend * np.maximum(at - at[pairs // 2], 0)).astype(np.int64)
+    found = align(ClockBounds(at, moved - LAUNCH), ClockBounds(at, moved + RETURN))
+    assert found is not None
+    assert found.error_ns is not None
+    assert np.abs(found.to_host(at) - at - moved).max() <= found.error_ns <= within
+
+
+def test_the_error_grows_with_the_time_between_waits() -> None:
+    """Launches all the time, waits every minute: between these the clocks may have drifted by as much as they may."""
+    at = np.arange(0, 600 * WINDOW, WINDOW // 5).astype(np.int64)
+    moved = truth(at) + np.rint(4e-6 * np.maximum(at - 250 * WINDOW, 0)).astype(np.int64)
+    waits = at[::600]
+    found = align(ClockBounds(at, moved - LAUNCH), ClockBounds(waits, moved[::600] + RETURN))
+    assert found is not None
+    assert found.error_ns is not None
+    apart = np.abs(found.to_host(at) - at - moved).max()
+    assert (LAUNCH + RETURN) / 2 < apart <= found.error_ns < 700_000
+
+
 def test_without_waits_the_clock_drifts_and_no_work_starts_before_its_launch() -> None:
     at = np.arange(0, 120 * WINDOW, WINDOW // 10).astype(np.int64)
     lower = ClockBounds(at, truth(at) - LAUNCH)

@@ -1,4 +1,4 @@
-"""A recording of several windows has no gap, and no step, across a pause of its recorder."""
+"""A recording of several windows has no gap, and no step, across a pause of its recorder; a host may pause as well."""
 
 from pathlib import Path
 
@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 
 from tests.recordings import LLAMA
+from tests.tracer.light_engine import Engine
 from tests.tracer.machine import recorded
 from tracer import Trace, formats
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.model.trace import PAUSES, Pause, add_pauses, pauses
+from tracer.recorders.light import light_trace
 from tracer.recorders.window import TimeRange, pauses_between, within
 from tracer.scrub import facts
 from tracer.scrub.texts import Texts
@@ -118,6 +120,32 @@ def test_a_pause_is_of_its_process() -> None:
     assert [note for note in steps.notes if "paused" in note] == [
         f"the recorder paused once in process {one}; left out: 1 of 92 steps"
     ]
+
+
+def serving(every: int, pause_ns: int, host_ns: int = 400_000) -> Trace:
+    """A decode loop whose host, before some steps, is in no call for that long, as if it waited for a request."""
+    made = Engine()
+    for step in range(60):
+        made.now += host_ns + (pause_ns if step % every == every - 1 else 0)
+        made.graph(step, 1_200_000)
+        made.wait()
+    return light_trace([made.ring()])
+
+
+def cautions(trace: Trace) -> list[str]:
+    return [note for note in choose_steps(trace, None, ALL_STEPS).notes if note.startswith("no call and nothing")]
+
+
+def test_a_host_that_may_have_waited_for_requests_is_cautioned() -> None:
+    (said,) = cautions(serving(8, 20_000_000))
+    assert "for up to 20.4 ms, longer than two usual steps, 7 times, 60% of the time: the host waited" in said
+    (said,) = cautions(serving(50, 20_000_000))
+    assert ", once, 18% of the time: " in said
+
+
+def test_host_code_of_every_step_is_no_such_pause() -> None:
+    assert cautions(serving(8, 0)) == cautions(serving(8, 1_000_000)) == cautions(serving(1, 20_000_000)) == []
+    assert cautions(serving(50, 3_000_000)) == []  # too little to change a mean
 
 
 def test_pauses_between_windows_are_found_for_each_process() -> None:

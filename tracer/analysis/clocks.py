@@ -4,7 +4,7 @@ Stages:
 1. device against host: the device's clock is ahead of the host's, or behind it (`clock_offsets`);
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
-   cannot distinguish unless its recorder says that it paused;
+   cannot distinguish unless its recorder says that it paused (`silences`);
 3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
    steps are affected, and some have many more calls than others, these may be several steps each, and there is no rate.
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
+from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silences
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.turns import LONGER
@@ -39,12 +40,7 @@ AHEAD_TOLERANCE_NS: Final = 30_000
 than the wait for it returned: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is
 reported and makes no step unusable. In no recording does work start before its launch."""
 
-_LEAST_JUMP_NS: Final = 100_000_000
-"""Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
-slewing it."""
-_LEAST_JUMP_STEPS: Final = 20
 _TIMES_ALL: Final = 10  # times all steps together
-_USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -175,11 +171,11 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
     times = [trace["api"][name].to_numpy() for name in ("correlation", "start", "end")]
     back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(*(each[rows] for each in times))]
     most = max((turn.by for turn in back), default=0)
-    if 0 < most < _LEAST_JUMP_NS:
+    if 0 < most < LEAST_JUMP_NS:
         yield Doubt(
             f"calls of one thread are out of order by up to {most / 1e3:,.1f} µs, {_times(len(back))}", _NO_ROWS
         )
-    back = [turn for turn in back if turn.by >= _LEAST_JUMP_NS]
+    back = [turn for turn in back if turn.by >= LEAST_JUMP_NS]
     if back:
         spans = [turn.mixed for turn in back]
         around = [*spans, *((time, time) for turn in back for time in turn.ends)]
@@ -192,6 +188,9 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
         longest = max(end - start for start, end in silent) / 1e9
         why = f"no activity at all for up to {longest:,.2f} s, {_times(len(silent))}"
         yield Doubt(f"{why}: the clock jumped, or the program paused", _touched(steps, silent), tuple(silent))
+    left = [span for span in quiet(trace, steps, activities) if not _overlaps(span, [*known, *silent])]
+    if words := quiet_in_words(steps, left):
+        yield Doubt(words, _NO_ROWS)
 
 
 def _matters(steps: Steps, span: Span) -> bool:
@@ -230,36 +229,6 @@ def _jumps_back(number: Ints, start: Ints, end: Ints) -> Iterator[_JumpBack]:
         finish = min(int(end[:at].max()), int(end[at:].max()))
         last, first = int(start[at - 1]), int(start[at])
         yield _JumpBack(last - first, (last, first), (min(begin, finish), max(begin, finish)))
-
-
-def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
-    """Periods in which nothing begins or ends and no device works, much longer than a step and `_LEAST_JUMP_NS`."""
-    table = steps.table
-    period = float((table["end"] - table["start"]).median()) if len(table) else 0.0
-    least = max(_LEAST_JUMP_NS, round(_LEAST_JUMP_STEPS * period))
-    api = trace["api"]
-    starts = np.concatenate([frame["start"].to_numpy() for frame in (api, activities)])
-    starts.sort(kind="stable")  # of two sorted halves
-    if not (np.diff(starts) >= least).any():  # which every silence lies between
-        return []
-    edges = np.concatenate([frame[side].to_numpy() for frame in (api, activities) for side in ("start", "end")])
-    edges.sort()
-    at = np.flatnonzero(np.diff(edges) >= least)
-    if not len(at):
-        return []
-    busy = activities[(activities["end"] - activities["start"] >= least).to_numpy()]
-    usual = _usual(activities) if len(busy) else {}
-    busy = busy[(busy["name"].astype(str).map(usual).fillna(least) >= least / _LEAST_JUMP_STEPS).to_numpy()]
-    spans = [(int(edges[i]), int(edges[i + 1])) for i in at]
-    return [(a, b) for a, b in spans if not ((busy["start"] <= a) & (busy["end"] >= b)).any()]
-
-
-def _usual(activities: pd.DataFrame) -> dict[str, float]:
-    """Name of each frequent activity -> its median duration, ns."""
-    length = (activities["end"] - activities["start"]).groupby(activities["name"], observed=True)
-    table = length.agg(["size", "median"])
-    often = table[table["size"] >= _USUAL]["median"]
-    return {str(name): float(value) for name, value in often.items()}
 
 
 def _touched(steps: Steps, spans: list[Span]) -> Ints:

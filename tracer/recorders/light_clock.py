@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
+_RARE_NS: Final = 2_000_000_000  # longer windows need only one of each
 _TIGHT: Final = 0.1  # part of the windows, three at most, whose distances of the bounds tell how close they get
 _CLOSEST: Final = 3
 _LOOSE: Final = 2.0  # times that distance
@@ -53,7 +54,8 @@ class Alignment:
     Attributes:
         at, ns: the difference of the clocks at some device times; interpolated linearly.
         error_ns: how far this can be wrong, in the worst window: half the distance of its bounds, less if windows with
-            close bounds exclude one; the least distance of any window's if steadiness chose one of the bounds. None
+            close bounds exclude one; the least distance of any window's if steadiness chose one of the bounds; and, in
+            windows that are long because bounds are rare, what the clocks may drift meanwhile. None
             without upper bounds.
         contradictions: the number of windows whose bounds contradict each other: stamps and launches do not match.
     """
@@ -76,7 +78,7 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     origin = int(lower.at.min())
     about = int(lower.ns[0])  # as a float, the time since 1970 would be off by up to 128 ns
     lower, upper = (ClockBounds(bounds.at, bounds.ns - about) for bounds in (lower, upper))
-    drift = _drift(lower, upper)
+    drift, wander = _drift(lower, upper)
     if not len(upper.at):
         least = (lower.ns - drift * (lower.at - origin)).max()
         at = np.array([origin, int(lower.at.max())])
@@ -85,12 +87,14 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     at, low, high, tight = _bounded(lower, upper, edges, drift)
     if np.ptp(at[tight]) >= _WINDOW_NS:  # which tell the drift better than all bounds do
         slope = np.polyfit(at[tight] - origin, (low + high)[tight] / 2, 1)[0]
-        drift = float(np.clip(drift + slope, -_MOST_DRIFT, _MOST_DRIFT))
+        drift, wander = float(np.clip(drift + slope, -_MOST_DRIFT, _MOST_DRIFT)), _WANDER
         at, low, high, tight = _bounded(lower, upper, edges, drift)
     wrong = low > high
     flat, errors = _beside(low, high) or _between(at, low, high, tight)
     flat = np.where(wrong, flat, np.clip(flat, low, high))
-    error = max(int(np.ceil(errors[~wrong].max(initial=0))), _REACHED_NS)
+    errors = errors + wander * np.maximum(_lengths(lower, upper, edges) - _WINDOW_NS, 0)
+    counts = ~wrong | (wander > _WANDER)  # bounds that contradict each other only by an unknown drift are not wrong
+    error = max(int(np.ceil(errors[counts].max(initial=0))), _REACHED_NS)
     at, flat = np.concatenate((edges[:1], at, edges[-1:])), flat[np.r_[0, : len(flat), -1]]  # drift before and after
     return Alignment(at, about + np.rint(flat + drift * (at - origin)).astype(np.int64), error, int(wrong.sum()))
 
@@ -165,7 +169,7 @@ def _steady(
 
 
 def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
-    """Edges of windows that each contain enough bounds of both kinds."""
+    """Edges of windows that each contain enough bounds of both kinds: several, or where bounds are rare, one."""
     times = [np.sort(bounds.at) for bounds in (lower, upper)]
     edges, last = [origin], max(int(at[-1]) for at in times) + 1
     windows = np.unique(np.concatenate(times) - origin) // _WINDOW_NS
@@ -173,9 +177,15 @@ def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
         before = [np.searchsorted(at, [edges[-1], edge]) for at in times]
         counts = [int(second - first) for first, second in before]
         left = [len(at) - int(second) for at, (_, second) in zip(times, before, strict=True)]
-        if min(*counts, *left) >= _FEWEST:
+        if min(*counts, *left) >= (_FEWEST if edge - edges[-1] < _RARE_NS else 1):
             edges.append(edge)
     return np.array([*edges, last])
+
+
+def _lengths(lower: ClockBounds, upper: ClockBounds, edges: Ints) -> Ints:
+    """The time from the first to the last bound of each window."""
+    times = np.sort(np.concatenate([lower.at, upper.at]))
+    return np.asarray(times[np.searchsorted(times, edges[1:]) - 1] - times[np.searchsorted(times, edges[:-1])])
 
 
 def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) -> tuple[Floats, Ints]:
@@ -187,8 +197,9 @@ def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) ->
     return flat[first], bounds.at[first]
 
 
-def _drift(lower: ClockBounds, upper: ClockBounds) -> float:
-    """The mean slope of the lower and upper envelopes, from the tightest bounds of the first and the last quarter."""
+def _drift(lower: ClockBounds, upper: ClockBounds) -> tuple[float, float]:
+    """The mean slope of the lower and upper envelopes, from the tightest bounds of the first and the last quarter, and
+    how fast the clocks may drift apart beside it."""
     slopes = []
     for bounds, tightest in ((lower, np.max), (upper, np.min)):
         if len(bounds.at) < 2 * _FEWEST or np.ptp(bounds.at) < _WINDOW_NS:
@@ -198,4 +209,6 @@ def _drift(lower: ClockBounds, upper: ClockBounds) -> float:
         last = bounds.at > bounds.at.max() - quarter
         rise = tightest(bounds.ns[last]) - tightest(bounds.ns[first])
         slopes.append(float(rise) / float(np.median(bounds.at[last]) - np.median(bounds.at[first])))
-    return float(np.clip(np.mean(slopes), -_MOST_DRIFT, _MOST_DRIFT)) if slopes else 0.0
+    if not slopes:
+        return 0.0, _MOST_DRIFT
+    return float(np.clip(np.mean(slopes), -_MOST_DRIFT, _MOST_DRIFT)), _WANDER
