@@ -54,13 +54,21 @@ return [...document.querySelectorAll(".gridlayer path, .shapelayer path, text:no
 """
 
 
+AXE = """
+const [options, done] = arguments, full = document.createElement("style");
+full.textContent = "[data-dash-is-loading] { animation: none !important; }";  // what is asked for meanwhile is not pale
+document.head.append(full);
+axe.run(options).finally(() => full.remove()).then(done);
+"""
+
+
 def faults_of(browser):
-    """Serious and critical ones: rule, where, and what is wrong; what is still loading is pale."""
+    """Serious and critical ones of a page that has loaded: rule, where, and what is wrong."""
     loading = "return document.querySelector('[data-dash-is-loading=true]') === null"
     until(browser, lambda: browser.execute_script(loading), "a page that has loaded")
     if not browser.execute_script("return Boolean(window.axe)"):
         browser.execute_script(AXE_SCRIPT)
-    found = browser.execute_async_script("axe.run(arguments[0]).then(arguments[1])", {"resultTypes": ["violations"]})
+    found = browser.execute_async_script(AXE, {"resultTypes": ["violations"]})
     return [
         (fault["id"], " ".join(map(str, node["target"])), node["failureSummary"])
         for fault in found["violations"]
