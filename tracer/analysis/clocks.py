@@ -6,7 +6,7 @@ Stages:
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused (`silences`);
 3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
-   steps are affected, and some have many more calls than others, these may be several steps each, and there is no rate.
+   steps are affected, and what steps without marks are told by is among them, it is unknown which steps there are.
 
 Unusable steps are excluded from every figure, as is the wall-clock time they take.
 """
@@ -21,13 +21,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
 from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silences
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
-from tracer.analysis.turns import LONGER
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
@@ -54,6 +53,7 @@ class Doubt:
         spans: other periods of wall-clock time that this makes unusable, ns.
         process: whose steps these concern; None: those of all.
         lossy: whether records are missing in most steps.
+        hides: whether work of the device is missing in most steps, so that it is unknown when the device is idle.
     """
 
     why: str
@@ -61,17 +61,24 @@ class Doubt:
     spans: tuple[Span, ...] = ()
     process: int | None = None
     lossy: bool = False
+    hides: bool = False
 
     def line(self, of: int) -> str:
         """The doubt in one line, with the number of steps that are left out."""
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
-def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> Steps:
+def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None, *, is_told: bool = False) -> Steps:
     """The steps without the unusable ones; its notes say which are missing, and why.
 
+    Args:
+        trace: the recording.
+        steps: its steps.
+        calls: its `host_calls`, if available.
+        is_told: whether someone said what begins a step.
+
     Raises:
-        EmptyTraceError: all are unusable.
+        EmptyTraceError: all are unusable, or others than the engine's.
     """
     calls = host_calls(trace) if calls is None else calls
     all_doubts = doubts(trace, steps, calls)
@@ -81,9 +88,15 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
         raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
-    lossy = any(doubt.lossy for doubt in all_doubts) and _joined(steps, calls)
+    if any(doubt.lossy for doubt in all_doubts) and not is_told and _may_be_others(trace, steps, calls):
+        raise EmptyTraceError(
+            f"the steps are unknown: {'; '.join(lines)}; copies or graphs, which show where a step ends, are among "
+            f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
+            "a range, kernel or API call that begins a step"
+        )
+    hidden = "; ".join(doubt.why for doubt in all_doubts if doubt.hides)
     spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
-    return replace(steps.without(spoilt, spans, lines), lossy=lossy)
+    return replace(steps.without(spoilt, spans, lines), hidden=hidden)
 
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
@@ -245,7 +258,8 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
-    If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out.
+    If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out;
+    if the work itself is missing, and not only its number, there is no idle time.
     """
     if not len(activities) or not len(calls):
         return
@@ -253,19 +267,17 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
     launches = taken(calls, launching & recorded, ["start", "process", "thread", "correlation"])
     idle = launches[match_rows(activities, launches) < 0]
-    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
-    yield from _loss(steps, at, "launches without recorded work")
     alone = np.flatnonzero(call < 0)
-    if not len(alone):
-        return
     lane, _ = groups_of(activities, LANE)  # what comes before the first known launch was launched before the recording
     first = pd.Series(np.flatnonzero(call >= 0)).groupby(lane[call >= 0]).min().reindex(lane[alone]).to_numpy()
     orphans = activities.iloc[alone[alone > first]]
+    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
+    yield from _loss(steps, at, "launches without recorded work", hides=len(orphans) < (at >= 0).sum())
     at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
     yield from _loss(steps, at, "work without a recorded launch")
 
 
-def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
+def _loss(steps: Steps, at: Ints, what: str, *, hides: bool = False) -> Iterator[Doubt]:
     spoilt, count = np.unique(at[at >= 0]), int((at >= 0).sum())
     if not count:
         return
@@ -273,19 +285,27 @@ def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
         yield Doubt(f"records are missing: {what} ({count})", spoilt)
     else:
         yield Doubt(
-            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", _NO_ROWS, lossy=True
+            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)",
+            _NO_ROWS,
+            lossy=True,
+            hides=hides,
         )
 
 
-def _joined(steps: Steps, calls: pd.DataFrame) -> bool:
-    """Whether many steps found without marks have as many launches, and copies and waits, as two: a pass seems part of
-    the one before it if its result or its graph lacks a record."""
+def _may_be_others(trace: Trace, steps: Steps, calls: pd.DataFrame) -> bool:
+    """Whether many steps found without marks have a copy, or a graph, without its record while others have theirs. A
+    pass seems part of the one before it if the record of its result or of its graph is missing; in what rhythm they are
+    missing does not matter."""
+    if steps.source != "calls":
+        return False
     at = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    letters, more = calls["letter"].to_numpy(dtype="U1"), np.full(len(steps), steps.source == "calls")
-    for alike in (LAUNCHES, (*COPIES, SYNC)):
-        count = np.bincount(at[among(letters, alike) & (at >= 0)], minlength=len(steps))
-        more &= count > LONGER * np.quantile(count, 1 - CONSTANT)
-    return float(more.mean()) > 1 - CONSTANT
+    letters, recorded = calls["letter"].to_numpy(dtype="U1"), match_rows(trace.activities(), calls) >= 0
+    spoilt = np.zeros(len(steps), bool)
+    for alike in (COPIES, [GRAPH_LAUNCH]):
+        chosen = among(letters, alike) & (at >= 0)
+        if recorded[chosen].any():
+            spoilt[at[chosen & ~recorded]] = True
+    return float(spoilt.mean()) > 1 - CONSTANT
 
 
 def _only_thread(steps: Steps, count: int) -> Ints:
