@@ -30,6 +30,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
+from tracer.model.schema import MISSING
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import INSIDE_GRAPH
 from tracer.recorders.light_work import stamped_work
@@ -115,6 +116,24 @@ def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told(one_of: int) -> No
     assert found.idle.busy_us == pytest.approx((OF_STEP.sum() + 2 * (OWN + STEP)) / 1e3, abs=1.0)
     gap = plain[1:, 0, 0] - plain[:-1, -1, 1]
     assert found.gap_us["p50"] == pytest.approx(np.median(gap) / 1e3, abs=1.0)
+
+
+def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same() -> None:
+    """It waits in every 32nd step; in the others the device reaches a head long after its launch."""
+    made, chance = Engine(), np.random.default_rng(1)
+    for step in range(640):
+        ends, told = ([not chance.integers(8) for _ in range(2)] for _ in range(2))
+        made.run(2 * step + 1, BEFORE_GRAPH, {0} if told[0] else set(), ends="ht" if ends[0] else "")
+        made.now += GRAPH_NS - 200_000
+        made.graph(step, GRAPH_NS)
+        made.run(2 * step + 2, AFTER_GRAPH, {0} if told[1] else set(), pause=70_000, ends="t" * ends[1])
+        if step % 32 == 31:
+            made.wait()
+            made.now += HOST_NS
+    work = stamped_work(made.ring())
+    runs = work.table[work.table["graph"] == MISSING]
+    assert runs.index.isin(work.kernels.table["run"]).mean() > 0.99
+    assert work.kernels.apart_ns < 2_000
 
 
 def test_where_samples_are_missing_the_idle_time_is_unknown() -> None:

@@ -33,7 +33,7 @@ _FEWEST: Final = 3  # timed samples per kind of launch, if any of its kinds has 
 _APART_NS: Final = 20_000  # between the predicted and the stamped end of a run
 _APART: Final = 0.1  # the same, relative to the run's length
 _MOST: Final = 0.9  # of the runs with the same launches whose end must be predicted
-_ARRIVES: Final = 0.1  # quantile of the arrival times of heads: those that found the device idle
+_FOUND_IDLE: Final = 0.02  # of the heads, at least: that many of the earliest, within the same time as an end
 _COLUMNS: Final = ["start", "end", "record", "run"]
 _NONE: Final = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
 
@@ -96,7 +96,8 @@ def run_kernels(
     if not len(launches):
         return Kernels(_NONE, 0, 0)
     launches["place"] = launches.groupby("run").cumcount()
-    arrival = _arrival(launches, runs)
+    error = max((clock.error_ns or 0 for clock in clocks if clock is not None), default=0)
+    arrival = min(_arrival(launches, runs), error + _APART_NS)
     launches["arrived"] = launches["returned"] + arrival
     launches["same"], *kinds = _kinds(ring, launches)
     launches["segment"] = (~runs["follows"].to_numpy(bool)).cumsum()[launches["run"]]
@@ -180,11 +181,16 @@ def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
 
 def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
     """The time from the return of a launch to its start on an idle device, ns. It is that of heads, which are launched
-    right before the first launch of their run, unless a gate comes between. Both contain the error of the clocks."""
+    right before the first launch of their run, unless a gate comes between. Both contain the error of the clocks. Where
+    the host is ahead, few heads find the device idle: they are the earliest that are close to each other."""
     first = launches[(launches["place"] == 0) & ~launches["is_before"]]
     head = runs["head"].to_numpy()[first["run"]]
-    lag = (head - first["called"].to_numpy())[head != MISSING]
-    return int(np.quantile(lag, _ARRIVES)) if len(lag) else 0
+    lag = np.sort((head - first["called"].to_numpy())[head != MISSING])
+    if not len(lag):
+        return 0
+    close = np.searchsorted(lag, lag + _APART_NS, side="right") - np.arange(len(lag))
+    edge = int(np.argmax(close >= max(_FEWEST, _FOUND_IDLE * len(lag))))
+    return int(np.median(lag[edge : edge + close[edge]]))
 
 
 def _kinds(ring: Ring, launches: pd.DataFrame) -> list[NDArray[np.int64]]:
