@@ -10,7 +10,8 @@ import pytest
 
 from tests.tracer.fake_driver import HERE, Build, calls, compiler_or_skip
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of
+from tracer.recorders.light_names import kernel_names
+from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, Ring, graph_of
 from tracer.recorders.light_work import stamped_work
 
 ALL = "1e12"  # percent: all runs and parts are sampled
@@ -164,6 +165,28 @@ def test_a_program_has_its_name_and_the_title_that_it_gives_itself(built: Build)
     built.run("scenes", "titled")
     assert built.ring().program == "VLLM::EngineCor (scenes)"
     assert (built.rings / "programs").read_text().split()[1] == "scenes"
+
+
+def test_kernels_have_the_names_with_which_the_program_looks_them_up(built: Build) -> None:
+    """Also a function of a kernel, and a name that is said after the launch; what nobody says is a number."""
+    built.run("scenes", "named")
+    ring = built.ring()
+    launches = ring.records[np.array(calls(ring)) == "cuLaunchKernel"]
+    gemv = "gemv(float const*, float*, int)"
+    assert list(kernel_names(ring.path, launches)) == ["eager", gemv, gemv, "one?two?three", "kernel 5"]
+    assert set(light_trace([ring])["kernels"]["short_name"]) <= {"eager", "gemv", "one?two?three", "kernel 5"}
+    assert ring.counters["names_left"] == 0
+    path = ring.path.with_name(f"{ring.path.name}.names")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_text().splitlines()) == 4  # each name once, however often it is asked for
+
+
+def test_a_handle_has_the_name_that_it_had_when_it_was_launched(tmp_path: Path) -> None:
+    """A module was unloaded, and the next one has its kernel at the same address; the last line is cut off."""
+    (tmp_path / "1-0.ring.names").write_text("0\ta\tfirst\n5\ta\tsecond\n7\tb\tother\nnone\n9\tc")
+    launches = np.zeros(5, RECORD)
+    launches["sequence"], launches["object"] = [1, 5, 6, 7, 9], [10, 10, 10, 11, 12]
+    assert list(kernel_names(tmp_path / "1-0.ring", launches)) == ["first", "first", "second", "other", "kernel 3"]
 
 
 def test_legacy_and_per_thread_streams_are_told_apart(built: Build) -> None:

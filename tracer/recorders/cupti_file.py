@@ -23,7 +23,7 @@ from tracer.recorders.cupti_names import Sources
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_tables import build, device_uuids
 from tracer.recorders.light_nvtx import nvtx_table
-from tracer.recorders.light_ring import Ring
+from tracer.recorders.light_ring import Ring, beside
 
 _HEAD: Final = struct.Struct("<IIQ")
 _VERSION, _RECORDS, _TEXT, _CALL, _FAILED = range(1, 6)  # CuptiBlock in native/cupti.h
@@ -62,18 +62,18 @@ def read_activities(ring: Path) -> Activities:
     Raises:
         FormatError: it cannot be read, or is damaged.
     """
-    path = next((p for p in (ring, ring.parent.parent / ring.name) if _beside(p).is_file()), None)
+    path = beside(ring, ".cupti")
     if path is None:
         return Activities()
     try:
-        content = memoryview(_beside(path).read_bytes())
+        content = memoryview(path.read_bytes())
     except OSError as problem:
-        raise FormatError(f"{_beside(path)}: cannot be read: {problem.strerror or problem}") from problem
+        raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     found, at = Activities(), 0
     while at + _HEAD.size <= len(content):
         kind, size, about = _HEAD.unpack_from(content, at)
         if not _VERSION <= kind <= _FAILED:
-            raise FormatError(f"{_beside(path)}: damaged: a block of unknown kind {kind} at byte {at}")
+            raise FormatError(f"{path}: damaged: a block of unknown kind {kind} at byte {at}")
         if at + _HEAD.size + size > len(content):
             break
         at += _HEAD.size
@@ -94,10 +94,6 @@ def _take(found: Activities, kind: int, about: int, block: bytes) -> None:
         found.calls[about >> 32, about & 0xFFFFFFFF] = block.decode(errors="replace")
     else:
         found.failures.append(block.decode(errors="replace") + hint(about))
-
-
-def _beside(ring: Path) -> Path:
-    return ring.with_name(f"{ring.name}.cupti")
 
 
 def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], failures: list[str]) -> Trace | None:

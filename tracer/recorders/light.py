@@ -23,8 +23,10 @@ from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import LIGHT, Trace, add_pauses
+from tracer.recorders.cupti_names import renamed, short_name
 from tracer.recorders.light_ends import letters, stream_keys
 from tracer.recorders.light_kernels import fits_of_ring
+from tracer.recorders.light_names import kernel_names
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
@@ -50,6 +52,7 @@ _FAILED: Final = {
     "stamps_failed": "stamps failed: the driver refused them, or there was not enough memory",
     "runs_left": "runs of launches have an unknown end: they ended before a wait, or where no stamp was possible",
     "launches_between": "launches were made while another thread ended their run; they belong to no run",
+    "names_left": "kernels have a number instead of a name: there was no space for it, or there were too many",
     "entries_left": "driver functions are newer than this recorder or from another library; they are not recorded",
 }
 
@@ -169,7 +172,7 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
     at = graphs["record"].to_numpy(np.int64)
     kernels = work.kernels.table
     launch = kernels["record"].to_numpy(np.int64)
-    kernel_names = pd.Categorical([f"kernel {n}" for n in _numbered(records["object"][launch])])
+    names_of = kernel_names(ring.path, records[launch])
     facts = [(c.device, c.name) for c in ring.contexts]
     return {
         "api": pd.DataFrame(times | {
@@ -192,7 +195,7 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
         "kernels": pd.DataFrame({
             "start": kernels["start"], "end": kernels["end"], "device": device[launch], "context": context[launch],
             "stream": stream[launch], "correlation": correlation[launch], "process": ring.process,
-            "name": kernel_names, "short_name": kernel_names,
+            "name": names_of, "short_name": renamed(names_of, short_name),
         }),
         "streams": pd.DataFrame({"process": ring.process, "context": context, "stream": stream})
         .drop_duplicates().query("context >= 0"),

@@ -129,6 +129,12 @@ class Ring:
         return max(self.written - self.capacity, 0)
 
 
+def beside(ring: Path, suffix: str) -> Path | None:
+    """The file with this suffix that the library wrote next to a ring, or to that of which the ring is a copy."""
+    paths = (folder / (ring.name + suffix) for folder in (ring.parent, ring.parent.parent))
+    return next((path for path in paths if path.is_file()), None)
+
+
 def read_ring(path: Path, last: int | None = None) -> Ring:
     """Read a ring, or only its last records.
 

@@ -6,10 +6,8 @@ System V ABI, chapters 4 and 5; elf.h.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import struct
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.schema import MISSING
-from tracer.recorders.light_ring import Ring
+from tracer.recorders.cupti_names import demangled
+from tracer.recorders.light_ring import Ring, beside
 
 _COLUMNS: Final = ["site", "offset", "symbol", "file"]
 _CHAIN: Final = ["chain", "depth", "symbol", "module"]
@@ -53,8 +52,8 @@ def chains_beside(ring: Path) -> pd.DataFrame:
 
     A function without a symbol has no name. The table is empty if no sites were recorded.
     """
-    path = next((p for p in (ring, ring.parent.parent / ring.name) if _beside(p).is_file()), None)
-    lines = _beside(path).read_text(errors="replace").splitlines() if path else []
+    path = beside(ring, ".sites")
+    lines = path.read_text(errors="replace").splitlines() if path else []
     rows = [parts for line in lines if len(parts := line.split("\t")) == _PARTS and (parts[0] + parts[1]).isdecimal()]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({"site": "int64", "offset": "int64"})
     table["named"] = [plain_name(symbol) for symbol in table["symbol"]]
@@ -65,10 +64,6 @@ def chains_beside(ring: Path) -> pd.DataFrame:
     depth = table.groupby("site").cumcount()
     found = table.assign(chain=table["site"], depth=depth, symbol=table["named"], module=table["file"])
     return found[_CHAIN]
-
-
-def _beside(ring: Path) -> Path:
-    return ring.with_name(f"{ring.name}.sites")
 
 
 def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
@@ -127,29 +122,5 @@ def plain_name(symbol: str) -> str:
         >>> plain_name("main"), plain_name("decode.constprop.0")
         ('main', 'decode')
     """
-    name = _demangled(symbol.partition(".")[0]) if symbol.startswith("_Z") else symbol.partition(".")[0]
+    name = demangled(symbol.partition(".")[0])
     return name.replace("(anonymous namespace)::", "").partition("(")[0]
-
-
-def _demangled(symbol: str) -> str:
-    library = _cxx()
-    if library is None:
-        return symbol
-    status = ctypes.c_int()
-    found = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
-    if not found:
-        return symbol
-    text = ctypes.string_at(found).decode(errors="replace")
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
-    return text
-
-
-@cache
-def _cxx() -> ctypes.CDLL | None:
-    """The C++ runtime, for its `__cxa_demangle`; None if there is none."""
-    try:
-        library = ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        return None
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    return library

@@ -179,13 +179,20 @@ Result cuModuleLoadData(Module *m, const void *text) {
     if (getenv("FAKE_NO_JIT")) return 222;
     return *m = (Module)text, SUCCESS;
 }
-Result cuModuleGetFunction(Function *f, Module m, const char *name) {
-    (void)m;
-    *f = calloc(1, sizeof **f);
-    (*f)->context = stack[depth];
-    strncpy((*f)->name, name, sizeof (*f)->name - 1);
-    return SUCCESS;
+Function fake_kernel(const char *name) {
+    Function made = calloc(1, sizeof *made);
+    made->context = stack[depth];
+    strncpy(made->name, name, sizeof made->name - 1);
+    return made;
 }
+Result cuModuleGetFunction(Function *f, Module m, const char *name) {
+    return (void)m, *f = fake_kernel(name), SUCCESS;
+}
+Result cuLibraryGetKernel(Function *k, Library l, const char *name) {
+    return (void)l, *k = fake_kernel(name), SUCCESS;
+}
+Result cuKernelGetFunction(Function *f, Function k) { return *f = fake_kernel(k->name), SUCCESS; }
+Result cuKernelGetName(const char **name, Function k) { return *name = k->name, SUCCESS; }
 Result cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
     return (void)p, (void)n, (void)flags, getenv("FAKE_NO_REGISTER") ? ERROR_NOT_SUPPORTED : SUCCESS;
 }

@@ -284,12 +284,30 @@ static void execs(void) {
     execl("/proc/self/exe", arguments[0], arguments[1], "again", NULL);
 }
 
-static void titled(void) {
+/* Each kernel is launched once: looked up in a module, in a library, the function of that one, and one of which nobody
+ * says more than its name, after its launch. */
+static void named(void) {
+    Result (*library)(Function *, void *, const char *) = dlsym(driver, "cuLibraryGetKernel");
+    Result (*function)(Function *, Function) = dlsym(driver, "cuKernelGetFunction");
+    Result (*name)(const char **, Function) = dlsym(driver, "cuKernelGetName");
+    Function (*made)(const char *) = dlsym(driver, "fake_kernel");
+    Function kernels[4];
+    const char *said = NULL;
+    library(&kernels[0], NULL, "_Z4gemvPKfPfi"), function(&kernels[1], kernels[0]);
+    kernels[2] = made("one\ttwo\nthree"), kernels[3] = made("nobody says");
+    launch_on(stream);
+    for (int i = 0; i < 4; i++) cuLaunchKernel_(kernels[i], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    for (int i = 0; i < 9; i++) name(&said, kernels[2]);
+    cuStreamSynchronize_(stream);
+}
+
+/* Before its first CUDA call. */
+static void take_title(void) {
     memset(arguments[0], 0, strlen(arguments[0]));
     strcpy(arguments[0], "VLLM::EngineCore");
     pthread_setname_np(pthread_self(), "VLLM::EngineCor");
-    cuStreamSynchronize_(stream);
 }
+static void titled(void) { cuStreamSynchronize_(stream); }
 
 /* The driver is asked for its legacy stream by the finder of the per-thread ones. */
 static void legacy_flag(void) {
@@ -312,7 +330,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {
@@ -320,6 +338,7 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "probe") == 0) return probe(), 0;
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return puts(dlerror()), 2;
+    if (strcmp(argv[1], "titled") == 0) take_title();
     find_all();
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
         if (strcmp(argv[1], scenes[i].name) == 0) scenes[i].play();

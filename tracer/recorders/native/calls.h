@@ -7,7 +7,7 @@
  * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET also ends the stream;
  * END_ALL ends the runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits;
  * END_WAIT does both; ASK queries whether a stream's work has ended; BESIDE is part of a run, as launches are; OWN has
- * a hand-written wrapper (graphs.c, contexts.c).
+ * a hand-written wrapper (graphs.c, contexts.c, names.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -28,7 +28,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define CALLS                                                                                                         \
     LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
-    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL)
+    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL) NAME_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
@@ -183,6 +183,15 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 #define PROFILER_CALLS(X)                                                                                             \
     X(cuProfilerStart, "cuProfilerStart", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)                               \
     X(cuProfilerStop, "cuProfilerStop", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)
+
+/* Calls that look up a kernel, which also is a function, or say its name (names.c); they are not recorded. */
+#define NAME_CALLS(X)                                                                                                 \
+    X(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0, P(Function *f, Module m, const char *name),                \
+      P(f, m, name), NULL, *f, 0, 0, OWN)                                                                             \
+    X(cuLibraryGetKernel, "cuLibraryGetKernel", 12000, 0, P(Function *k, Library l, const char *name),                \
+      P(k, l, name), NULL, *k, 0, 0, OWN)                                                                             \
+    X(cuKernelGetFunction, "cuKernelGetFunction", 12000, 0, P(Function *f, Function k), P(f, k), NULL, k, 0, 0, OWN)  \
+    X(cuKernelGetName, "cuKernelGetName", 12030, 0, P(const char **name, Function k), P(name, k), NULL, k, 0, 0, OWN)
 
 enum Call {
 #define CALL(id, ...) CALL_##id,

@@ -16,6 +16,7 @@ typedef struct Stream_ *Stream;
 typedef struct Event_ *Event;
 typedef struct Function_ *Function;
 typedef struct Module_ *Module;
+typedef struct Library_ *Library;
 typedef struct Array_ *Array;
 typedef struct Graph_ *Graph;
 typedef struct Node_ *Node;

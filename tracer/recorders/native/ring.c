@@ -211,6 +211,7 @@ static void forget_parent(void) {
     stamps_fork();
     nvtx_fork();
     sites_fork();
+    names_fork();
     cupti_fork();
 }
 

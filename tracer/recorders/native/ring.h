@@ -63,7 +63,7 @@ typedef struct {
     X(runs) X(runs_without_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
-    X(stamping_ns) X(entries_left) X(contexts_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
+    X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
 
 /* The recorded NVTX calls, numbered after the others. */
 #define RANGE_CALLS(X) X(mark) X(push) X(pop) X(start) X(end)
@@ -143,6 +143,7 @@ void *ring_take_texts(void);
 
 /* A forked child has its own texts. */
 void nvtx_fork(void);
+void names_fork(void);
 
 uint32_t ring_thread(void);
 

@@ -1,4 +1,4 @@
-/* Random samples of what costs time to measure, limited to a share of the time, which halves once there are many. */
+/* Random samples of what costs time to measure, limited to a share of the time, which halves while there are many. */
 #ifndef INTERTOKEN_SAMPLES_H
 #define INTERTOKEN_SAMPLES_H
 
@@ -8,7 +8,7 @@
 /* One kind of sample. Threads may lose each other's counts. */
 typedef struct {
     _Atomic uint64_t next;         /* the tick from which there is time for the next sample */
-    _Atomic uint64_t spent;        /* ticks that the samples have taken */
+    _Atomic uint64_t spent, since; /* ticks that the samples have taken, as far as not forgotten, and since which tick */
     _Atomic uint32_t passed, skip; /* candidates since the last sample, and those to skip before the next one */
 } Samples;
 

@@ -1,4 +1,4 @@
-/* The wrappers of all calls except those in graphs.c and contexts.c. */
+/* The wrappers of all calls except those in graphs.c, contexts.c and names.c. */
 #include "device.h"
 #include "hot.h"
 #include "interpose.h"
