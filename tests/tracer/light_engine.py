@@ -7,8 +7,10 @@ import numpy as np
 from tracer.analysis.fits import fits_of
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 
-CALLS = ["cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch"]
-LAUNCH, SYNC, GRAPH = range(3)
+CALLS = ["cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamQuery"]
+LAUNCH, SYNC, GRAPH, FETCH, QUERY = range(5)
+TO_HOST, NOT_READY = 2, 600  # the kind of a copy, CUDA_ERROR_NOT_READY
+POLL_NS = 5_000
 AHEAD = 7_000_000_000  # the device's clock, of the host's
 OWN, STEP, ARRIVES, CALL = 900, 700, 1_800, 2_500  # ns: a stamp, the next node after it, a launch on its way, a call
 CHAIN_GRAPH, PART, GATE_NS, GRAPH_ID = 0x7FFF, 4, 250_000, 5
@@ -60,8 +62,12 @@ class Engine:
                 self.kernels.append((begin, begin + length))
         self.queue.clear()
 
-    def record(self, call: int, begin: int, number: int = 0, kernel: int = 0, graph: int = 0) -> None:
-        self.records.append((len(self.records) + 1, begin, self.now, 1, call, 0, 13, kernel, 1, number, 0, 0, graph))
+    def record(
+        self, call: int, begin: int, number: int = 0, kernel: int = 0, graph: int = 0, size: int = 1, kind: int = 0,
+        result: int = 0,
+    ) -> None:  # fmt: skip
+        row = (len(self.records) + 1, begin, self.now, 1, call, result, 13, kernel, size, number, kind, 0, graph)
+        self.records.append(row)
 
     def run(
         self, number: int, kernels: list[tuple[int, int, int]], told: set[int], pause: int = 0, ends: str = "ht"
@@ -106,6 +112,20 @@ class Engine:
         begin = self.now
         self.now = max(self.now, self.free) + 1_500
         self.record(SYNC, begin)
+
+    def fetch(self, length: int = 12_000) -> None:
+        """A copy to the host, which takes that long."""
+        begin = self.now
+        self.put(length, -3)
+        self.record(FETCH, begin, size=256, kind=TO_HOST)
+        self.work()
+
+    def query(self) -> None:
+        """Query until the work is done."""
+        done = False
+        while not done:
+            begin, done, self.now = self.now, self.now >= self.free, self.now + POLL_NS
+            self.record(QUERY, begin, result=0 if done else NOT_READY)
 
     def ring(self, gpu: str = "Fake GPU") -> Ring:
         chain = [(i // 2 * 2 * (OWN + STEP) + i % 2 * (OWN + STEP) + (1 - i % 2) * OWN, i % 2) for i in range(8)]

@@ -20,9 +20,9 @@ LATE_NS = 2_000_000
 NEVER_TIMED = [(21, 40_000, 0), (22, 2_000, 9_000)]
 
 
-def decoding(one_of: int, late_ns: int = LATE_NS) -> Trace:
+def decoding(one_of: int, late_ns: int = LATE_NS, behind: str = "wait") -> Trace:
     """As vLLM decodes; at the end of one step of some, kernels whose duration no stamp tells, and a host that comes
-    back when they have long ended."""
+    back when they have long ended; these calls of `Engine` end each step."""
     made = Engine()
     for step in range(STEPS):
         made.now += HOST_NS
@@ -32,7 +32,8 @@ def decoding(one_of: int, late_ns: int = LATE_NS) -> Trace:
         made.graph(step, GRAPH_NS)
         made.run(2 * step + 2, NEVER_TIMED if unknown else AFTER_GRAPH, set() if unknown else timed, ends="")
         made.now += late_ns if unknown else 0
-        made.wait()
+        for call in behind.split():
+            getattr(made, call)()
     return light_trace([made.ring()])
 
 
@@ -51,11 +52,21 @@ def test_the_gaps_that_are_known_are_the_same_and_the_others_are_counted() -> No
     )
 
 
-def test_a_host_that_waits_tells_the_end() -> None:
+@pytest.mark.parametrize("behind", ["wait", "fetch wait"])
+def test_a_host_that_waits_tells_the_end(behind: str) -> None:
     """The wait returns right after the kernels, whatever their durations: all gaps are known."""
-    report = gap_report(*(lambda trace: (trace, find_steps(trace)))(decoding(5, late_ns=0)))
+    report = gap_report(*(lambda trace: (trace, find_steps(trace)))(decoding(5, 0, behind)))
     assert report.unknown == 0
     assert len(report.table) == STEPS - 1
+
+
+@pytest.mark.parametrize("behind", ["fetch wait", "fetch query"])
+def test_a_wait_for_a_late_copy_or_a_query_tells_no_end(behind: str) -> None:
+    """The kernels ended 2 ms before the host copied their result, and waited for that copy alone."""
+    trace = decoding(5, behind=behind)
+    report = gap_report(trace, find_steps(trace))
+    assert report.unknown == STEPS // 5 - 1
+    assert report.gap_us["mean"] == pytest.approx(HOST_NS / 1e3, abs=30)
 
 
 def test_without_most_of_them_there_is_no_gap() -> None:

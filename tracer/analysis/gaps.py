@@ -12,23 +12,23 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.fits import Fits, fits_for, fits_of
-from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
+from tracer.analysis.idle import IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
+from tracer.analysis.run_ends import ended_at_known_times
 from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
-from tracer.model.rows import groups_of, positions, runs_of, taken
+from tracer.model.rows import groups_of, runs_of
 from tracer.model.schema import MISSING
-from tracer.model.trace import RUN, Trace
+from tracer.model.trace import Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
 GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
@@ -36,10 +36,6 @@ STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs by an amount that is known only roughly: the median gap without it "
     "is {}; a graph-level recording determines it more precisely"
 )
-
-
-_WAITED_NS: Final = 10_000
-"""The least duration of a call in which the host waited: one that finds the work done takes less."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +187,7 @@ def gap_report(
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels")
-    ended = _ended(trace, table, compute)
+    ended = ended_at_known_times(trace, table, compute)
     if 2 * ended.sum() < len(table):
         raise EmptyTraceError(
             f"no gap: in {(~ended).sum()} of {len(table)} steps it is unknown when the last run of eager launches ended"
@@ -256,30 +252,6 @@ def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame, near: Near) -> 
     behind = second[["correlation", "process", "step_process", "step_thread"]]
     causes = split_windows(trace, near, pd.concat([table[["start", "end", "device"]], behind], axis=1))
     return pd.concat([table, causes], axis=1)
-
-
-def _ended(trace: Trace, table: pd.DataFrame, compute: pd.DataFrame) -> NDArray[np.bool_]:
-    """Of which gaps it is known when they begin. In a light recording a run of eager launches without stamps lasts as
-    long as it can: until the next work of its stream, so that the device may have been idle for any part of it, or
-    until a wait returned. If the host did not wait in that call, the run had ended at an unknown time before it."""
-    if not trace.has_runs:
-        return np.ones(len(table), bool)
-    runs = taken(compute, (compute["name"] == RUN).to_numpy(), ["device", "start", "end"])
-    at = positions(table.rename(columns={"start": "end", "end": "until"}), runs, ["device", "end"])
-    begin, this, following = (table[name].to_numpy() for name in ("start", "this_start", "next_start"))
-    length = np.append((runs["end"] - runs["start"]).to_numpy(), 0)[at]
-    is_long = length > MOST_RUNS * (following - this)
-    return np.asarray((at < 0) | (following > begin) & ~(is_long & _came_late(trace, begin)))
-
-
-def _came_late(trace: Trace, times: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each time is the return of a wait in which the host did not wait."""
-    waits = trace["syncs"].sort_values("end")
-    ends = waits["end"].to_numpy(np.int64)
-    at = np.searchsorted(ends, times)
-    found = np.append(ends, -1)[at] == times
-    took = np.append(ends - waits["start"].to_numpy(np.int64), 0)[at]
-    return np.asarray(found & (took < _WAITED_NS))
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

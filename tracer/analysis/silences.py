@@ -66,7 +66,7 @@ def quiet(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
             continue
         work = activities[(activities["process"] == host[0]).to_numpy()]
         busy = [np.concatenate([frame[side].to_numpy() for frame in (api, work)]) for side in ("start", "end")]
-        begin, end, _ = uncovered(*busy, chains["begin"].to_numpy(), chains["until"].to_numpy())
+        begin, end, _ = uncovered(busy[0], busy[1], chains["begin"].to_numpy(), chains["until"].to_numpy())
         long = end - begin > least
         found += zip(begin[long].tolist(), end[long].tolist(), strict=True)
     return found
