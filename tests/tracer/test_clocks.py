@@ -1,11 +1,13 @@
 """Steps that clocks or lost records spoil are found, said, and in no figure."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
 from tests.thorough import of_every_kind
@@ -15,7 +17,8 @@ from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.step_work import steps_per_s
-from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
+from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps, find_steps
+from tracer.cli import main
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
 
@@ -193,28 +196,51 @@ def test_work_without_launches(recording, steps):
     ]
 
 
-@pytest.mark.parametrize(("records", "lost"), [("work", True), ("calls", False)])
-def test_steps_that_losses_join_have_no_rate(records, lost):
-    """Half of the records are missing: of the device's work, so that steps are joined, or of the kernels' launches."""
-    host, odd = Host(Script()), np.random.default_rng(5)
+def losing(tables: tuple[str, ...], lost: Callable[[int], bool], kind: str = "") -> Trace:
+    """A decode loop of 60 steps; these rows of some tables lack their number: copies only of that kind, calls only of
+    launches of kernels."""
+    host = Host(Script())
     for _ in range(60):
         host.step()
         host.copy()
         host.kernels(["prepare"] * 4)
         host.graph(1)
         host.fetch()
-    tables = host.script.rows
-    names = ("kernels", "memcpys", "graph_launches") if records == "work" else ("api",)
-    for name in names:
-        half = odd.random(len(tables[name])) < 0.5
-        for row, gone in zip(tables[name], half, strict=True):
-            if gone and (name != "api" or row["name"].startswith("cudaLaunchKernel")):
+    for name in tables:
+        rows = [row for row in host.script.rows[name] if row.get("kind", "").startswith(kind)]
+        rows = [row for row in rows if name != "api" or row["name"].startswith("cudaLaunchKernel")]
+        for at, row in enumerate(rows):
+            if lost(at):
                 row["correlation"] = MISSING
-    chosen = choose_steps(host.script.trace, None, ALL_STEPS)
+    return host.script.trace
+
+
+WORK = ("kernels", "memcpys", "graph_launches")
+HALF = np.random.default_rng(5).random(1000) < 0.5
+
+
+@pytest.mark.parametrize("tables", [WORK, ("graph_launches",), ("memcpys",)])
+@pytest.mark.parametrize(
+    "lost", [lambda at: HALF[at], lambda at: at % 2 == 1, lambda at: at % 3 > 0], ids=["half", "every 2nd", "2 of 3"]
+)
+def test_what_losses_may_join_is_no_step(tables, lost, tmp_path):
+    """Of the records that show where a step ends some are missing, at random or in the rhythm of the steps."""
+    trace = losing(tables, lost, kind="D" if tables == ("memcpys",) else "")
+    with pytest.raises(EmptyTraceError, match=r"the steps are unknown: records are missing: .* may be several"):
+        choose_steps(trace, None, ALL_STEPS)
+    formats.write(trace, tmp_path / "lost")
+    told = json.loads(CliRunner().invoke(main, ["info", str(tmp_path / "lost"), "--json"]).stdout)
+    assert told["steps"] is None
+    assert told["problem"].startswith("the steps are unknown")
+    by_name = choose_steps(trace, None, Bounds(pattern="cudaGraphLaunch"))
+    assert len(by_name) == 60
+
+
+@pytest.mark.parametrize("tables", [("api",), ("kernels",)])
+def test_lost_kernels_join_no_steps(tables):
+    chosen = choose_steps(losing(tables, lambda at: HALF[at]), None, ALL_STEPS)
     assert any(" of " in why and "records are missing" in why for why in chosen.doubts)
-    assert (len(chosen) < 45) == lost
-    assert chosen.lossy == lost
-    assert (steps_per_s(host.script.trace, chosen) is None) == lost
+    assert len(chosen) == 60
 
 
 def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):

@@ -6,7 +6,7 @@ Stages:
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused (`silences`);
 3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
-   steps are affected, and some have many more calls than others, these may be several steps each, and there is no rate.
+   steps are affected, and what steps without marks are told by is among them, it is unknown which steps there are.
 
 Unusable steps are excluded from every figure, as is the wall-clock time they take.
 """
@@ -14,20 +14,19 @@ Unusable steps are excluded from every figure, as is the wall-clock time they ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
 from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silences
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
-from tracer.analysis.turns import LONGER
 from tracer.errors import EmptyTraceError
 from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
@@ -67,11 +66,17 @@ class Doubt:
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
-def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> Steps:
+def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None, *, is_told: bool = False) -> Steps:
     """The steps without the unusable ones; its notes say which are missing, and why.
 
+    Args:
+        trace: the recording.
+        steps: its steps.
+        calls: its `host_calls`, if available.
+        is_told: whether someone said what begins a step.
+
     Raises:
-        EmptyTraceError: all are unusable.
+        EmptyTraceError: all are unusable, or others than the engine's.
     """
     calls = host_calls(trace) if calls is None else calls
     all_doubts = doubts(trace, steps, calls)
@@ -81,9 +86,13 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
         raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
-    lossy = any(doubt.lossy for doubt in all_doubts) and _joined(steps, calls)
-    spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
-    return replace(steps.without(spoilt, spans, lines), lossy=lossy)
+    if any(doubt.lossy for doubt in all_doubts) and not is_told and _may_be_others(trace, steps, calls):
+        raise EmptyTraceError(
+            f"the steps are unknown: {'; '.join(lines)}; copies or graphs, which show where a step ends, are among "
+            f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
+            "a range, kernel or API call that begins a step"
+        )
+    return steps.without(spoilt, [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans], lines)
 
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
@@ -277,15 +286,20 @@ def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
         )
 
 
-def _joined(steps: Steps, calls: pd.DataFrame) -> bool:
-    """Whether many steps found without marks have as many launches, and copies and waits, as two: a pass seems part of
-    the one before it if its result or its graph lacks a record."""
+def _may_be_others(trace: Trace, steps: Steps, calls: pd.DataFrame) -> bool:
+    """Whether many steps found without marks have a copy, or a graph, without its record while others have theirs. A
+    pass seems part of the one before it if the record of its result or of its graph is missing; in what rhythm they are
+    missing does not matter."""
+    if steps.source != "calls":
+        return False
     at = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    letters, more = calls["letter"].to_numpy(dtype="U1"), np.full(len(steps), steps.source == "calls")
-    for alike in (LAUNCHES, (*COPIES, SYNC)):
-        count = np.bincount(at[among(letters, alike) & (at >= 0)], minlength=len(steps))
-        more &= count > LONGER * np.quantile(count, 1 - CONSTANT)
-    return float(more.mean()) > 1 - CONSTANT
+    letters, recorded = calls["letter"].to_numpy(dtype="U1"), match_rows(trace.activities(), calls) >= 0
+    spoilt = np.zeros(len(steps), bool)
+    for alike in (COPIES, [GRAPH_LAUNCH]):
+        chosen = among(letters, alike) & (at >= 0)
+        if recorded[chosen].any():
+            spoilt[at[chosen & ~recorded]] = True
+    return float(spoilt.mean()) > 1 - CONSTANT
 
 
 def _only_thread(steps: Steps, count: int) -> Ints:

@@ -104,8 +104,7 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
     on the device, from the first compute of these steps to the end of the last. A host that runs ahead has launched
     all its steps before the device has executed many. Work between the steps, such as prompts that are left out,
     counts; periods in doubt (`Steps.spoilt`) do not. A host has no rate if doubt leaves no two consecutive steps of it:
-    its steps overlap, so that one by itself shows no time from one to the next. No host has one if steps may be lost
-    (`Steps.lossy`).
+    its steps overlap, so that one by itself shows no time from one to the next.
     """
     spans = step_spans(trace, steps) if spans is None else spans
     computed = dict(grouped(spans, ["step_process", "step_thread"]))
@@ -114,7 +113,7 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
     for host, rows in sorted(grouped(steps.table, _HOST), key=itemgetter(0)):
         ns = max(_ns(steps, host, steps.table, rows), _ns(steps, host, spans, computed.get(host, rows[:0])))
         alone = host in spoilt and len(np.unique(group[rows])) == len(rows)
-        if ns > 0 and not alone and not steps.lossy:
+        if ns > 0 and not alone:
             rates[host] = len(rows) * 1e9 / ns
     return rates
 

@@ -59,7 +59,6 @@ class Steps:
         spoilt: process, thread, start, end (ns) of the times of steps in doubt, which no rate counts.
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
-        lossy: whether so many records are missing that some of these are probably several steps.
     """
 
     table: pd.DataFrame
@@ -72,7 +71,6 @@ class Steps:
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
     others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
-    lossy: bool = False
 
     def __len__(self) -> int:
         return len(self.table)

@@ -91,7 +91,7 @@ def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: pd.Dat
     steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase, calls=calls)
     every = bounds.first is None and bounds.last is None
     chosen = steps.of_main_regime() if every else steps.select(bounds.first, bounds.last)
-    return without_doubtful(trace, chosen, calls)
+    return without_doubtful(trace, chosen, calls, is_told=bounds.pattern is not None)
 
 
 def marked_steps(trace: Trace) -> Steps | None:
