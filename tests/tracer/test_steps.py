@@ -158,6 +158,22 @@ def test_what_runs_among_the_steps_but_is_none_makes_them_uncertain() -> None:
     assert steps.confidence < UNSURE
 
 
+def test_batches_in_turn_may_be_steps_each() -> None:
+    """A request joins every third step, so that three graphs take turns, each with inputs and a result: 60 steps, or 20
+    of three parts. Parts of one pass have no inputs of their own."""
+    for own_inputs in (True, False):
+        host = Host(Script())
+        for step in range(60):
+            for _ in range(3 if step % 3 == 0 else own_inputs):
+                host.copy()
+            host.kernels(["flash_attn_ext_vec", "mul_mat_vec_q", "mul_mat_vec_q"])
+            host.graph(1 + step % 3)
+            host.fetch()
+        steps = find_steps(host.script.trace)
+        assert (len(steps), steps.confidence < UNSURE) == (20, own_inputs)
+        assert ("3 each, or each a step of its own" in " ".join(steps.notes)) == own_inputs
+
+
 def test_a_pattern_may_name_a_kernel_or_a_call() -> None:
     host = Host(Script())
     for _ in range(5):

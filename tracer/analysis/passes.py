@@ -52,6 +52,7 @@ _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
 _DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
 _NO_PASS: Final = "which do not show a complete pass through a model"
+_OR_STEPS: Final = "or each a step of its own, of batches in turn"
 
 
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
@@ -93,7 +94,7 @@ def _steps_of(host: Host) -> Steps | None:
         return None
     doubt = _doubt_of(host, steps)
     words = (f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}", order, doubt)
-    sure = 1.0 if host.fetches and order != _DRAFTS and not doubt else GUESSED
+    sure = 1.0 if host.fetches and order != _DRAFTS and not order.endswith(_OR_STEPS) and not doubt else GUESSED
     phase = {_NO_PASS: ITERATION}.get(doubt, SPECULATIVE if order == _DRAFTS else "")
     return Steps(_between_calls(host, steps.assign(phase=phase)), "calls", ", ".join(filter(None, words)), sure)
 
@@ -160,7 +161,8 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
         if (in_turn or not whole.any()) and _shows_pass(cycle):
             begin = marks - (int(np.argmax(fed)) if inputs_differ else length - 1)
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
-            return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
+            alone = in_turn and whole.any() and min(fed) > 0  # each has inputs: requests may also join every few steps
+            return begins[(begins >= 0) & (begins < len(turns))], f"{length} each{f', {_OR_STEPS}' if alone else ''}"
     parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))
     leads = parts.any() and inputs[parts].mean() > inputs[whole].mean()  # otherwise they belong to the previous pass
     begins = np.flatnonzero(~np.append(False, parts[:-1]) if leads else ~parts)
