@@ -20,9 +20,9 @@ LATE_NS = 2_000_000
 NEVER_TIMED = [(21, 40_000, 0), (22, 2_000, 9_000)]
 
 
-def decoding(one_of: int, late_ns: int = LATE_NS, behind: str = "wait") -> Trace:
+def decoding(one_of: int, late_ns: int = LATE_NS, behind: str = "wait", ends: str = "") -> Trace:
     """As vLLM decodes; at the end of one step of some, kernels whose duration no stamp tells, and a host that comes
-    back when they have long ended; these calls of `Engine` end each step."""
+    back when they have long ended; with these stamps at their ends; these calls of `Engine` end each step."""
     made = Engine()
     for step in range(STEPS):
         made.now += HOST_NS
@@ -30,8 +30,11 @@ def decoding(one_of: int, late_ns: int = LATE_NS, behind: str = "wait") -> Trace
         unknown = step % one_of == one_of - 1
         made.run(2 * step + 1, BEFORE_GRAPH, timed, ends="ht" if timed else "")
         made.graph(step, GRAPH_NS)
-        made.run(2 * step + 2, NEVER_TIMED if unknown else AFTER_GRAPH, set() if unknown else timed, ends="")
-        made.now += late_ns if unknown else 0
+        pause = late_ns if unknown else 0
+        if unknown:
+            made.run(2 * step + 2, NEVER_TIMED, set(), pause, ends)
+        else:
+            made.run(2 * step + 2, AFTER_GRAPH, timed, ends="")
         for call in behind.split():
             getattr(made, call)()
     return light_trace([made.ring()])
@@ -67,6 +70,16 @@ def test_a_wait_for_a_late_copy_or_a_query_tells_no_end(behind: str) -> None:
     report = gap_report(trace, find_steps(trace))
     assert report.unknown == STEPS // 5 - 1
     assert report.gap_us["mean"] == pytest.approx(HOST_NS / 1e3, abs=30)
+
+
+@pytest.mark.parametrize("ends", ["t", "ht"])
+def test_a_stamp_that_a_late_host_puts_behind_a_run_tells_no_end(ends: str) -> None:
+    """It is launched right before the wait, 2 ms after the kernels ended; without a pause it tells when they ended."""
+    late, in_time = (
+        gap_report(trace, find_steps(trace)) for trace in (decoding(5, ns, ends=ends) for ns in (LATE_NS, 0))
+    )
+    assert (late.unknown, in_time.unknown) == (STEPS // 5 - 1, 0)
+    assert late.gap_us["mean"] == pytest.approx(in_time.gap_us["mean"], rel=0.02)
 
 
 def test_without_most_of_them_there_is_no_gap() -> None:

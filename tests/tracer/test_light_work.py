@@ -5,7 +5,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.recorders.light_work import _NEVER, _ended
+from tracer.recorders.light_ends import NEVER, ended
 
 MOMENT = st.integers(0, 60)
 
@@ -15,7 +15,7 @@ def test_a_later_wait_may_return_before_an_earlier_one() -> None:
     the other's work, but a wait of its own for the stream ends with the launch's."""
     work = pd.DataFrame({"stream": [15], "end": [27], "context": [0]})
     waits = pd.DataFrame({"stream": [15, 15, 15], "since": [28, 58, 1400], "end": [1388, 757, 1402]})
-    assert _ended(work, waits).tolist() == [757]
+    assert ended(work, waits).tolist() == [757]
 
 
 @given(
@@ -27,6 +27,6 @@ def test_work_had_ended_when_the_first_wait_for_it_returned(
 ) -> None:
     work = pd.DataFrame(launches, columns=["stream", "end"], dtype=np.int64).assign(context=0)
     facts = pd.DataFrame(waits, columns=["stream", "since", "end"], dtype=np.int64).sort_values("since")
-    found = _ended(work, facts)
-    for (stream, launched), ended in zip(launches, found, strict=True):
-        assert ended == min((end for key, since, end in waits if key == stream and since >= launched), default=_NEVER)
+    found = ended(work, facts)
+    for (stream, launched), at in zip(launches, found, strict=True):
+        assert at == min((end for key, since, end in waits if key == stream and since >= launched), default=NEVER)

@@ -23,11 +23,12 @@ from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import LIGHT, Trace
+from tracer.recorders.light_ends import letters, stream_keys
 from tracer.recorders.light_kernels import fits_of_ring
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
-from tracer.recorders.light_work import StampedWork, covered, letters, stamped_work, stream_keys
+from tracer.recorders.light_work import StampedWork, covered, stamped_work
 from tracer.recorders.window import newest
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it

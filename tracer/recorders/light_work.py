@@ -14,19 +14,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_letters import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
+from tracer.analysis.call_letters import GRAPH_LAUNCH, LAUNCH
 from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment, ClockBounds, align
+from tracer.recorders.light_ends import NEVER, ended, letters, stream_keys, until, waits_of, without_late_ends
 from tracer.recorders.light_kernels import Cost, Kernels, run_kernels
 from tracer.recorders.light_ring import INSIDE_GRAPH, Ring, graph_of, number_of
 
 _COLUMNS: Final = [
     "start", "end", "context", "stream", "record", "graph", "launches", "number", "head", "begin", "is_stamped"
 ]  # fmt: skip
-_NEVER: Final = np.iinfo(np.int64).max
-_LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
-_DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # 0 means that the work has ended
-_EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
 
 @dataclass(frozen=True)
@@ -54,26 +51,6 @@ class StampedWork:
     untimed: int
 
 
-def letters(ring: Ring) -> NDArray[np.str_]:
-    """What each record's call does, as a letter of a sync signature; "" for other calls."""
-    return np.asarray(np.array([LETTERS.get(plain(name), "") for name in ring.calls] or [""])[ring.records["call"]])
-
-
-def stream_keys(records: NDArray[Any]) -> NDArray[np.int64]:
-    """A unique key for each stream of a process: the handle, or a number < -1 for default streams.
-
-    Each context has a legacy default stream and one per thread.
-    """
-    handle, context = records["stream"].astype(np.int64), records["context"].astype(np.int64)
-    own = np.where(handle == _OWN, 1 + records["thread"].astype(np.int64), 0)
-    return np.where(handle <= _OWN, -2 - (context << 33) - own, handle)
-
-
-def _context_keys(context: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """A key for all streams of a context."""
-    return -2 - (1 << 50) - context.astype(np.int64)
-
-
 def covered(ring: Ring) -> Ring:
     """The ring without the calls that precede the oldest remaining stamps, if older stamps were overwritten."""
     launches = _launches(ring)
@@ -90,7 +67,7 @@ def covered(ring: Ring) -> Ring:
 
 def stamped_work(ring: Ring) -> StampedWork:
     """Match the stamps with the launches, and place the runs without stamps between them."""
-    launches, waits = _launches(ring), _waits(ring)
+    launches, waits = _launches(ring), waits_of(ring)
     frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
     for context, (stamps, chain) in enumerate(zip(ring.stamps, ring.chains, strict=True)):
         cost = _cost(chain)
@@ -114,6 +91,7 @@ def stamped_work(ring: Ring) -> StampedWork:
     table = _begun(pd.concat([stamped, left], ignore_index=True)).replace({"graph": {0: MISSING}})
     kernels = run_kernels(ring, letters(ring), _runs(ring, table), alignments, costs)
     untimed = len(launches) - len(table)
+    table = without_late_ends(ring, table, table.index.isin(kernels.table["run"]), launches, waits)
     return StampedWork(_placed(table, kernels), kernels, alignments, costs, unmatched, untimed)
 
 
@@ -125,11 +103,8 @@ def _without_stamps(
     of_run = (launches["graph"] == 0) & launches["context"].isin(timed)
     left = launches[of_run & ~launches["number"].isin(stamped.loc[stamped["graph"] == 0, "number"])]
     left = left.assign(start=left["begin"], head=MISSING, is_stamped=False)
-    order = pd.concat([stamped, left]).sort_values("record", kind="stable")
-    heads = order["head"].where(order["head"] != MISSING).groupby(order["stream"]).bfill()[~order["is_stamped"]]
-    next_head = heads.reindex(left.index).fillna(MISSING).to_numpy(np.int64)
-    until = np.minimum(_ended(left, waits), np.where(next_head == MISSING, _NEVER, next_head))
-    return left.assign(end=np.where(until < _NEVER, np.maximum(until, left["begin"]), left["end"]))[_COLUMNS]
+    latest = until(left, stamped, waits)
+    return left.assign(end=np.where(latest < NEVER, np.maximum(latest, left["begin"]), left["end"]))[_COLUMNS]
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
@@ -180,8 +155,8 @@ def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
-    """One row per launch of a stamped graph and per run: graph, number, stream, context, record, begin, end,
-    launches."""
+    """One row per launch of a stamped graph and per run: graph, number, stream, context, record, begin, end, launches,
+    last (the record of the last launch)."""
     records, letter = ring.records, letters(ring)
     is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
@@ -190,11 +165,12 @@ def _launches(ring: Ring) -> pd.DataFrame:
         "graph": records["graph"][rows].astype(np.int64), "number": number_of(records["number"][rows]),
         "stream": stream_keys(records[rows]), "context": records["context"][rows].astype(np.int64), "record": rows,
         "begin": records["begin"][rows], "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
+        "last": rows,
     })  # fmt: skip
     groups = found.groupby(["graph", "number"], sort=False)
     return groups.agg(
         stream=("stream", "first"), context=("context", "first"), record=("record", "first"), begin=("begin", "min"),
-        end=("end", "max"), launches=("launches", "sum"),
+        end=("end", "max"), launches=("launches", "sum"), last=("last", "max"),
     ).reset_index()  # fmt: skip
 
 
@@ -239,58 +215,6 @@ def _bounds(joined: pd.DataFrame, waits: pd.DataFrame) -> tuple[ClockBounds, Clo
     lower = ClockBounds(
         after, np.where(of_graph, joined["begin"], joined["end"]) - after
     )  # also of those without a head
-    ended = _ended(joined, waits)
-    known = ended < _NEVER
-    return lower, ClockBounds(tail[known], ended[known] - tail[known])
-
-
-def _ended(work: pd.DataFrame, waits: pd.DataFrame) -> NDArray[np.int64]:
-    """When the first wait for each row's work returned, host ns; _NEVER if nothing waited for it."""
-    ended = np.full(len(work), _NEVER)
-    stream, end = work["stream"].to_numpy(np.int64), work["end"].to_numpy(np.int64)
-    of_context = _context_keys(work["context"].to_numpy(np.int64))
-    for key, facts in waits.groupby("stream", sort=False):
-        rows = (stream == key) | (of_context == key)
-        at = np.searchsorted(facts["since"], end[rows])
-        earliest = np.minimum.accumulate(facts["end"].to_numpy()[::-1])[::-1]  # any later wait may be first
-        ended[rows] = np.minimum(ended[rows], np.append(earliest, _NEVER)[at])
-    return ended
-
-
-def _waits(ring: Ring) -> pd.DataFrame:
-    """Completion facts: all work enqueued on `stream` (or in that context) before `since` had ended by `end`."""
-    records, letter = ring.records, letters(ring)
-    names = np.array([plain(name) for name in ring.calls])[records["call"]]
-    done = ((letter == SYNC) | np.isin(names, sorted(_DONE))) & (records["result"] == 0)
-    rows = np.flatnonzero(done)
-    since, stream = records["begin"].copy(), stream_keys(records)
-    of_context = np.isin(names, sorted(_EVERY_STREAM))
-    stream[of_context] = _context_keys(records["context"][of_context])
-    of_event = np.isin(names, ["cuEventSynchronize", "cuEventQuery"])
-    recorded = pd.DataFrame({"event": records["object"], "begin": records["begin"], "stream": stream})[letter == EVENT]
-    queried = pd.DataFrame({"event": records["object"], "begin": records["begin"], "row": np.arange(len(records))})
-    queried = queried[done & of_event]
-    last = pd.merge_asof(
-        queried.sort_values("begin"), recorded.sort_values("begin").assign(since=recorded["begin"].sort_values()),
-        on="begin", by="event",
-    ).dropna()  # fmt: skip
-    since[last["row"]], stream[last["row"]] = last["since"], last["stream"]
-    rows = rows[~of_event[rows] | np.isin(rows, last["row"])]
-    found = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
-    found = found.sort_values("since", kind="stable")
-    return pd.concat([found, _implied(found, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
-
-
-def _implied(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) -> pd.DataFrame:
-    """What the same waits imply for other streams, whose events the awaited stream had been made to wait for."""
-    if not len(ordered) or not len(recorded):
-        return waits[:0]
-    order = pd.DataFrame({
-        "event": ordered["object"], "begin": ordered["begin"], "awaited": stream_keys(ordered),
-    }).sort_values("begin")  # fmt: skip
-    marks = recorded.sort_values("begin").assign(since=lambda frame: frame["begin"])
-    links = pd.merge_asof(order, marks, on="begin", by="event").dropna()
-    links = links.astype({"stream": np.int64, "since": np.int64}).rename(columns={"since": "marked", "begin": "since"})
-    known = waits.rename(columns={"stream": "awaited"})
-    found = pd.merge_asof(known, links[["since", "awaited", "stream", "marked"]], on="since", by="awaited").dropna()
-    return found.assign(since=found["marked"])[["stream", "since", "end"]].astype(np.int64)
+    latest = ended(joined, waits)
+    known = latest < NEVER
+    return lower, ClockBounds(tail[known], latest[known] - tail[known])
