@@ -122,14 +122,31 @@ def test_a_pause_is_of_its_process() -> None:
     ]
 
 
-def serving(every: int, pause_ns: int, host_ns: int = 400_000) -> Trace:
+def served(every: int, pause_ns: int, begin: int = 1_000_000) -> Engine:
     """A decode loop whose host, before some steps, is in no call for that long, as if it waited for a request."""
     made = Engine()
+    made.now = begin
     for step in range(60):
-        made.now += host_ns + (pause_ns if step % every == every - 1 else 0)
+        made.now += 400_000 + (pause_ns if step % every == every - 1 else 0)
         made.graph(step, 1_200_000)
         made.wait()
-    return light_trace([made.ring()])
+    return made
+
+
+def serving(every: int, pause_ns: int) -> Trace:
+    return light_trace([served(every, pause_ns).ring()])
+
+
+def test_no_gap_is_across_an_exec() -> None:
+    """A process has another ring behind exec; 40 ms pass until the new program decodes, as the old one did."""
+    first = served(1, 0)
+    second = served(1, 0, first.now + 40_000_000)
+    trace = light_trace([first.ring(), second.ring()])
+    steps = choose_steps(trace, None, ALL_STEPS)
+    report = gap_report(trace, steps)
+    assert len(pauses(trace)) == 1
+    assert steps.table["group"].nunique() == 2
+    assert report.gap_us["mean"] == pytest.approx(report.gap_us["p50"], rel=0.01)
 
 
 def cautions(trace: Trace) -> list[str]:

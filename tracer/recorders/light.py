@@ -22,14 +22,14 @@ from tracer.analysis.fits import Fits
 from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
-from tracer.model.trace import LIGHT, Trace
+from tracer.model.trace import LIGHT, Trace, add_pauses
 from tracer.recorders.light_ends import letters, stream_keys
 from tracer.recorders.light_kernels import fits_of_ring
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_sites import chains_beside, sites_of
 from tracer.recorders.light_work import StampedWork, covered, stamped_work
-from tracer.recorders.window import newest
+from tracer.recorders.window import TimeRange, newest, pauses_between
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13
@@ -76,7 +76,8 @@ def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
 
 
 def light_trace(rings: Sequence[Ring]) -> Trace:
-    """Build one trace from the rings of all processes, which share a clock. Times count from the first call.
+    """Build one trace from the rings of all processes, which share a clock. Times count from the first call. Where a
+    process called exec, or another one got its number, the trace has a pause.
 
     Raises:
         FormatError: there is no ring.
@@ -124,7 +125,14 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     }
     trace = Trace.from_columns(metadata, **joined)
     trace.notes += notes
+    add_pauses(trace, pauses_between([_life(ring, origin) for ring in kept if len(ring.records)]))
     return trace
+
+
+def _life(ring: Ring, origin: int) -> TimeRange:
+    """From the first to the last call of a ring."""
+    begin, end = int(ring.records["begin"].min()), int(ring.records["end"].max())
+    return TimeRange(begin - origin, end - origin + 1, ring.process)
 
 
 def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[str, pd.DataFrame]:
