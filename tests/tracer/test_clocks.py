@@ -21,6 +21,7 @@ from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps, find_
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.trace import LIGHT
 
 SECOND = 10**9
 ON_HOST = ("api", "syncs", "nvtx")
@@ -241,6 +242,31 @@ def test_lost_kernels_join_no_steps(tables):
     chosen = choose_steps(losing(tables, lambda at: HALF[at]), None, ALL_STEPS)
     assert any(" of " in why and "records are missing" in why for why in chosen.doubts)
     assert len(chosen) == 60
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_graphs_without_times_are_no_idle_time(every):
+    """Marked steps, some of whose graphs have no record, as those that the light recorder cannot stamp: their time is
+    not idle. If most have none, nothing is known of the others either."""
+    host = Host(Script())
+    for step in range(60):
+        begin = host.now
+        host.copy()
+        host.kernels(["prepare"] * 2)
+        host.graph(1)
+        host.now += 600
+        host.fetch()
+        host.script.range("token", begin, host.now)
+        if step % every == 0:
+            host.script.rows["graph_launches"].pop()
+    trace = Trace(dict(host.script.trace.tables), {"source": LIGHT}, [])
+    chosen = choose_steps(trace, None, ALL_STEPS)
+    if every < 3:
+        with pytest.raises(EmptyTraceError, match="no gap and no idle time: records are missing: launches without"):
+            gap_report(trace, chosen)
+    else:
+        assert (len(chosen), chosen.source) == (40, "nvtx")
+        assert gap_report(trace, chosen).idle.idle_us["p50"] < 0.6
 
 
 def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):

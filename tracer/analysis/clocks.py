@@ -14,7 +14,7 @@ Unusable steps are excluded from every figure, as is the wall-clock time they ta
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,7 @@ class Doubt:
         spans: other periods of wall-clock time that this makes unusable, ns.
         process: whose steps these concern; None: those of all.
         lossy: whether records are missing in most steps.
+        hides: whether work of the device is missing in most steps, so that it is unknown when the device is idle.
     """
 
     why: str
@@ -60,6 +61,7 @@ class Doubt:
     spans: tuple[Span, ...] = ()
     process: int | None = None
     lossy: bool = False
+    hides: bool = False
 
     def line(self, of: int) -> str:
         """The doubt in one line, with the number of steps that are left out."""
@@ -92,7 +94,9 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
             f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
             "a range, kernel or API call that begins a step"
         )
-    return steps.without(spoilt, [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans], lines)
+    hidden = "; ".join(doubt.why for doubt in all_doubts if doubt.hides)
+    spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
+    return replace(steps.without(spoilt, spans, lines), hidden=hidden)
 
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
@@ -254,7 +258,8 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
-    If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out.
+    If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out;
+    if the work itself is missing, and not only its number, there is no idle time.
     """
     if not len(activities) or not len(calls):
         return
@@ -262,19 +267,17 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
     launches = taken(calls, launching & recorded, ["start", "process", "thread", "correlation"])
     idle = launches[match_rows(activities, launches) < 0]
-    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
-    yield from _loss(steps, at, "launches without recorded work")
     alone = np.flatnonzero(call < 0)
-    if not len(alone):
-        return
     lane, _ = groups_of(activities, LANE)  # what comes before the first known launch was launched before the recording
     first = pd.Series(np.flatnonzero(call >= 0)).groupby(lane[call >= 0]).min().reindex(lane[alone]).to_numpy()
     orphans = activities.iloc[alone[alone > first]]
+    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
+    yield from _loss(steps, at, "launches without recorded work", hides=len(orphans) < (at >= 0).sum())
     at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
     yield from _loss(steps, at, "work without a recorded launch")
 
 
-def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
+def _loss(steps: Steps, at: Ints, what: str, *, hides: bool = False) -> Iterator[Doubt]:
     spoilt, count = np.unique(at[at >= 0]), int((at >= 0).sum())
     if not count:
         return
@@ -282,7 +285,10 @@ def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
         yield Doubt(f"records are missing: {what} ({count})", spoilt)
     else:
         yield Doubt(
-            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", _NO_ROWS, lossy=True
+            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)",
+            _NO_ROWS,
+            lossy=True,
+            hides=hides,
         )
 
 

@@ -174,8 +174,10 @@ def gap_report(
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device, or of most it is unknown when their
-            last work ended.
+            last work ended, or any work of theirs.
     """
+    if steps.hidden:
+        raise EmptyTraceError(f"no gap and no idle time: {steps.hidden}, so that it is unknown when the device worked")
     every = all_compute(trace, steps) if every is None else every
     compute = of_steps(every)
     near = Near.of(trace, steps, compute)

@@ -59,6 +59,7 @@ class Steps:
         spoilt: process, thread, start, end (ns) of the times of steps in doubt, which no rate counts.
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
+        hidden: why it is unknown when the device works in most of them; "" if it is known.
     """
 
     table: pd.DataFrame
@@ -71,6 +72,7 @@ class Steps:
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
     others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
+    hidden: str = ""
 
     def __len__(self) -> int:
         return len(self.table)
