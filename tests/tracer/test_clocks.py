@@ -269,6 +269,16 @@ def test_graphs_without_times_are_no_idle_time(every):
         assert gap_report(trace, chosen).idle.idle_us["p50"] < 0.6
 
 
+def test_a_light_recording_without_times_says_what_has_them():
+    host = Host(Script())
+    host.copy()
+    trace = Trace(dict(host.script.trace.tables), {"source": LIGHT}, [])
+    with pytest.raises(
+        EmptyTraceError, match=r"was CUDA traced \(the light recorder cannot .*; --passes graph can\)\?"
+    ):
+        find_steps(trace)
+
+
 def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):
     begin = int(steps.table["start"].iloc[10]) + 1_000_000
     late = recording.map_tables(lambda name, frame: frame[frame["start"] >= begin] if name == "api" else frame)

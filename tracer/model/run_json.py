@@ -11,16 +11,17 @@ import re
 from typing import Any, Final
 
 from tracer.model.schema import OTHER_DOMAINS
-from tracer.model.trace import Trace
+from tracer.model.trace import LIGHT, Trace
 
 SCHEMA: Final = "intertoken.run/1"
 _LEAST: Final = 1e-6  # per second; a value outside these limits is not a rate
 _MOST: Final = 1e12
 _TRACING_CUDA: Final = {
+    LIGHT: "the light recorder cannot time what its notes name; --passes graph can",
     "nsys": "nsys --trace=cuda,nvtx",
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
-"""Prefix of a trace's source -> how to make its recorder trace CUDA."""
+"""Prefix of a trace's source -> how to make its recorder trace CUDA, or what else does."""
 
 
 def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
