@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -55,6 +56,15 @@ def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int) -> N
 def test_a_process_or_a_name_may_be_chosen(program: int) -> None:
     assert len(live(str(program))) == len(live("deco")) == 1
     assert live("other") == []
+
+
+def test_a_program_that_stopped_launching_has_no_figures(program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = time.monotonic_ns() + 95 * 10**9
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later)
+    (row,) = live()
+    assert (row.process, row.device, row.steps_per_s, row.calls) == (program, None, None, 6 * STEPS + 3)
+    assert row.why.startswith("no call for 9")
+    assert "steps_per_second{" not in metrics([row])
 
 
 def test_the_command_shows_a_row(program: int) -> None:

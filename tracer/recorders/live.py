@@ -3,6 +3,7 @@ Prometheus's text format, version 0.0.4, on the loopback address."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ from tracer.recorders.light_ring import Ring, read_ring
 
 LAST_CALLS: Final = 20_000
 """Calls of each process that its figures are computed from."""
+
+_STALE_S: Final = 30.0
+"""After so long without a call, figures of the last ones are not what the process does now."""
 
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
@@ -71,7 +75,16 @@ def live(chosen: str | None = None) -> list[Live]:
     Args:
         chosen: only the process with this id, or processes with this text in the name of their program.
     """
-    return [row for ring in _rings(chosen, LAST_CALLS) for row in figures(ring)]
+    return [row for ring in _rings(chosen, LAST_CALLS) for row in _recent(ring)]
+
+
+def _recent(ring: Ring) -> Iterator[Live]:
+    """The figures of a process; none if its last call is long ago, which its figures do not show."""
+    now, last = time.monotonic_ns(), int(ring.records["end"].max(initial=0))
+    if len(ring.records) and now - last > _STALE_S * 1e9:
+        why = f"no call for {(now - last) / 1e9:,.0f} s"
+        return iter([Live(ring.process, ring.program, ring.written, ring.overwritten, why=why)])
+    return figures(ring)
 
 
 def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> Trace:
