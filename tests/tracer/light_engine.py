@@ -99,13 +99,13 @@ class Engine:
             self.stamp(number, 0, 1)
         self.work()
 
-    def graph(self, number: int, length: int) -> None:
+    def graph(self, number: int, length: int, graph: int = GRAPH_ID) -> None:
         """A launch of a graph with its two stamps; its work is in `kernels`."""
         begin = self.now
         self.now += CALL
         for each, word in ((OWN, 0), (length, 0), (OWN, 1)):
-            self.queue.append((self.now + ARRIVES, each, number << 16 | GRAPH_ID << 1 | word if each == OWN else 0))
-        self.record(GRAPH, begin, number, graph=GRAPH_ID)
+            self.queue.append((self.now + ARRIVES, each, number << 16 | graph << 1 | word if each == OWN else 0))
+        self.record(GRAPH, begin, number, graph=graph)
         self.work()
 
     def wait(self) -> None:

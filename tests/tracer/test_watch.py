@@ -14,11 +14,12 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.tracer.fake_driver import Build
+from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.cli import main
 from tracer.commands.watch import table_of
 from tracer.recorders import light_folder, light_program
-from tracer.recorders.live import Live, live, metrics, serve
+from tracer.recorders.live import Live, figures, live, metrics, serve
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
@@ -65,6 +66,18 @@ def test_a_program_that_stopped_launching_has_no_figures(program: int, monkeypat
     assert (row.process, row.device, row.steps_per_s, row.calls) == (program, None, None, 6 * STEPS + 3)
     assert row.why.startswith("no call for 9")
     assert "steps_per_second{" not in metrics([row])
+
+
+def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest() -> None:
+    """After 200 steps of 1 ms it replays a graph of 3 ms; of the last launch the stamps are not written yet."""
+    made = Engine()
+    for step in range(250):
+        made.now += 100_000
+        made.graph(step, *((1_000_000, 5) if step < 200 else (3_000_000, 6)))
+        made.wait()
+    made.stamps = made.stamps[:-2]
+    (row,) = figures(made.ring())
+    assert row.steps_per_s == pytest.approx(1e9 / 3_108_000, rel=0.01)
 
 
 def test_the_command_shows_a_row(program: int) -> None:

@@ -88,9 +88,10 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
         raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
-    if any(doubt.lossy for doubt in all_doubts) and not is_told and _may_be_others(trace, steps, calls):
+    losses = [doubt.why for doubt in all_doubts if doubt.lossy]
+    if losses and not is_told and _may_be_others(trace, steps, calls):
         raise EmptyTraceError(
-            f"the steps are unknown: {'; '.join(lines)}; copies or graphs, which show where a step ends, are among "
+            f"the steps are unknown: {'; '.join(losses)}; copies or graphs, which show where a step ends, are among "
             f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
             "a range, kernel or API call that begins a step"
         )

@@ -53,20 +53,21 @@ def _usual(activities: pd.DataFrame) -> dict[str, float]:
 
 
 def quiet(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
-    """Periods longer than `_LONG` usual steps, within a chain of steps, in which their thread is in no call and nothing
-    runs on a device for their process. A server that waits for a request looks like this, and slow host code too."""
+    """Periods longer than `_LONG` usual steps, in a chain of steps, in which their process is in no call and nothing
+    runs on a device for it. A server that waits for a request looks like this, and slow host code too."""
     found: list[Span] = []
-    calls = dict(grouped(trace["api"], _HOST))
+    calls = dict(grouped(trace["api"], ["process"]))
     for host, rows in grouped(steps.table, _HOST):
-        table, api = steps.table.iloc[rows], trace["api"].iloc[calls.get(host, rows[:0])]
+        table = steps.table.iloc[rows]
+        start, until = (trace["api"][side].to_numpy()[calls.get(host[:1], rows[:0])] for side in ("start", "end"))
         chains = table.groupby("group").agg(begin=("start", "min"), until=("end", "max"))
         apart = table["start"].diff()[table["group"].eq(table["group"].shift())]
         least = _LONG * float(apart.median()) if len(apart) else np.inf
-        if not (np.diff(api["start"].to_numpy()) > least).any():
+        if not (np.diff(start) > least).any():
             continue
         work = activities[(activities["process"] == host[0]).to_numpy()]
-        busy = [np.concatenate([frame[side].to_numpy() for frame in (api, work)]) for side in ("start", "end")]
-        begin, end, _ = uncovered(busy[0], busy[1], chains["begin"].to_numpy(), chains["until"].to_numpy())
+        starts, ends = np.append(start, work["start"]), np.append(until, work["end"])
+        begin, end, _ = uncovered(starts, ends, chains["begin"].to_numpy(), chains["until"].to_numpy())
         long = end - begin > least
         found += zip(begin[long].tolist(), end[long].tolist(), strict=True)
     return found

@@ -177,7 +177,7 @@ class Steps:
             raise EmptyTraceError(f"no {phase} step in the trace, which contains {replace(self, phases=phases).what}")
         table = self._parted(kept).assign(step=np.arange(kept.sum()))
         others = self.table.loc[~kept, ["phase", "start", "end"]].reset_index(drop=True)
-        return replace(self, table=table, phases=phases, regimes=_regimes(table), others=others)
+        return replace(self, table=table, phases=phases, regimes=regimes_of(table), others=others)
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all of them if there is only one."""
@@ -212,7 +212,7 @@ class Steps:
         return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1
 
 
-def _regimes(table: pd.DataFrame) -> tuple[Regime, ...]:
+def regimes_of(table: pd.DataFrame) -> tuple[Regime, ...]:
     """Long runs of steps with the same number of sequences, or of one kind, if there are several."""
     named = (table["sequences"] != MISSING).all()
     values = table["sequences" if named else "kind"].to_numpy()

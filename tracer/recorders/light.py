@@ -312,7 +312,10 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no stamps and so no times")
     if work.unmatched:
-        notes.append(f"{who}: {work.unmatched} device stamps match no launch that is still in the ring")
+        notes.append(
+            f"{who}: {work.unmatched} device stamps are left out: their launches were overwritten, made outside the "
+            "recorded part of the run, or had not ended"
+        )
     for number, clock in enumerate(work.alignments):
         if clock is not None and clock.error_ns is None:
             notes.append(f"{who}: nothing waited for the device of context {number + 1}, so its times may be late")

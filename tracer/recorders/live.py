@@ -12,11 +12,12 @@ from typing import Final, cast
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.bounds import ALL_STEPS
+from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import steps_per_s
+from tracer.analysis.steps import Steps, regimes_of
 from tracer.analysis.syncs import sync_report
-from tracer.analysis.tokens import choose_steps
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model.trace import Trace
 from tracer.recorders.light import light_trace
@@ -135,7 +136,7 @@ def figures(ring: Ring) -> Iterator[Live]:
     facts = (ring.process, ring.program, ring.written, ring.overwritten)
     try:
         trace = light_trace([ring])
-        steps = choose_steps(trace, None, ALL_STEPS)
+        steps = _newest(trace)
         gaps, syncs = gap_report(trace, steps), sync_report(trace, steps)
         rate = steps_per_s(trace, steps)
     except TraceError as problem:
@@ -148,6 +149,15 @@ def figures(ring: Ring) -> Iterator[Live]:
         gap_us = _quantiles(table["gap"].to_numpy() / 1e3)
         counts = (syncs.syncs_per_token, syncs.launches_per_token)
         yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts)
+
+
+def _newest(trace: Trace) -> Steps:
+    """The steps of the last regime, if there are several: what the program does now, not what it did for longest. The
+    last step is being launched."""
+    steps = find_steps(trace)
+    whole = max(len(steps) - 1, 1)
+    regimes = regimes_of(steps.table.iloc[:whole])
+    return without_doubtful(trace, steps.select(regimes[-1].first if regimes else 0, whole))
 
 
 def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
