@@ -193,6 +193,7 @@ def gap_report(
     if 2 * ended.sum() < len(table):
         raise EmptyTraceError(
             f"no gap: in {(~ended).sum()} of {len(table)} steps it is unknown when the last run of eager launches ended"
+            "; record for longer, so that each of their kernels is sampled"
         )
     unknown = int((~ended).sum())
     table = table[ended].reset_index(drop=True)
