@@ -66,6 +66,13 @@ def test_a_copy_is_the_device_at_work_and_else_the_call() -> None:
     assert parts(script) == {"copy_device": 50, "copy_call": 30, "launch_call": 50, "host_code": 870}
 
 
+def test_a_copy_that_the_compute_did_not_wait_for_is_not_its_cause() -> None:
+    script = idle()
+    script.copied((500, 2600), "DtoH", script.call("cudaMemcpyAsync_v3020", 25, 28), stream=13, size=1 << 21)
+    script.copied((1100, 1140), "HtoD", script.call("cudaMemcpyAsync_v3020", 30, 35))
+    assert parts(script) == {"copy_device": 40, "launch_call": 50, "host_code": 910}  # the blocks of a cache, offloaded
+
+
 def test_a_sync_waits_then_returns_late_or_waits_for_nothing() -> None:
     script = idle()
     script.copy((1090, 1100), (1140, 1180))

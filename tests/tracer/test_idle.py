@@ -173,9 +173,9 @@ def test_causes_nanosecond_by_nanosecond(
     def called(word: str) -> list[tuple[int, int]]:
         return [(a, b) for name, a, b in api if word in name]
 
-    def part(at: int, begin: int, call: tuple[int, int]) -> str:
-        """`begin` of the idle piece, and the launch of the compute behind its hole."""
-        if inside(copies, at):
+    def part(at: int, begin: int, behind: int, call: tuple[int, int]) -> str:
+        """`begin` of the idle piece, and the start and the launch of the compute behind its hole."""
+        if inside([copy for copy in copies if copy[1] <= behind], at):
             return "copy_device"
         if inside(called("Launch"), at):
             return "launch_call"
@@ -196,7 +196,7 @@ def test_causes_nanosecond_by_nanosecond(
             if not free[at - 1 - first]:
                 begin = at
             behind = min(start for start, _ in ours if start > at)
-            name = part(at, begin, launched[behind])
+            name = part(at, begin, behind, launched[behind])
             expected[name] = expected.get(name, 0) + 1
     found = idle.parts.sum()
     assert {name: ns for name, ns in found.items() if ns} == expected

@@ -185,7 +185,7 @@ def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple
     calls = near.calls_of(windows)
     communicates = near.communication
     yield "communication_device", _spans(communicates, _is(communicates, device=device, process=process))
-    yield "copy_device", _spans(near.copies, _is(near.copies, device=device))
+    yield "copy_device", _not_outlasting(trace, _spans(near.copies, _is(near.copies, device=device)), windows)
     yield "other_device", _spans(near.compute, near.of_step(windows) & ~_is(near.compute, device=device))
     yield "launch_call", _spans(calls, among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH]))
     yield "other_process", _behind_launch(trace, windows, _others(near, windows))
@@ -217,6 +217,21 @@ def on_other_threads(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterato
     process, thread = int(windows["process"].iloc[0]), int(windows["thread"].iloc[0])
     others = near.ranges[~near.on_thread(near.ranges, windows) & _is(near.ranges, process=process)]
     return on_threads(functions_of(trace, process), others, process, thread)
+
+
+def _not_outlasting(trace: Trace, copies: Spans, windows: pd.DataFrame) -> Spans:
+    """The copies without what lies before the last compute that starts while they go on, of those behind the windows:
+    it has not waited for the copy, nor has the host that launched it."""
+    if not len(copies[0]):
+        return copies
+    device, process = windows["device"].iloc[0], windows["process"].iloc[0]
+    compute = [trace[name] for name in COMPUTE_TABLES]
+    behind = [
+        _is(t, device=device, process=process) & np.isin(t["correlation"], windows["correlation"]) for t in compute
+    ]
+    starts = np.sort(np.concatenate([t["start"].to_numpy()[rows] for t, rows in zip(compute, behind, strict=True)]))
+    outlasted = np.append(copies[0].min(), starts)[np.searchsorted(starts, copies[1])]
+    return np.maximum(copies[0], outlasted), copies[1]
 
 
 def _others(near: Near, windows: pd.DataFrame) -> Spans:
