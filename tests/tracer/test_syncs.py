@@ -52,6 +52,17 @@ def test_class_signature_and_counts(letters: str, strategy: str, signature: str,
     assert found.signature_share == 1.0
 
 
+@pytest.mark.parametrize(("each", "syncs"), [(4, 0.25), (40, 0.0), (1, 1.0)])
+def test_syncs_of_some_steps_are_counted_by_their_mean(each: int, syncs: float) -> None:
+    """Where the host fetches the tokens of four steps at once; what one step of forty does no step usually does."""
+    script = decode_loop("g", 40)
+    for token in range(40):
+        script.range("token", token * 1000, token * 1000 + 900)
+        if token % each == 0:
+            script.sync(token * 1000 + 800, token * 1000 + 810)
+    assert sync_report(script.trace, find_steps(script.trace)).syncs_per_token == syncs
+
+
 def test_a_copy_synchronised_on_another_stream_does_not_block() -> None:
     script = Script()
     for token in range(5):

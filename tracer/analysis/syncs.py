@@ -43,6 +43,7 @@ _COUNTED: Final = {
     "syncs": (SYNC,), "copies": COPIES, "launches": LAUNCHES, "blocking_copies": (BLOCKING_COPY,), "polls": (POLL,)
 }  # fmt: skip
 _THREAD: Final = ["process", "thread"]
+_FEW: Final = 0.05  # of the steps: what only so many do is not what a step does
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,9 @@ class SyncReport:
         strategy: class of the steps (sccc, saaas, aaas, aaag, mixed; without input copies ggg if the host waits for
             nothing, else none); `share` of the input copies follow it, or of the steps if there are none.
         signature: the calls of the most common kind of step, compressed; `signature_share` of the steps have it.
-        syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
-            after the asynchronous part of a blocking copy counts, because it is a separate call.
+        syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps (the mean
+            if that is 0 and more than 5 % of the steps have some). The sync after the asynchronous part of a blocking
+            copy counts, because it is a separate call.
         blocking_copies_per_token: the copies that wait by themselves, without a sync.
         polls_per_token: loops of queries, see `poll_loops`.
         fetch_lag: which step's result the host reads; None if unknown.
@@ -146,8 +148,15 @@ def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -
         fetch_lag=lag,
         counts=steps.table[["step", "start"]].assign(**per_step),
         calls=calls.drop(columns=["at", "input"]),
-        **{f"{kind}_per_token": float(np.median(found)) for kind, found in per_step.items()},
+        **{f"{kind}_per_token": _usual(found) for kind, found in per_step.items()},
     )
+
+
+def _usual(counts: NDArray[np.int64]) -> float:
+    """The median number of calls of a step; the mean if most steps have none, but not only a few of them some, as where
+    one fetch serves four steps."""
+    middle, some = float(np.median(counts)), float((counts > 0).mean())
+    return round(float(counts.mean()), 2) if middle == 0 and some > _FEW else middle
 
 
 def _calls(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
