@@ -19,7 +19,7 @@ from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.facts import shapes_of
 from dashboard.timeline.functions import levels_of, short_names
-from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.pyramid import AtAnyScale
 from dashboard.timeline.search import Finder
 from tracer.analysis.call_letters import plain as without_suffixes
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
@@ -47,7 +47,7 @@ _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class Row(AtAnyScale):
     """One line of the timeline.
 
     Attributes:
@@ -74,21 +74,6 @@ class Row:
     def height(self) -> int:
         """In pixels, with the space below."""
         return _HEIGHTS[self.role]
-
-    @cached_property
-    def start(self) -> Ints:
-        """Starts, in order."""
-        return self.events["start"].to_numpy()
-
-    @cached_property
-    def end(self) -> Ints:
-        """Ends."""
-        return self.events["end"].to_numpy()
-
-    @cached_property
-    def pyramid(self) -> Pyramid:
-        """The row's level of detail."""
-        return Pyramid.of(self.start, self.end)
 
     def ends_at(self, time: int) -> bool:
         """Whether an event ends at this time."""
