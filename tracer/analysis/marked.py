@@ -29,7 +29,7 @@ from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, O
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import within_any
-from tracer.model.rows import positions
+from tracer.model.rows import of_thread, positions
 from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -210,7 +210,7 @@ def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
     that contain several steps count."""
     inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
-        on_thread = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+        on_thread = of_thread(nvtx, process, thread)
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         several = (
             np.searchsorted(ends, on_thread["end"], side="right") - np.searchsorted(starts, on_thread["start"]) >= 2

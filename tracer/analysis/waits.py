@@ -14,11 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, POLL, letters_of, match_rows, outer_calls
+from tracer.model.intervals import Ints
 from tracer.model.rows import grouped, groups_of, last_at, taken
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 UNKNOWN: Final = "unknown"
 """Placeholder for the target of a wait that the trace does not name."""

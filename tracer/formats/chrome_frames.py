@@ -20,10 +20,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
+from tracer.model.intervals import Ints
 from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.model.trace import Columns
 
-Ints = NDArray[np.int64]
 Frames = dict[str, pd.DataFrame]
 
 _TEXTS: Final = {"name", "text", "domain", "type"}

@@ -17,12 +17,11 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from tracer.model.intervals import Ints
 from tracer.model.rows import numbered
 from tracer.model.schema import MISSING
 
-Ints = NDArray[np.int64]
 Rank = tuple[int, ...]
 """The numbers by which a file names a rank: (1,) of "rank 1", (0, 1) of "[TP00-DP01] 4242"."""
 

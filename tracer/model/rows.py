@@ -36,6 +36,16 @@ def taken(frame: pd.DataFrame, rows: NDArray[np.bool_], columns: list[str]) -> p
     return pd.DataFrame({name: frame[name].array[rows] for name in columns}, copy=False)
 
 
+def of_thread(frame: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
+    """The rows of a thread.
+
+    Example:
+        >>> of_thread(pd.DataFrame({"process": [1, 1, 2], "thread": [1, 2, 1], "end": [5, 6, 7]}), 1, 2)["end"].tolist()
+        [6]
+    """
+    return frame[(frame["process"] == process) & (frame["thread"] == thread)]
+
+
 def groups_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64], int]:
     """Number the rows by their integers in these columns, 0 to the number of groups - 1; and that number.
 

@@ -123,9 +123,7 @@ def _scale() -> html.Div:
 def _idle() -> html.Section:
     hint = html.P("Mean idle time per step by place and cause. The gap is the part between steps.", className="hint")
     figure = chart("idle", "Causes of the idle time, by place")
-    return section(
-        "Idle time of a step", [hint], legend(CAUSE_COLOURS), figure, key="idle-section"
-    )
+    return section("Idle time of a step", [hint], legend(CAUSE_COLOURS), figure, key="idle-section")
 
 
 def _steps() -> html.Section:

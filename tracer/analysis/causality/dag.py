@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.compiled import compiled
+from tracer.model.intervals import Ints
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).max // 4

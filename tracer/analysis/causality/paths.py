@@ -25,11 +25,10 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.collectives import computes
-from tracer.model.intervals import covered
+from tracer.model.intervals import Ints, covered
 from tracer.model.schema import HOST_COMPUTE, MISSING
 from tracer.model.trace import Trace
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 T = TypeVar("T")
 

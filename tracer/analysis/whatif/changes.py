@@ -19,11 +19,11 @@ from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, R
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
+from tracer.model.intervals import Ints
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.streams import Timetable
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 

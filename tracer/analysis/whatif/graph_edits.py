@@ -28,9 +28,8 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, Unmeasured
 from tracer.analysis.whatif.host_edits import windows
 from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
+from tracer.model.intervals import Ints
 from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
-
-Ints = NDArray[np.int64]
 
 _UNKNOWN: Final = 0.05
 """The maximum share of a step for runs of launches of which only the start and end are known."""

@@ -25,10 +25,10 @@ from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.errors import UsageError
 from tracer.model.collectives import computes
 from tracer.model.graph_json import RunGraph
+from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.model.trace import Trace
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _STREAM = ["process", "context", "stream"]
