@@ -20,7 +20,7 @@ from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, joined
 from tracer.analysis.calls import by_thread, rows_named
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
-from tracer.model.intervals import covered, touching, union
+from tracer.model.intervals import Floats, covered, touching, union
 from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 from tracer.text import spelled
@@ -29,7 +29,6 @@ _KEYS = ["site", "source"]
 SAMPLED: Final = "device idle, sampled"
 _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a function without a symbol is called
 _NO_STACK: Final = "(no stack)"
-Floats = NDArray[np.float64]
 
 
 def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:

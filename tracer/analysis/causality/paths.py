@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
@@ -25,11 +24,10 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.collectives import computes
-from tracer.model.intervals import Ints, covered
+from tracer.model.intervals import Bools, Ints, covered
 from tracer.model.schema import HOST_COMPUTE, MISSING
 from tracer.model.trace import Trace
 
-Bools = NDArray[np.bool_]
 T = TypeVar("T")
 
 COMMUNICATION: Final = "communication"
