@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from dashboard.palette import KINDS
 from dashboard.timeline.rows import Row
 from tracer.analysis.calls import match_rows
 from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
@@ -27,7 +26,6 @@ PAIR_COLUMNS: Final = ["process", "record_thread", "recorded", "wait_thread", "w
                        "before_stream", "ended", "after_stream", "began"]  # fmt: skip
 _MOST: Final = 60
 _KEY: Final = ["process", "event"]
-_SYNC: Final = KINDS.index("sync")
 
 
 def flows_of(

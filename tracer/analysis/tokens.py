@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -34,12 +33,10 @@ from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.model import run_json
 from tracer.model.intervals import within_any
-from tracer.model.rows import groups_of, taken
+from tracer.model.rows import THREAD, groups_of, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
 from tracer.model.trace import Trace
-
-_THREAD: Final = ["process", "thread"]
 
 
 def find_steps(
@@ -123,14 +120,14 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: pd.DataFrame) -> St
     found = steps_of_fetches(trace, calls)
     if found is None:
         return None
-    launches = taken(calls, among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES), ["start", *_THREAD])
-    times = tuple(launches[name].to_numpy() for name in ("start", *_THREAD))
+    launches = taken(calls, among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES), ["start", *THREAD])
+    times = tuple(launches[name].to_numpy() for name in ("start", *THREAD))
     mark, at = marked.of(*times), found.of(*times)
     inside = times[0] <= marked.table["closes"].to_numpy()[mark]
     both = (mark >= 0) & (at >= 0)
     inside, mark, at = inside[both], mark[both], at[both]
     with_mark = np.bincount(at[inside], minlength=len(found)) > 0
-    kind, kinds = groups_of(found.table, [*_THREAD, "kind"])
+    kind, kinds = groups_of(found.table, [*THREAD, "kind"])
     of_mark = mark * kinds + kind[at]
     unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[inside])])
     few = len(unmarked) <= (1 - CONSTANT) * with_mark.sum()
