@@ -27,10 +27,11 @@ _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
-def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
+def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None, **options: Any) -> html.Section:
     """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
-    return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
+    head = html.Div([html.H2(title), *bar], className="bar")
+    return html.Section([head, *content], **(named(title) | own | options))
 
 
 def poll(key: str, *, disabled: bool = True) -> dcc.Interval:

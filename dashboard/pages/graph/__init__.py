@@ -16,7 +16,7 @@ from dashboard.figures.graph import draw, memory_figure, memory_height, styleshe
 from dashboard.pages import Page, in_browser, named
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.view import ADDRESS, GraphView, after, find_run, parts_of, problem_of, shown_part
-from dashboard.pages.parts import HIDDEN, SHOWN, section, stepper
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, section, stepper
 from dashboard.pages.presses import done
 from dashboard.pages.runs import keep_options
 from dashboard.palette import stream_colours
@@ -82,29 +82,13 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
 
 
 def _memory() -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2("Activation memory"),
-                    html.P(
-                        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, "
-                        "which no placement can avoid. ▲: streams race for the same bytes.",
-                        className="hint",
-                    ),
-                ],
-                className="bar",
-            ),
-            html.Div(
-                dcc.Graph(id="memory", config={"displayModeBar": False}, responsive=True, style={"height": "150px"}),
-                id="memory-holder",
-                role="img",
-                **named("Peak memory per allocator"),
-            ),
-        ],
-        id="memory-section",
-        **named("Memory per allocator"),
+    hint = html.P(
+        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, which no placement "
+        "can avoid. ▲: streams race for the same bytes.",
+        className="hint",
     )
+    figure = chart("memory", "Peak memory per allocator", 150)
+    return section("Activation memory", [hint], figure, id="memory-section", **named("Memory per allocator"))
 
 
 def register(app: Dash, store: RunStore) -> None:

@@ -24,7 +24,7 @@ from dashboard.pages.overview import (
     table,
     tools,
 )
-from dashboard.pages.parts import button, chart, poll
+from dashboard.pages.parts import button, chart, poll, section
 from dashboard.pages.timeline import legend, moves
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -148,20 +148,9 @@ def _made_of() -> list[html.Section]:
 
 
 def _causes(key: str, of: str) -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2(f"Causes of {of}"),
-                    html.P("Mean over all tokens of each run.", className="hint"),
-                ],
-                className="bar",
-            ),
-            chart(key, f"Causes of {of}", 80, doubleClick=False),
-        ],
-        id=f"{key}-section",
-        **named(f"Causes of {of}"),
-    )
+    hint = html.P("Mean over all tokens of each run.", className="hint")
+    figure = chart(key, f"Causes of {of}", 80, doubleClick=False)
+    return section(f"Causes of {of}", [hint], figure, id=f"{key}-section")
 
 
 def register(app: Dash, store: RunStore) -> None:
