@@ -6,12 +6,12 @@ streams it is the largest error of the others. Used by `whatif_prediction.py`.
 
 from __future__ import annotations
 
-from math import exp, hypot, log
+from collections.abc import Sequence
+from math import ceil, exp, hypot, log
 from statistics import median
 from typing import Any, Final
 
 from tracer.analysis.fits import fits_of
-from tracer.analysis.whatif.margin import share_of
 
 Row = dict[str, Any]
 
@@ -42,6 +42,7 @@ def program(row: Row) -> str:
 
 
 GPU: Final = "NVIDIA H200"
+_LEVEL: Final = 0.95
 
 
 def with_margins(rows: list[Row]) -> list[Row]:
@@ -56,6 +57,12 @@ def _teaches(other: Row, row: Row) -> bool:
 
 def _pair(row: Row) -> tuple[float, float]:
     return row["predicted"]["estimate"], row["measured"]["median"]
+
+
+def share_of(cases: Sequence[tuple[float, float]], floor: float) -> float:
+    """The share that covers these cases (predicted, measured speed-up); the largest one if there are few cases."""
+    found = sorted(abs(log(measured / predicted)) / (floor + abs(log(predicted))) for predicted, measured in cases)
+    return found[min(ceil((len(found) + 1) * _LEVEL), len(found)) - 1]
 
 
 def _held(row: Row, others: list[Row]) -> Row:

@@ -17,7 +17,7 @@ import click
 from tracer.analysis.bounds import RATES
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.engines.engine import PHASES
-from tracer.errors import TraceError, UnsafePlanError, printable
+from tracer.errors import naming, printable
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
@@ -99,11 +99,8 @@ def _naming_the_file(command: Command) -> Command:
 
     @wraps(command)
     def named(path: Path, **options: Any) -> None:
-        try:
+        with naming(path):
             command(path=path, **options)
-        except (TraceError, UnsafePlanError) as problem:
-            text = str(problem)
-            raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
     return cast(Command, named)
 

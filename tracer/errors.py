@@ -17,6 +17,9 @@ exit code 2.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 _DIGITS = re.compile(r"(\d{10})\d{70,}")
 
@@ -63,6 +66,16 @@ class ExecutionError(IntertokenError):
 
 class UnsafePlanError(ExecutionError):
     """A strategy, a backend and a mode that do not work together."""
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Start every error that a recording causes in the block with its path."""
+    try:
+        yield
+    except (TraceError, UnsafePlanError) as problem:
+        text = str(problem)
+        raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def printable(text: str, longest: int = 1000) -> str:

@@ -1,9 +1,10 @@
 """How texts and numbers are shown: names from recordings made safe for a terminal, a spreadsheet and a web page, and
-numbers with a sign, the format of every difference in the output.
+numbers with a sign, the format of every difference in the output; and tables as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
@@ -108,3 +109,9 @@ def percent(share: float, digits: int = 1) -> str:
         ('+1.5 %', '−20 %', '±0.00 %')
     """
     return f"{signed(100 * share, digits)} %"
+
+
+def json_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table as JSON holds them, by column; null for what is missing."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return rows

@@ -90,6 +90,12 @@ def named(label: str) -> dict[str, Any]:
     return {"aria-label": label}
 
 
+def in_browser(app: Any, script: str, function: str, *dependencies: Any, at_once: bool = False) -> None:
+    """Register a callback that is a function of one of the scripts in `assets`."""
+    name = ClientsideFunction(script, function)
+    app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
+
+
 class _App(Dash):
     """The app of a page. All pages have the scripts and styles of the first: a browser loads and compiles them once."""
 
@@ -128,14 +134,14 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
     outputs = [Output("screen", "data"), Output("named", "data"), Output("failure", "hidden")]
-    _in_browser(app, "viewed", outputs, Input("view", "data"), State("named", "data"))
-    _in_browser(app, "watch", Input("revision", "data"), at_once=True)
-    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
-    _in_browser(app, "copyFailure", Output("failure-copy", "children"), Input("failure-copy", "n_clicks"))
+    in_browser(app, "intertoken", "viewed", outputs, Input("view", "data"), State("named", "data"))
+    in_browser(app, "intertoken", "watch", Input("revision", "data"), at_once=True)
+    in_browser(app, "intertoken", "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+    in_browser(app, "intertoken", "copyFailure", Output("failure-copy", "children"), Input("failure-copy", "n_clicks"))
     others = [_id(other) for other in pages if other is not page]
     if others:
         outputs = [Output(key, "href") for key in others]
-        _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
+        in_browser(app, "intertoken", "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
 
 
 def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
@@ -147,11 +153,6 @@ def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
         view = page.view(data)
         view = getattr(view, "shared", view)
         return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
-
-
-def _in_browser(app: Any, function: str, *dependencies: Any, at_once: bool = False) -> None:
-    name = ClientsideFunction("intertoken", function)
-    app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
 
 
 def _laid_out(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
@@ -27,10 +27,11 @@ _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
-def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
+def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None, **options: Any) -> html.Section:
     """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
-    return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
+    head = html.Div([html.H2(title), *bar], className="bar")
+    return html.Section([head, *content], **(named(title) | own | options))
 
 
 def poll(key: str, *, disabled: bool = True) -> dcc.Interval:
@@ -58,13 +59,18 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
 
 
+def button(key: Any, text: str, says: str, **options: Any) -> html.Button:
+    """A button with a short text or a sign; `says` is its tooltip, and its name for screen readers."""
+    return html.Button(text, id=key, className="button", title=says, **named(says), **options)
+
+
 def stepper(key: str, word: str) -> list[Any]:
     """Buttons to the previous and the next one, and between them the place that says which it is."""
     back, on = f"Previous {word}", f"Next {word}"
     return [
-        html.Button("‹", id=f"{key}-back", className="button", title=back, **named(back)),
+        button(f"{key}-back", "‹", back),
         html.Span(id=f"{key}-label"),
-        html.Button("›", id=f"{key}-on", className="button", title=on, **named(on)),
+        button(f"{key}-on", "›", on),
     ]
 
 
@@ -85,6 +91,15 @@ def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
         for r in lines
     ]
     return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
+
+
+def legend(colours: Mapping[str, str]) -> html.Ul:
+    """Names and their colours."""
+    return html.Ul(
+        [html.Li([html.Span(style={"background": fill}, className="swatch"), name]) for name, fill in colours.items()],
+        className="legend",
+        **named("Colours"),
+    )
 
 
 def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:

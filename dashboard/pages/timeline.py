@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import html
 
-from dashboard.pages import named
+from dashboard.pages import named, parts
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of
@@ -63,9 +63,7 @@ def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light"
 
 def moves(*more: Any) -> html.Div:
     """The buttons of `MOVES`, and more after them."""
-    buttons = [
-        html.Button(text, id=key, className="button", title=hint, **named(hint)) for key, (text, hint) in MOVES.items()
-    ]
+    buttons = [parts.button(key, text, hint) for key, (text, hint) in MOVES.items()]
     return html.Div([*buttons, *more], className="moves", role="group", **named("Range of the time axis"))
 
 
@@ -73,11 +71,7 @@ def legend() -> html.Ul:
     """The legend of the timeline: colours, and the patterns of idle holes."""
     drawn = {NAMES[kind]: COLOURS[kind] for kind in LEGEND}
     drawn |= {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items()}
-    return html.Ul(
-        [html.Li([html.Span(style={"background": fill}, className="swatch"), name]) for name, fill in drawn.items()],
-        className="legend",
-        **named("Colours"),
-    )
+    return parts.legend(drawn)
 
 
 def _dragged(view: View, change: dict[str, Any]) -> View:

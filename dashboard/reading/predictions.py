@@ -34,6 +34,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.errors import EmptyTraceError, TraceError
+from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 
 _SYNCS: Final = "syncs"
@@ -93,8 +94,8 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
     def work() -> tuple[str, str]:
         recorded = _recorded(run)[0]
         ranges = open_ranges(store.with_functions(run) or recorded, process, thread, start)
-        api, chains = recorded["api"], recorded["callchains"]
-        api = api[(api["start"] == start) & (api["process"] == process) & (api["thread"] == thread)]
+        api, chains = of_thread(recorded["api"], process, thread), recorded["callchains"]
+        api = api[api["start"] == start]
         chains = chains[chains["chain"].isin(api["callchain"])]
         found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), call).iloc[0]
         return ("", "") if found["source"] == RANGES else (str(found["site"]), str(found["through"]))
@@ -163,7 +164,7 @@ def _inventory(run: Run) -> list[Listed]:
         waits = by_position.get_group((row["what"], row["position"]))
         call = waits.iloc[len(waits) // 2]
         process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
-        names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
+        names = of_thread(threads, process, thread)["name"]
         name = plain(str(names.iloc[0]), 60) if len(names) else ""
         found = {
             **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},

@@ -143,7 +143,7 @@ def _card(run: Run, base: Run) -> Card:
         ("launch", "launches", summary.launches_per_token),
     )
     return Card(
-        name=_name(run),
+        name=plain(run.name, 90),
         strategy=_class(run),
         rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
         rate_note=_rate_note(run, traced),
@@ -186,7 +186,7 @@ def _figures(
     affected by a profiler."""
     base = runs[0]
     compare = [
-        run is not base and same_work(run, base) and (_both_undisturbed(run, base) or not recorded) for run in runs
+        run is not base and same_work(run, base) and not (recorded and (run.inflated or base.inflated)) for run in runs
     ]
     of_base = [value(base) if comparable else None for comparable in compare]
     return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
@@ -272,12 +272,3 @@ def _level(run: Run) -> str:
 def _class(run: Run) -> str:
     share = run.summary.strategy_share
     return f"{run.summary.strategy or ''}{f' ({share:.0%})' if share is not None else ''}"
-
-
-def _both_undisturbed(run: Run, base: Run) -> bool:
-    """Whether both runs were recorded without a profiler."""
-    return not (run.inflated or base.inflated)
-
-
-def _name(run: Run) -> str:
-    return plain(run.name, 90)

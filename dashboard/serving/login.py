@@ -73,13 +73,13 @@ class _Sessions(SecureCookieSessionInterface):
         return request.is_secure
 
 
-def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | None = None) -> None:
+def require_token(server: Flask, token: str, prefix: str) -> None:
     """Require the token, at /login by form or link; other requests get a page that asks for it (403).
 
     The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is derived
     from the token, so it is valid for all workers and across restarts with the same token, for a week.
     """
-    attempts = attempts or Attempts()
+    attempts = Attempts()
     key = hashlib.sha256(b"session of intertoken\0" + token.encode()).digest()
     server.secret_key = key
     server.session_interface = _Sessions()

@@ -17,6 +17,7 @@ from dashboard.text import plain
 from dashboard.units import difference, duration, size
 from tracer.analysis.waits import UNKNOWN
 from tracer.model.intervals import Ints, covered
+from tracer.model.rows import of_thread
 from tracer.model.schema import MISSING
 
 if TYPE_CHECKING:  # rows.py describes its kernels with this module
@@ -77,8 +78,7 @@ def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
     if row.role != "api" or not len(index):
         return notes
     near = slice(*waits["start"].searchsorted([row.start[index].min(), row.start[index].max() + 1]))
-    mine = waits.iloc[near]
-    mine = mine[(mine["process"] == row.process) & (mine["thread"] == row.thread)]
+    mine = of_thread(waits.iloc[near], row.process, row.thread)
     if not len(mine):
         return notes
     starts = mine["start"].to_numpy()

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from dashboard.palette import KINDS
 from dashboard.timeline.rows import Row
 from tracer.analysis.calls import match_rows
 from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
 from tracer.model.intervals import Ints
+from tracer.model.rows import of_thread
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -26,7 +26,6 @@ PAIR_COLUMNS: Final = ["process", "record_thread", "recorded", "wait_thread", "w
                        "before_stream", "ended", "after_stream", "began"]  # fmt: skip
 _MOST: Final = 60
 _KEY: Final = ["process", "event"]
-_SYNC: Final = KINDS.index("sync")
 
 
 def flows_of(
@@ -65,8 +64,7 @@ def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pai
             first = int(np.searchsorted(other.start, start))
             for found in (first + np.flatnonzero(_correlation(other)[first:] == number)).tolist():
                 yield LAUNCH, row, event, start, at, found, int(other.start[found])
-    mine = _at(waits, "start", start)
-    mine = mine[(mine["process"] == call.process) & (mine["thread"] == call.thread)]
+    mine = of_thread(_at(waits, "start", start), call.process, call.thread)
     for stream, until in mine[["stream", "waited_until"]].itertuples(index=False):
         for at, other in _rows(rows, "stream", call.process):
             cause = _ending(other, until) if until != MISSING and stream in (other.stream, MISSING) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -13,7 +13,7 @@ import pandas as pd
 from dashboard.text import markup
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window
-from dashboard.timeline.pyramid import Detail, Pyramid
+from dashboard.timeline.pyramid import AtAnyScale, Detail
 from dashboard.units import duration
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
 from tracer.analysis.holes import PLACES
@@ -25,33 +25,18 @@ _FINEST: Final = 4  # px; narrower holes are merged
 
 
 @dataclass(frozen=True, eq=False)
-class HoleRow:
+class HoleRow(AtAnyScale):
     """Where a device idles at one place of its steps.
 
     Attributes:
         device: the device.
         place: one of `PLACES`.
-        holes: rows of `IdleReport.table`, by start: start end (ns) next part.
+        events: rows of `IdleReport.table`, by start: start end (ns) next part.
     """
 
     device: int
     place: str
-    holes: pd.DataFrame = field(repr=False)
-
-    @cached_property
-    def start(self) -> Ints:
-        """Starts, in order."""
-        return self.holes["start"].to_numpy()
-
-    @cached_property
-    def end(self) -> Ints:
-        """Ends."""
-        return self.holes["end"].to_numpy()
-
-    @cached_property
-    def pyramid(self) -> Pyramid:
-        """The level of detail of the holes."""
-        return Pyramid.of(self.start, self.end)
+    events: pd.DataFrame = field(repr=False)
 
 
 def hole_rows(idle: IdleReport) -> list[HoleRow]:
@@ -123,7 +108,7 @@ def _named(place: str) -> str:
 
 def _whys(row: HoleRow, index: Ints) -> list[str]:
     """The compute that follows each hole, and what it mostly waits for."""
-    holes = row.holes.iloc[index]
+    holes = row.events.iloc[index]
     return [_why(part, behind) for part, behind in zip(holes["part"].tolist(), holes["next"].tolist(), strict=True)]
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
 from tracer.analysis.calls import match_rows
+from tracer.model.rows import of_thread
 from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
@@ -49,8 +50,8 @@ def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:
     api = trace["api"]
     if row.role == "api":
         first, last = np.searchsorted(api["start"], (row.start[event], row.start[event] + 1))
-        near = api.iloc[first:last]
-        near = near[(near["process"] == row.process) & (near["thread"] == row.thread) & (near["end"] == row.end[event])]
+        near = of_thread(api.iloc[first:last], row.process, row.thread)
+        near = near[near["end"] == row.end[event]]
     else:
         number = int(row.events["correlation"].iloc[event])
         near = api[(api["correlation"] == number) & (api["process"] == row.process)] if number >= 0 else api[:0]
@@ -61,7 +62,7 @@ def open_ranges(trace: Trace, process: int, thread: int, time: int) -> pd.DataFr
     """The rows of `nvtx` that are open on a thread of the host at a time, outermost first."""
     nvtx = trace["nvtx"]
     begun = nvtx.iloc[: int(nvtx["start"].searchsorted(time, side="right"))]
-    begun = begun[(begun["end"] > time) & (begun["process"] == process) & (begun["thread"] == thread)]
+    begun = of_thread(begun[begun["end"] > time], process, thread)
     begun = begun[~begun["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
     return begun.sort_values(["start", "end"], ascending=[True, False], kind="stable", ignore_index=True)
 

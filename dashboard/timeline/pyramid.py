@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.compiled import compiled
@@ -177,6 +178,27 @@ class Pyramid:
             end = self.end[level.long]
             found.append((self.start[level.long], np.maximum.accumulate(end), end))
         return found
+
+
+class AtAnyScale:
+    """A row that can be drawn at any scale: its events by start, with start and end in ns."""
+
+    events: pd.DataFrame
+
+    @cached_property
+    def start(self) -> Ints:
+        """Starts, in order."""
+        return self.events["start"].to_numpy()
+
+    @cached_property
+    def end(self) -> Ints:
+        """Ends."""
+        return self.events["end"].to_numpy()
+
+    @cached_property
+    def pyramid(self) -> Pyramid:
+        """The level of detail of the events."""
+        return Pyramid.of(self.start, self.end)
 
 
 def grid(low: int, high: int, bins: int) -> tuple[int, int, int]:

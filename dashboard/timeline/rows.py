@@ -19,13 +19,13 @@ from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.facts import shapes_of
 from dashboard.timeline.functions import levels_of, short_names
-from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.pyramid import AtAnyScale
 from dashboard.timeline.search import Finder
 from tracer.analysis.call_letters import plain as without_suffixes
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints
-from tracer.model.rows import groups_of
+from tracer.model.rows import groups_of, of_thread
 from tracer.model.schema import HOST_COMPUTE, MISSING
 from tracer.model.trace import Trace, names_of
 
@@ -47,7 +47,7 @@ _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class Row(AtAnyScale):
     """One line of the timeline.
 
     Attributes:
@@ -74,21 +74,6 @@ class Row:
     def height(self) -> int:
         """In pixels, with the space below."""
         return _HEIGHTS[self.role]
-
-    @cached_property
-    def start(self) -> Ints:
-        """Starts, in order."""
-        return self.events["start"].to_numpy()
-
-    @cached_property
-    def end(self) -> Ints:
-        """Ends."""
-        return self.events["end"].to_numpy()
-
-    @cached_property
-    def pyramid(self) -> Pyramid:
-        """The row's level of detail."""
-        return Pyramid.of(self.start, self.end)
 
     def ends_at(self, time: int) -> bool:
         """Whether an event ends at this time."""
@@ -155,17 +140,17 @@ def _host_rows(trace: Trace, functions: pd.DataFrame) -> Iterator[Row]:
     processes = len({process for process, _ in known} - {MISSING})
     for process, thread in threads:
         label = _thread_label(process, thread, names, len(known), processes)
-        ranges = _of(nvtx, process, thread)
+        ranges = of_thread(nvtx, process, thread)
         on_host = (ranges["domain"] == HOST_COMPUTE).to_numpy()
         for level, events in enumerate(_levels(ranges[~on_host])):
             text = f"NVTX{label}" if level == 0 else ""
             yield Row(text, "nvtx", events, process, thread)
         if on_host.any():
             yield Row(f"host computes{label}", "nvtx", _host_events(ranges[on_host]), process, thread)
-        calls = _api_events(trace, _of(api, process, thread))
+        calls = _api_events(trace, of_thread(api, process, thread))
         if len(calls):
             yield Row(f"API calls{label}", "api", calls, process, thread)
-        for level, part in enumerate(levels_of(_of(functions, process, thread))):
+        for level, part in enumerate(levels_of(of_thread(functions, process, thread))):
             events = _events(part, "nvtx", short_names(part["text"]), part["text"])
             yield Row("" if level else f"Python{label}", "nvtx", events, process, thread)
 
@@ -186,10 +171,6 @@ def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], 
     known = plain(names.get((process, thread), ""), 12)
     place = f" {process}" if processes > 1 else ""
     return f" · {known or thread}{place}"
-
-
-def _of(table: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
-    return table[(table["process"] == process) & (table["thread"] == thread)]
 
 
 def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer.command_options import untraced_option
+from tracer.errors import naming
 
 if TYPE_CHECKING:
     from executor.backends.sim.profiles import Profile
@@ -50,22 +51,17 @@ def calibrate(path: Path, output: Path, fits: Path | None, force: bool, as_json:
     from executor.calibration import calibrate as profile_of
     from executor.calibration import fits_toml
     from tracer import read
-    from tracer.errors import TraceError
     from tracer.files.output import check_output, write_output
 
     check_output(output, "a profile", (".json",), replace=force)
     if fits is not None:
         check_output(fits, "a file of constants", (".toml",), replace=force)
     console = Console(stderr=True, quiet=as_json or not sys.stderr.isatty())
-    with console.status(f"reading {path}"):
-        try:
-            trace = read(path, whole=False)
-            beside = path / "node"
-            node = read(beside, whole=False) if beside.is_dir() else trace
-            profile = profile_of(trace, node, output.stem, **options)
-        except TraceError as problem:
-            text = str(problem)
-            raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+    with console.status(f"reading {path}"), naming(path):
+        trace = read(path, whole=False)
+        beside = path / "node"
+        node = read(beside, whole=False) if beside.is_dir() else trace
+        profile = profile_of(trace, node, output.stem, **options)
     if fits is not None:
         constants = fits_toml(profile, trace, path.name)
         write_output(fits, lambda partial: partial.write_text(constants, encoding="utf-8"), replace=force)

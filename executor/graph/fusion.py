@@ -54,9 +54,9 @@ PATTERNS: Final[Sequence[Pattern]] = (
 """The patterns to fuse, of which the first match is used. Matrix products are fused for one token only."""
 
 
-def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep:
+def fuse(step: DecodeStep) -> DecodeStep:
     """Return the step with every matching chain fused. Inner results of a chain must have no other reader."""
-    chains = _find_chains(step.graph, patterns)
+    chains = _find_chains(step.graph)
     inside = {part for chain in chains.values() for part in chain[:-1]}
     graph, new = Graph(), dict[Tensor, Tensor]()
     for leaf in step.graph.leaves:
@@ -89,7 +89,7 @@ def _rebuilt(graph: Graph, node: Tensor, parts: Sequence[Tensor], new: Mapping[T
     )
 
 
-def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tuple[Tensor, ...]]:
+def _find_chains(graph: Graph) -> dict[Tensor, tuple[Tensor, ...]]:
     """Map the last node of each chain to its parts. Chains are disjoint; later ones, which may be longer, go first."""
     readers: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
@@ -99,7 +99,7 @@ def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tupl
     chains: dict[Tensor, tuple[Tensor, ...]] = {}
     fused: set[Tensor] = set()
     for node in reversed(graph.nodes):
-        for pattern in patterns if node not in fused else ():
+        for pattern in PATTERNS if node not in fused else ():
             parts: set[Tensor] = set()
             if not _match(pattern, node, parts.add):
                 continue

@@ -116,14 +116,14 @@ def execute(
     return [run.result() for run in runs]
 
 
-def prepare_configuration(configuration: Configuration, models: Mapping[str, Builder] = MODELS) -> Prepared:
+def prepare_configuration(configuration: Configuration) -> Prepared:
     """Return the plan of a configuration, without running it or starting its backend.
 
     Raises:
         UsageError: an unknown name or a number out of range.
     """
     check(configuration)
-    return _Run(configuration, False, models, STRATEGIES, None).prepared
+    return _Run(configuration, False, MODELS, STRATEGIES, None).prepared
 
 
 @dataclass

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.several import alternate
 from executor.scheduling.strategies import Strategy, check_needs, for_prompts
 from tracer.errors import UnsafePlanError
+
+_STEPS: Final = 6  # of each plan
 
 
 class _TapedExperts(ExpertCopies):
@@ -114,7 +116,6 @@ def find_run_hazards(
     strategy: Strategy,
     *,
     prefill: Sequence[Prepared] = (),
-    steps: int = 6,
     others: Sequence[Sequence[Prepared]] = (),
 ) -> list[Hazard]:
     """Find all hazards between splits, devices, copies and the host over several steps of a run.
@@ -124,7 +125,6 @@ def find_run_hazards(
         strategy: a new instance.
         prefill: the preceding micro-batches on the same state, smallest first, as planned by `Prefill`. They run in
             sequence without a fetch, and their result is fetched once.
-        steps: number of steps of each plan.
         others: the same token steps of other sequences, if the steps are run in halves that alternate.
     """
     tape, numbers = Tape(), count()
@@ -138,7 +138,7 @@ def find_run_hazards(
         prompts.append(make(prepared=prepared, strategy=for_prompts(strategy), prefill=before))
     for scheduler in reversed(prompts):
         scheduler.start(from_zero=scheduler is prompts[-1])
-        for number in range(min(steps, scheduler.room)):
+        for number in range(min(_STEPS, scheduler.room)):
             tape.step = next(numbers)
             if number:
                 scheduler.go_on()
@@ -161,7 +161,7 @@ def find_run_hazards(
             schedulers.append(scheduler)
         for scheduler in schedulers:
             scheduler.start(from_zero=not prompts and not smaller)
-        for _ in range(min(steps, *(scheduler.room for scheduler in schedulers))):
+        for _ in range(min(_STEPS, *(scheduler.room for scheduler in schedulers))):
             tape.step = next(numbers)
             if others:
                 alternate(schedulers)

@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread, match_rows, outer_calls, rows_named
+from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING, TABLES
 from tracer.model.trace import Trace, conform
 from tracer.text import spelled
@@ -40,7 +41,6 @@ _OF_FRAMEWORKS: Final = re.compile(
     r"|python[\d.]*$|\w+\.(cpython-|abi3\.))"
 )
 _CALL: Final = re.compile(r"^_*cuda[A-Z]\w*$|^cu[A-Z]\w*$|^libcudart_static_|^cudart::")
-Ints = NDArray[np.int64]
 Frames = Sequence[tuple[str, str]]
 """Symbol and module of each function, the outermost first."""
 

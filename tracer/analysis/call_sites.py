@@ -21,6 +21,7 @@ from tracer.analysis.call_letters import MEANING
 from tracer.analysis.calls import by_thread, outer_calls
 from tracer.analysis.tokens import Steps
 from tracer.compiled import compiled
+from tracer.model.rows import of_thread
 from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
 from tracer.model.trace import Trace
 from tracer.text import spelled
@@ -126,15 +127,15 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
     "" for none; below them the functions of call chains, as far as known (`chains_at`). Python functions without a file
     are left out.
     """
-    nvtx = host_ranges(trace)
-    here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]
+    here = of_thread(host_ranges(trace), process, thread)
+    here = here[here["end"] > here["start"]]
     named = here["text"].isin([text for text in here["text"].unique() if PYTHON_FILE.search(str(text))])
     here = here[named | (here["domain"] != PYTHON_FUNCTION)]
     here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
     starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
     names_of = {text: spelled(str(text).replace(";", ",")) or _UNNAMED for text in here["text"].unique()}
     codes, texts = pd.factorize(here["text"].astype(object).map(names_of))
-    paths, names = _paths(codes, [str(text) for text in texts], *nesting(starts, ends))
+    paths, names = joined_stacks(codes, [str(text) for text in texts], *nesting(starts, ends))
     at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
     if not len(trace["callchains"]):
         return pd.Categorical.from_codes(at, pd.Index(names))
@@ -143,10 +144,17 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
     return pd.Categorical(list(both))
 
 
-def _paths(
+def joined_stacks(
     codes: NDArray[np.int64], texts: list[str], parents: NDArray[np.int64], depths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """The number of each range's stack, and the names of the stacks; the last one is empty."""
+    """The number of the stack of each range or function, and the stacks, outermost name first, separated by `;`; the
+    last one is empty. Level by level, each distinct stack is joined once.
+
+    Args:
+        codes: the position of each one's name in `texts`.
+        texts: the names.
+        parents, depths: as from `nesting`.
+    """
     paths, names = np.full(len(codes), -1, np.int64), list[str]()
     for depth in range(int(depths.max(initial=-1)) + 1):
         rows = np.flatnonzero(depths == depth)
@@ -264,9 +272,8 @@ def host_steps(trace: Trace, steps: Steps) -> list[HostStep]:
 
 def _samples(trace: Trace, step: pd.Series) -> pd.DataFrame:
     process, thread, start, end = (int(step[name]) for name in ("process", "thread", "start", "end"))
-    api, ranges = trace["api"], host_ranges(trace)
-    calls = outer_calls(api[(api["process"] == process) & (api["thread"] == thread)])
-    here = ranges[(ranges["process"] == process) & (ranges["thread"] == thread)]
+    calls = outer_calls(of_thread(trace["api"], process, thread))
+    here = of_thread(host_ranges(trace), process, thread)
     edges = np.concatenate([frame[name].to_numpy() for frame in (calls, here) for name in ("start", "end")])
     cuts = np.unique(np.concatenate([[start, end], edges[(edges > start) & (edges < end)]]))
     low = cuts[:-1]

@@ -48,11 +48,6 @@ def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
     return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
 
 
-def text_of(letters: NDArray[np.str_]) -> str:
-    """Single letters, joined."""
-    return letters.astype("U1").tobytes().decode("utf-32")
-
-
 def _bare(name: str) -> str:
     return _PREFIX.sub("", plain(name)).casefold()
 

@@ -11,15 +11,13 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, SYNC, among, match_rows
 from tracer.analysis.waits import targets
+from tracer.model.intervals import Ints
 from tracer.model.rows import groups_of, last_at
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""

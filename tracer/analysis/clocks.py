@@ -19,7 +19,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
@@ -28,11 +27,10 @@ from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silen
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
+from tracer.model.intervals import Ints
 from tracer.model.rows import groups_of, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, pauses
-
-Ints = NDArray[np.int64]
 
 AHEAD_TOLERANCE_NS: Final = 30_000
 """Recorders interpolate the device's clock between a few readings of both clocks, and timestamp the end of work later

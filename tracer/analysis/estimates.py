@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis.interval import Interval
+from tracer.model.intervals import Floats, Ints
 
 LEVEL: Final = 0.95
 POWER: Final = 0.80
@@ -41,8 +42,6 @@ _MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes close to 1
 _CHUNK: Final = 2_000_000  # resampled values at a time, to bound memory
 _SEED: Final = 20211
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _Statistic = Callable[[Ints], Floats]
 
 

@@ -16,11 +16,12 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from tracer.analysis.call_chains import with_chains
-from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, stacks
+from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, joined_stacks, stacks
 from tracer.analysis.calls import by_thread, rows_named
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
-from tracer.model.intervals import covered, touching, union
+from tracer.model.intervals import Floats, covered, touching, union
+from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 from tracer.text import spelled
 
@@ -28,7 +29,6 @@ _KEYS = ["site", "source"]
 SAMPLED: Final = "device idle, sampled"
 _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a function without a symbol is called
 _NO_STACK: Final = "(no stack)"
-Floats = NDArray[np.float64]
 
 
 def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
@@ -83,8 +83,7 @@ def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
 def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> pd.DataFrame:
     """Idle pieces of one device with the activity of its thread: site source ns calls_ns."""
     low, high = _cut(trace, process, thread, pieces)
-    api = trace["api"]
-    calls = api[_on(api, process, thread)]
+    calls = of_thread(trace["api"], process, thread)
     points = pd.DataFrame({"start": low, "process": process, "thread": thread})
     return call_sites(trace, points)[_KEYS].assign(
         ns=high - low, calls_ns=covered(calls["start"], calls["end"], low, high)
@@ -94,8 +93,7 @@ def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> p
 def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Begin and end of the idle pieces of one device, cut where a range of the thread, or a call with a chain, begins
     or ends."""
-    nvtx = host_ranges(trace)
-    ranges = nvtx[_on(nvtx, process, thread)]
+    ranges = of_thread(host_ranges(trace), process, thread)
     pieces = pieces.sort_values("start", kind="stable")
     begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
     calls = with_chains(trace, process, thread)
@@ -105,10 +103,6 @@ def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple
     at = np.searchsorted(begin, low, side="right") - 1
     inside = (at >= 0) & (low < finish[at])
     return low[inside], high[inside]
-
-
-def _on(frame: pd.DataFrame, process: int, thread: int) -> NDArray[np.bool_]:
-    return np.asarray((frame["process"] == process) & (frame["thread"] == thread))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,16 +218,10 @@ def _frames(chains: pd.DataFrame, samples: NDArray[np.int64]) -> pd.DataFrame:
 
 
 def _stacks(frames: pd.DataFrame, samples: int) -> pd.Series:
-    """The stack of each sample: level by level, each distinct prefix is joined once."""
-    codes, chain = pd.factorize(frames["chain"])
-    found = np.full(len(chain), -1, np.int64)
+    """The stack of each sample."""
     name, names = pd.factorize(frames["name"])
-    paths: list[str] = []
     level = frames["level"].to_numpy()
-    for rows in (np.flatnonzero(level == at) for at in range(int(level.max(initial=-1)) + 1)):
-        keys, number = np.unique((found[codes[rows]] + 1) * len(names) + name[rows], return_inverse=True)
-        found[codes[rows]] = len(paths) + number
-        outer, last = (keys // len(names) - 1).tolist(), (keys % len(names)).tolist()
-        paths += [f"{paths[o]};{names[n]}" if o >= 0 else str(names[n]) for o, n in zip(outer, last, strict=True)]
-    without = [_NO_STACK] * (samples - len(chain))
-    return pd.Series([*(paths[at] for at in found), *without])
+    callers = np.where(level > 0, np.arange(len(frames)) - 1, -1)
+    stacks_of, texts = joined_stacks(name, list(map(str, names)), callers, level)
+    found = [texts[at] for at in stacks_of[~frames["chain"].duplicated(keep="last")]]
+    return pd.Series([*found, *[_NO_STACK] * (samples - len(found))])

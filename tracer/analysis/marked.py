@@ -29,12 +29,11 @@ from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, O
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import within_any
-from tracer.model.rows import positions
+from tracer.model.rows import THREAD, of_thread, positions
 from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
 _NEVER: Final = np.iinfo(np.int64).min
-_THREAD: Final = ["process", "thread"]
 _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 """The phase of a step with nested marks is the one that comes last in this list."""
 
@@ -64,7 +63,7 @@ def steps_of_marks(
             continue
         marks = _matching(ranges, work_of)
         if len(calls) and not asked:
-            marks = marks[positions(marks, working, _THREAD) >= 0]
+            marks = marks[positions(marks, working, THREAD) >= 0]
         if not marks["own"].any():
             continue
         steps = _begun(_joined(_outermost(_labelled(marks))), calls)
@@ -102,9 +101,9 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
         chosen &= within_any(api, window)
     if not chosen.any():
         raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern.pattern!r}")
-    heads = api.loc[chosen, ["start", *_THREAD]].assign(phase="")
-    usual = heads.groupby(_THREAD)["start"].transform(lambda starts: starts.diff().median()).fillna(np.inf)
-    left = api.groupby(_THREAD)["end"].transform("max")[chosen] - heads["start"]
+    heads = api.loc[chosen, ["start", *THREAD]].assign(phase="")
+    usual = heads.groupby(THREAD)["start"].transform(lambda starts: starts.diff().median()).fillna(np.inf)
+    left = api.groupby(THREAD)["end"].transform("max")[chosen] - heads["start"]
     heads["end"] = heads["start"] + np.minimum(left, usual).astype(np.int64)
     table = _grouped(_until_next(heads), trace["nvtx"])
     return as_steps(table, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
@@ -130,7 +129,7 @@ def _work_of(ranges: pd.DataFrame, engine: Engine) -> dict[int, dict[str, Any]]:
 def _matching(ranges: pd.DataFrame, work_of: dict[int, dict[str, Any]]) -> pd.DataFrame:
     """The ranges that are marks, with these columns."""
     codes = ranges["text"].cat.codes
-    marks = ranges.loc[codes.isin(work_of), ["start", "end", *_THREAD, "text"]]
+    marks = ranges.loc[codes.isin(work_of), ["start", "end", *THREAD, "text"]]
     columns = ["phase", "sequences", "gained", "part", "position", "label", "own"]
     hits = pd.DataFrame.from_dict(work_of, orient="index", columns=columns).loc[codes[marks.index]]
     return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
@@ -150,14 +149,14 @@ def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
 def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
     """Which ranges overlap one of the others on their thread."""
     others = others.sort_values("start")
-    reach = np.append(others.groupby(_THREAD)["end"].cummax(), _NEVER)
+    reach = np.append(others.groupby(THREAD)["end"].cummax(), _NEVER)
     return np.asarray(reach[last_before(ranges, ranges["end"] - 1, others)] > ranges["start"])
 
 
 def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
     """Stage 3: the outermost marks, sorted by thread, each with the information of the marks inside it."""
-    marks = marks.sort_values([*_THREAD, "start", "end"], ascending=[True, True, True, False])
-    reach = marks.assign(end=marks.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
+    marks = marks.sort_values([*THREAD, "start", "end"], ascending=[True, True, True, False])
+    reach = marks.assign(end=marks.groupby(THREAD)["end"].cummax()).groupby(THREAD)["end"].shift(fill_value=_NEVER)
     outer = (marks["end"] > reach).to_numpy()
     holder = np.cumsum(outer)
     rank = pd.Series([_TELLING.index(phase) for phase in marks["phase"]]) + 0.5 * (marks["part"].to_numpy() == "")
@@ -170,11 +169,11 @@ def _joined(marks: pd.DataFrame) -> pd.DataFrame:
     """Stage 4: one row per step, including its leading and following parts."""
     if not marks["part"].any():
         return marks
-    keys = [marks[name] for name in _THREAD]
+    keys = [marks[name] for name in THREAD]
     verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
     leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)
     follows = marks["part"] == FOLLOWS
-    number = ((~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(_THREAD)).cumsum()
+    number = ((~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(THREAD)).cumsum()
     main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
     of_step = marks.groupby(number)
     times = {"start": of_step["start"].transform("min"), "end": of_step["end"].transform("max")}
@@ -191,7 +190,7 @@ def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
     if len(early) and len(calls):
         fetched = calls[copied_out(calls) | (calls["letter"] == SYNC).to_numpy()]
         ended = np.append(fetched["end"], _NEVER)[last_before(steps, steps["start"] - 1, fetched)]
-        before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
+        before = steps.groupby(THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
         behind = np.where(steps["position"] == LATE, np.maximum(ended, before), before)
         asked = steps.iloc[early].assign(start=behind[early])
         of_step = last_before(calls, calls["start"], asked)
@@ -201,7 +200,7 @@ def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
 
 def _until_next(steps: pd.DataFrame) -> pd.DataFrame:
     """The steps until the next one of their thread begins; if marks close steps, until their mark ends."""
-    following = steps.groupby(_THREAD)["start"].shift(-1, fill_value=_NEVER)
+    following = steps.groupby(THREAD)["start"].shift(-1, fill_value=_NEVER)
     return steps.assign(end=following.where(following > _NEVER, steps["end"]), closes=steps["end"])
 
 
@@ -210,13 +209,13 @@ def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
     that contain several steps count."""
     inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
-        on_thread = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+        on_thread = of_thread(nvtx, process, thread)
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         several = (
             np.searchsorted(ends, on_thread["end"], side="right") - np.searchsorted(starts, on_thread["start"]) >= 2
         )
         edges = np.unique(on_thread.loc[several, ["start", "end"]])
         inner[rows] = np.searchsorted(edges, starts, side="right")
-    group = steps.assign(inner=inner).groupby([*_THREAD, "inner"], sort=False).ngroup()
+    group = steps.assign(inner=inner).groupby([*THREAD, "inner"], sort=False).ngroup()
     end = steps["end"].where(group.duplicated(keep="last"), steps["closes"])
     return steps.assign(group=group, end=end.clip(lower=steps["start"] + 1))

@@ -31,13 +31,13 @@ from tracer.analysis.turns import (
     MOST_DRAFTS,
     SEVERAL,
     Host,
-    Ints,
     copied_out,
     has_layers,
     hosts,
     lengths,
 )
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
+from tracer.model.intervals import Ints
 from tracer.model.rows import numbered, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace

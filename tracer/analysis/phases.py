@@ -29,10 +29,11 @@ from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
 from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import LONGER, SEVERAL, Bools, Ints
+from tracer.analysis.turns import LONGER, SEVERAL
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
+from tracer.model.intervals import Bools, Ints
 from tracer.model.rows import taken
 from tracer.model.trace import Trace
 

@@ -8,7 +8,6 @@ this also holds for ranks whose clocks are not aligned.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -23,6 +22,7 @@ from tracer.model.collectives import collectives, computes
 from tracer.model.intervals import covered, total
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
+from tracer.text import json_rows
 
 HOST: Final = ["process", "thread", "device"]
 TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idle_us"]
@@ -126,9 +126,8 @@ class RankReport:
     def records(self, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
         """JSON-able: ranks (with gap_p50_us if `gaps_of` is given), waited_for."""
         table = self.table if gaps is None else self.table.merge(gaps, on=HOST, how="left")
-        ranks = json.loads(table.to_json(orient="records"))
         share = {} if self.waited_for is None or self.waiting is None else {"share": self.waiting.share}
-        return {"ranks": ranks, "waited_for": self.waited_for and {**self.waited_for, **share}}
+        return {"ranks": json_rows(table), "waited_for": self.waited_for and {**self.waited_for, **share}}
 
     @property
     def notes(self) -> list[str]:

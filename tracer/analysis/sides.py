@@ -17,10 +17,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from tracer.analysis.estimates import FEWEST, Draws, Floats, means, medians, welch
+from tracer.analysis.estimates import FEWEST, Draws, means, medians, welch
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Measured, Unit, Untraced, counts_per_token
 from tracer.errors import UsageError
+from tracer.model.intervals import Floats
 
 Basis = Literal["untraced", "light", "traced"]
 """The source of tokens/s: measured without a profiler, the recorded steps of a light pass, or traced steps."""

@@ -7,7 +7,6 @@ is one of its causes.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -25,6 +24,7 @@ from tracer.model.collectives import computes
 from tracer.model.intervals import overlap, total, union
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
+from tracer.text import json_rows
 
 WAITS: Final = {
     "launch": "launch by the host",
@@ -152,7 +152,7 @@ class BubbleReport:
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """devices, steps and streams as JSON-able records."""
         tables = {"devices": self.devices, "steps": self.steps, "streams": self.streams}
-        return {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
+        return {name: json_rows(table) for name, table in tables.items()}
 
 
 def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:

@@ -129,9 +129,9 @@ class Analysed:
     spans: pd.DataFrame | None = None
 
 
-def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> Summary:
+def summarise(trace: Trace, name: str, within: str | None = None) -> Summary:
     """The figures from `analyse`."""
-    return analyse(trace, name, within, bounds).summary
+    return analyse(trace, name, within).summary
 
 
 def analyse(

@@ -31,7 +31,7 @@ from tracer.analysis.calls import (
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped, last_at, taken
+from tracer.model.rows import THREAD, grouped, last_at, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -42,7 +42,6 @@ WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loo
 _COUNTED: Final = {
     "syncs": (SYNC,), "copies": COPIES, "launches": LAUNCHES, "blocking_copies": (BLOCKING_COPY,), "polls": (POLL,)
 }  # fmt: skip
-_THREAD: Final = ["process", "thread"]
 _FEW: Final = 0.05  # of the steps: what only so many do is not what a step does
 
 
@@ -294,8 +293,8 @@ def _copies_to_host(trace: Trace) -> pd.DataFrame:
     copies, api = trace["memcpys"], trace["api"]
     copies = taken(copies, (copies["kind"] == "DtoH").to_numpy(), ["process", "correlation", "stream"])
     call = match_rows(api, copies)
-    calls = api[[*_THREAD, "start", "correlation", "name"]].iloc[call[call >= 0]]
-    found = calls[_THREAD].assign(issued=calls["start"], stream=copies["stream"].to_numpy()[call >= 0])
+    calls = api[[*THREAD, "start", "correlation", "name"]].iloc[call[call >= 0]]
+    found = calls[THREAD].assign(issued=calls["start"], stream=copies["stream"].to_numpy()[call >= 0])
     return found[~between_devices(trace, calls)].sort_values("issued", ignore_index=True)
 
 
@@ -303,21 +302,21 @@ def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.Da
     """One row per copy to the host that something waits for: process and thread (of the waiter), issued and end (of
     the first such wait), ns."""
     every = pd.concat([copies, copies.assign(stream=MISSING)], ignore_index=True)  # some wait for every stream
-    found = waits[[*_THREAD, "end"]].assign(**{name: asked.table[name].to_numpy() for name in ("stream", "until")})
+    found = waits[[*THREAD, "end"]].assign(**{name: asked.table[name].to_numpy() for name in ("stream", "until")})
     copy = last_at(found, found["until"], every, "issued", ["process", "stream"])
     awaited = found.assign(copy=copy % max(len(copies), 1), issued=np.append(every["issued"], MISSING)[copy])
     first = awaited[asked.known & (copy >= 0)].sort_values("end").drop_duplicates("copy")
-    return first[[*_THREAD, "issued", "end"]]
+    return first[[*THREAD, "issued", "end"]]
 
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
     """The fetches; those of a thread that launches nothing are attributed to the busiest launcher of its process."""
-    count = {key: len(rows) for key, rows in grouped(launched, _THREAD)}
+    count = {key: len(rows) for key, rows in grouped(launched, THREAD)}
     busiest: dict[int, int] = {}
     for process, thread in sorted(count, key=lambda key: (-count[key], key)):
         busiest.setdefault(process, thread)
     threads = fetches["thread"].to_numpy(copy=True)
-    for (process, thread), rows in grouped(fetches, _THREAD):
+    for (process, thread), rows in grouped(fetches, THREAD):
         if (process, thread) not in count:
             threads[rows] = busiest.get(process, MISSING)
     return fetches.assign(thread=threads)

@@ -5,7 +5,7 @@ next one.
 
 Stages, in order, each with its file in this folder:
 1. marks: the ranges of the engine that made the recording, or calls and kernels with a requested name (`marked.py`,
-   `tracer.engines`), if they are on all steps (`partly_marked.py`);
+   `tracer.engines`), if they are on all steps (`all_if_partly_marked`);
 2. turns: without these, what each host launches between two results that it fetches (`turns.py`);
 3. passes: which turns form one pass through a model, and so one step of a loop, each from its first input to its last
    wait (`passes.py`);
@@ -18,21 +18,22 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
 from tracer.analysis.bounds import Bounds as Bounds
-from tracer.analysis.calls import host_calls
+from tracer.analysis.calls import LAUNCHES, among, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
-from tracer.analysis.partly_marked import all_if_partly_marked
-from tracer.analysis.passes import single_passes, steps_of_fetches
-from tracer.analysis.phases import with_phases
+from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
+from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.model import run_json
 from tracer.model.intervals import within_any
+from tracer.model.rows import THREAD, groups_of, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
 from tracer.model.trace import Trace
@@ -99,6 +100,42 @@ def marked_steps(trace: Trace) -> Steps | None:
     calls = host_calls(trace)
     steps = steps_of_marks(trace, calls)
     return None if steps is None else with_phases(trace, steps, calls).of_phase(None)
+
+
+def all_if_partly_marked(trace: Trace, marked: Steps, calls: pd.DataFrame) -> Steps | None:
+    """All steps, marked or not, if marks are on only part of them: every third, or only while the engine logs; None if
+    the marks are on all, as far as is known.
+
+    A marked step lasts until the next mark of its thread, and would include the steps without one in between. So if
+    marks are followed by further passes like their own, before the next mark, the steps are those found without marks.
+    Passes inside a mark, such as drafts whose tokens are fetched, or all tokens of a marked request, remain one step.
+
+    Args:
+        trace: the recording.
+        marked: its steps from `steps_of_marks`.
+        calls: from `calls.host_calls`.
+    """
+    if results_of(marked, calls).mean() <= 2 - CONSTANT:  # a step without a mark brings a result of its own
+        return None
+    found = steps_of_fetches(trace, calls)
+    if found is None:
+        return None
+    launches = taken(calls, among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES), ["start", *THREAD])
+    times = tuple(launches[name].to_numpy() for name in ("start", *THREAD))
+    mark, at = marked.of(*times), found.of(*times)
+    inside = times[0] <= marked.table["closes"].to_numpy()[mark]
+    both = (mark >= 0) & (at >= 0)
+    inside, mark, at = inside[both], mark[both], at[both]
+    with_mark = np.bincount(at[inside], minlength=len(found)) > 0
+    kind, kinds = groups_of(found.table, [*THREAD, "kind"])
+    of_mark = mark * kinds + kind[at]
+    unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[inside])])
+    few = len(unmarked) <= (1 - CONSTANT) * with_mark.sum()
+    if few or len(np.unique(mark[inside])) < CONSTANT * len(marked):
+        return None
+    alike = np.isin(kind, kind[with_mark])
+    marks = f"with marks ({marked.detail}) on only {with_mark.sum()} of {alike.sum()} similar passes"
+    return replace(found, detail=f"{found.detail}, {marks}")
 
 
 def _windows(trace: Trace, within: str) -> pd.DataFrame:

@@ -19,16 +19,14 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import BEGIN_CAPTURE
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
+from tracer.model.intervals import Bools, Ints
 from tracer.model.rows import ranks_of
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 SEVERAL: Final = 3
 """Fewer repetitions are not a loop, not layers, and not a layer of different kernels (product, norm, activation)."""
 LONGER: Final = 1.5

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
 from tracer.analysis.calls import among, by_thread, rows_named
-from tracer.model.intervals import touching, union
+from tracer.model.intervals import Ints, touching, union
 from tracer.model.schema import MISSING, PYTHON_FUNCTION
 from tracer.model.trace import Trace
 
@@ -28,7 +28,6 @@ HOW: Final = {
     RANGE: "inside a range at that time: may hold a lock",
     GIL: "holds the interpreter's lock (GIL)",
 }
-Ints = NDArray[np.int64]
 Spans = tuple[Ints, Ints]
 
 WAITS: Final = re.compile(

@@ -14,11 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, POLL, letters_of, match_rows, outer_calls
-from tracer.model.rows import grouped, groups_of, last_at, taken
+from tracer.model.intervals import Ints
+from tracer.model.rows import THREAD, grouped, groups_of, last_at, taken
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 UNKNOWN: Final = "unknown"
 """Placeholder for the target of a wait that the trace does not name."""
@@ -30,7 +29,6 @@ MANY: Final = 3
 """Minimum number of queries in a loop whose results are unknown; two may be an allocator that queries two events."""
 
 _COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
-_THREAD: Final = ["process", "thread"]
 _ENDED: Final = 0  # what a query returns once the work has completed; cudaErrorNotReady and hipErrorNotReady are 600
 
 
@@ -197,14 +195,14 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
     queried = letters_of(api["name"]) == POLL
     if not queried.any():
         return taken(api, queried, _COLUMNS).assign(letter=POLL, queries=0)
-    thread, count = groups_of(api, _THREAD)
+    thread, count = groups_of(api, THREAD)
     polling = np.bincount(thread[queried], minlength=count) > 0
     calls = outer_calls(taken(api, polling[thread], [*_COLUMNS, "return_value"]))
     poll, returned = letters_of(calls["name"]) == POLL, calls["return_value"].to_numpy()
     event, stream = _asked(trace, calls)
     again = np.zeros(len(calls) + 1, dtype=bool)
     again[1:-1] = poll[1:] & poll[:-1] & (returned[:-1] != _ENDED)
-    for values in (*(calls[c].to_numpy() for c in _THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
+    for values in (*(calls[c].to_numpy() for c in THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
         again[1:-1] &= values[1:] == values[:-1]
     first, last = np.flatnonzero(poll & ~again[:-1]), np.flatnonzero(poll & ~again[1:])  # of each loop
     first, last = first[last > first], last[last > first]

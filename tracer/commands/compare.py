@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.text import Text
@@ -15,9 +14,10 @@ from rich.text import Text
 from tracer import progress
 from tracer.analysis.bounds import RATES
 from tracer.command_options import Bounds, emit, load, step_options
-from tracer.errors import IncomparableError, TraceError, UsageError, printable
+from tracer.errors import IncomparableError, UsageError, naming, printable
 from tracer.files.tables import Save, saver
 from tracer.reporting import console as report
+from tracer.text import json_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,12 +177,9 @@ def _parts(text: str) -> list[Path]:
 def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Measured:
     from tracer.analysis.recorded import measure
 
-    try:
+    with naming(path):
         trace, steps = load(path, within, bounds)
         return measure(trace, steps, name, within=within, untraced_tokens_per_s=rates)
-    except TraceError as problem:
-        text = str(problem)
-        raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def _compare_reports(
@@ -209,17 +206,12 @@ def _compare_reports(
         "schema": "intertoken.reports/1",
         "reports": len(paths),
         "rows": len(table),
-        "runs": _records(summary.runs),
-        "ranks": _records(summary.ranks),
-        "outliers": _records(summary.outliers),
-        "problems": _records(summary.problems),
+        "runs": json_rows(summary.runs),
+        "ranks": json_rows(summary.ranks),
+        "outliers": json_rows(summary.outliers),
+        "problems": json_rows(summary.problems),
     }
     emit(as_json, facts, lambda _: _show(summary, len(paths), table), [])
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    records = json.loads(frame.to_json(orient="records"))
-    return [dict(record) for record in records]
 
 
 def _show(summary: Overview, reports: int, table: pd.DataFrame) -> None:
@@ -231,20 +223,20 @@ def _show(summary: Overview, reports: int, table: pd.DataFrame) -> None:
         "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
         "waited_for_share": "share of waiting", "outliers": "outliers", "unread": "unread",
     }  # fmt: skip
-    report.show(report.table_of(_records(summary.runs), headings))
+    report.show(report.table_of(json_rows(summary.runs), headings))
     if len(summary.ranks):
         headings = {
             "run": "run", "rank": "rank", "step_idle_us": "idle µs a step", "step_communication_us": "communicates µs",
             "waiting_us": "waits µs a collective", "caused_share": "share of waiting for it",
         }  # fmt: skip
-        report.show(Text(), report.table_of(_records(summary.ranks.head(_MOST_LINES)), headings))
+        report.show(Text(), report.table_of(json_rows(summary.ranks.head(_MOST_LINES)), headings))
         report.show(Text("from the durations of collectives; clocks of different recordings are not compared", "dim"))
     if len(summary.outliers):
         headings = {
             "report": "outlier", "rank": "rank", "device": "device", "recorded_steps_per_s": "steps/s recorded",
             "of_run": "of its run", "z": "modified z",
         }  # fmt: skip
-        report.show(Text(), report.table_of(_records(summary.outliers.head(_MOST_LINES)), headings))
+        report.show(Text(), report.table_of(json_rows(summary.outliers.head(_MOST_LINES)), headings))
     for problem in summary.problems.head(_MOST_LINES).to_dict("records"):
         unread = "unread: " if pd.isna(problem["steps"]) else ""
         words = f"{unread}{problem['report']}: {printable(str(problem['problem']), 200)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tracer.errors import EmptyTraceError, UsageError
 from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING, TABLES
 from tracer.reporting import console as report
+from tracer.text import json_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
         "columns": {name: documented.get(name, "token step, or -1") for name in map(str, rows)},
     }
     if as_json:
-        facts["events"] = json.loads(rows.to_json(orient="records"))
+        facts["events"] = json_rows(rows)
     emit(as_json, facts, _show, trace.notes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,10 @@ from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number
+from tracer.text import json_rows
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 _SHOWN = 12  # rows of the path's composition
 
@@ -48,16 +48,11 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
         "schema": "intertoken.path/1",
         "steps": found.steps,
         "path_us": found.path_us,
-        "path": _records(shares),
-        "calls": _records(found.calls),
+        "path": json_rows(shares),
+        "calls": json_rows(found.calls),
         "warning": found.warning,
     }
     emit(as_json, facts, _show, [*trace.notes, *found.notes])
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    records: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
-    return records
 
 
 def _read(row: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
+from tracer.text import json_rows
 
 
 @click.command()
@@ -31,8 +31,8 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     facts = {
         "schema": "intertoken.streams/1",
         "steps": len(steps),
-        "streams": json.loads(busy.streams.to_json(orient="records")),
-        "devices": json.loads(busy.devices.to_json(orient="records")),
+        "streams": json_rows(busy.streams),
+        "devices": json_rows(busy.devices),
     }
     facts |= rank_facts(trace, steps)
     emit(as_json, facts, _show, trace.notes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING
 from tracer.reporting import console as report
 from tracer.reporting.console import number
+from tracer.text import json_rows
 
 if TYPE_CHECKING:
     from tracer.analysis.syncs import SyncReport
@@ -64,7 +64,7 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
         "polls_per_token": summary.polls_per_token,
         "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
         "token_source": summary.token_source,
-        "inventory": json.loads(inventory.to_json(orient="records")),
+        "inventory": json_rows(inventory),
     }
     if with_sites:
         facts["call_sites"] = _sites(trace, analysed)
@@ -77,8 +77,7 @@ def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
 
     table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
     trace.notes += without_site(float(table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()))
-    found: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
-    return found
+    return json_rows(table)
 
 
 def _show(facts: dict[str, Any]) -> None:

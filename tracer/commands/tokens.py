@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import click
 from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
+from tracer.text import json_rows
 
 
 @click.command()
@@ -52,7 +52,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         "regimes": [asdict(regime) for regime in steps.regimes],
         "regime": asdict(steps.regime) if steps.regime else None,
         "steps_per_s": summary.steps_per_s,
-        "table": json.loads(table.to_json(orient="records")),
+        "table": json_rows(table),
     }
     emit(as_json, facts, _show, trace.notes)
 

@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
-from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
+from tracer.formats.chrome_ranks import ON_DEVICE, Pids
+from tracer.model.intervals import Ints
+from tracer.model.schema import API_LAYERS, DEVICE_TABLES, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.model.trace import Columns
 
-Ints = NDArray[np.int64]
 Frames = dict[str, pd.DataFrame]
 
 _TEXTS: Final = {"name", "text", "domain", "type"}
@@ -66,7 +66,7 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
 def link(tables: Frames, pids: Pids) -> None:
     """Set missing correlations of activities from the arrow that ends where the activity starts."""
     starts, ends, api = tables["flow_starts"], tables["flow_ends"], tables["api"]
-    lacking = [n for n in ACTIVITIES if (tables[n]["correlation"] == MISSING).any()]
+    lacking = [n for n in DEVICE_TABLES if (tables[n]["correlation"] == MISSING).any()]
     if not lacking or not len(starts) or not len(ends):
         return
     keys, where, flow = ["start", "process", "thread"], ["start", "pid", "stream"], ["rank", "id"]

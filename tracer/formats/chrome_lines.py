@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.analysis.call_letters import plain
-from tracer.formats.tracks import SYNC_NAMES, Ints
+from tracer.formats.tracks import SYNC_NAMES
+from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING, PROFILER_DOMAINS
 
 Texts: TypeAlias = "pa.Array | str"

@@ -17,17 +17,15 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from tracer.model.intervals import Ints
 from tracer.model.rows import numbered
-from tracer.model.schema import MISSING
+from tracer.model.schema import DEVICE_TABLES, MISSING
 
-Ints = NDArray[np.int64]
 Rank = tuple[int, ...]
 """The numbers by which a file names a rank: (1,) of "rank 1", (0, 1) of "[TP00-DP01] 4242"."""
 
-ACTIVITIES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
-ON_DEVICE: Final = (*ACTIVITIES, "syncs", "cuda_events")
+ON_DEVICE: Final = (*DEVICE_TABLES, "syncs", "cuda_events")
 _ON_HOST: Final = ("api", "nvtx")
 _OWN_TRACKS: Final = ("Spans", "Traces")  # Kineto's own tracks, which are not processes
 _MOST_SHOWN: Final = 8
@@ -51,7 +49,7 @@ class Pids:
         self._number = {pid: number for pid, (_, number) in parsed.items()}
         hosts = _unique(tables, _ON_HOST, "process")
         tracks = self._tracks(tables, ON_DEVICE)
-        of_device, of_host = _offsets(self._tracks(tables, ACTIVITIES), hosts)
+        of_device, of_host = _offsets(self._tracks(tables, DEVICE_TABLES), hosts)
         rank_of = dict.fromkeys([*hosts, *tracks["pid"].tolist()], ()) | named | of_device | of_host
         used = {*hosts, *tracks["pid"].tolist()} - {MISSING}
         self.ranks: list[Rank] = sorted({rank_of[pid] for pid in used}) or [()]

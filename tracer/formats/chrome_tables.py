@@ -14,12 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.formats.chrome_lines import DOMAIN, PROCESS, WHOLE_GRAPH
+from tracer.model.intervals import Ints
 from tracer.model.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
 
-Ints = NDArray[np.int64]
 Event = Mapping[str, Any]
 Span = tuple[int, int]
 

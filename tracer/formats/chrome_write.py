@@ -32,7 +32,8 @@ import pyarrow as pa
 
 from tracer.files.output import appearing
 from tracer.formats import chrome_lines
-from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
+from tracer.formats.tracks import STREAM, THREAD, Tracks, arrows, no_place_for, spans, tracks_of
+from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import PAUSES, Trace
 from tracer.progress import tell

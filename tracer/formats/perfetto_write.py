@@ -25,7 +25,8 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from tracer.errors import EmptyTraceError
 from tracer.files.output import appearing
 from tracer.formats.perfetto_packets import ARGUMENTS, CATEGORIES, NAMES, VALUES, Packets
-from tracer.formats.tracks import SYNC_NAMES, THREAD, Ints, Tracks, arrows, no_place_for, slice_order, spans, tracks_of
+from tracer.formats.tracks import SYNC_NAMES, THREAD, Tracks, arrows, no_place_for, slice_order, spans, tracks_of
+from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.model.trace import Trace
 from tracer.progress import tell

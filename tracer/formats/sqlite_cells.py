@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.compiled import compiled, inlined
+from tracer.model.intervals import Ints
 
 Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
 
 PADDING: Final = 64
 """Bytes in `data` after its last page; up to three numbers of nine bytes are read before the end is checked."""

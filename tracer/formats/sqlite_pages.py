@@ -23,7 +23,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracer.formats.sqlite_cells import LEAF, PADDING, REFUSED, Bytes, Ints, children, rows
+from tracer.formats.sqlite_cells import LEAF, PADDING, REFUSED, Bytes, children, rows
+from tracer.model.intervals import Ints
 
 _CHUNK: Final = 1 << 18  # bytes of pages; with the decoded rows they fit into a core's cache
 _MOST_LEVELS: Final = 20  # as in SQLite

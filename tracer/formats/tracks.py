@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.intervals import Ints
 from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 THREAD, STREAM, SYNCS = "thread", "stream", "syncs"
 _ON_THREAD: Final = ("process", "thread")

@@ -13,6 +13,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 def _int64(values: ArrayLike) -> Ints:

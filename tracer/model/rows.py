@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
+
+THREAD: Final = ["process", "thread"]
+"""The columns that tell the threads of a recording apart."""
 
 
 def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
@@ -34,6 +37,16 @@ def taken(frame: pd.DataFrame, rows: NDArray[np.bool_], columns: list[str]) -> p
         [11]
     """
     return pd.DataFrame({name: frame[name].array[rows] for name in columns}, copy=False)
+
+
+def of_thread(frame: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
+    """The rows of a thread.
+
+    Example:
+        >>> of_thread(pd.DataFrame({"process": [1, 1, 2], "thread": [1, 2, 1], "end": [5, 6, 7]}), 1, 2)["end"].tolist()
+        [6]
+    """
+    return frame[(frame["process"] == process) & (frame["thread"] == thread)]
 
 
 def groups_of(frame: pd.DataFrame, columns: list[str]) -> tuple[NDArray[np.int64], int]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import dash_bootstrap_components as dbc
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.links import Linked, part
-from dashboard.pages import Page, named
+from dashboard.pages import Page, in_browser, named
 from dashboard.pages.gap.tables import (
     ADDRESS,
     LONGEST_COLUMNS,
@@ -35,6 +35,7 @@ from dashboard.pages.parts import (
     choice,
     csv_file,
     keep_download,
+    legend,
     section,
     table_height,
     table_of,
@@ -120,20 +121,9 @@ def _scale() -> html.Div:
 
 
 def _idle() -> html.Section:
-    hint = "Mean idle time per step by place and cause. The gap is the part between steps."
+    hint = html.P("Mean idle time per step by place and cause. The gap is the part between steps.", className="hint")
     figure = chart("idle", "Causes of the idle time, by place")
-    return section("Idle time of a step", [html.P(hint, className="hint")], _legend(), figure, key="idle-section")
-
-
-def _legend() -> html.Ul:
-    return html.Ul(
-        [
-            html.Li([html.Span(style={"background": colour}, className="swatch"), cause])
-            for cause, colour in CAUSE_COLOURS.items()
-        ],
-        className="legend",
-        **named("Colours"),
-    )
+    return section("Idle time of a step", [hint], legend(CAUSE_COLOURS), figure, key="idle-section")
 
 
 def _steps() -> html.Section:
@@ -142,7 +132,7 @@ def _steps() -> html.Section:
         [html.P("Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
                 "Click one to show it in the timeline.",
                 className="hint")],
-        _legend(),
+        legend(CAUSE_COLOURS),
         chart("steps", "Causes of the gap over the run"),
         key="steps-section",
     )  # fmt: skip
@@ -175,7 +165,7 @@ def register(app: Dash, store: RunStore) -> None:
     keep_options(app, store, "chosen")
     _render(app, store)
     _lead(app, store)
-    _go(app)
+    in_browser(app, "intertoken", "go", Input("destination", "data"))
     keep_download(app, "made-of")
 
 
@@ -273,11 +263,6 @@ def _lead(app: Dash, store: RunStore) -> None:
                 if run is not None and run.tokens is not None:
                     return timeline_link(run, step, view.theme)
         raise PreventUpdate
-
-
-def _go(app: Any) -> None:
-    go = ClientsideFunction("intertoken", "go")
-    app.clientside_callback(go, Input("destination", "data"), prevent_initial_call=True)
 
 
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:

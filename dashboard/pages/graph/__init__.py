@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import dash_cytoscape as cyto
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.graph import draw, memory_figure, memory_height, stylesheet
-from dashboard.pages import Page, named
+from dashboard.pages import Page, in_browser, named
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.view import ADDRESS, GraphView, after, find_run, parts_of, problem_of, shown_part
-from dashboard.pages.parts import HIDDEN, SHOWN, stepper
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, section, stepper
 from dashboard.pages.presses import done
 from dashboard.pages.runs import keep_options
 from dashboard.palette import stream_colours
@@ -34,32 +34,27 @@ def sections() -> list[Any]:
 
 
 def _graph() -> html.Section:
-    return html.Section(
+    return section(
+        "Graph",
         [
+            _choice("run", "Run", 340, clearable=False),
+            _choice("node", "Node", 300, placeholder="Select a node"),
             html.Div(
-                [
-                    html.H2("Graph"),
-                    _choice("run", "Run", 340, clearable=False),
-                    _choice("node", "Node", 300, placeholder="Select a node"),
-                    _parts(),
-                ],
-                className="bar",
-            ),
-            html.Ul(id="streams", className="legend", **named("Legend")),
-            html.Div(id="nothing", className="empty", role="status"),
-            html.Div(
-                [
-                    html.Div(
-                        _canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **named("Graph")
-                    ),
-                    html.Aside(id="panel", className="panel", **{"aria-live": "polite", **named("Selected node")}),
-                ],
-                id="picture",
-                className="picture",
+                stepper("part", "part"), id="parts", className="token moves", role="group",
+                **named("Part of the graph"),
             ),
         ],
-        **named("Graph"),
-    )
+        html.Ul(id="streams", className="legend", **named("Legend")),
+        html.Div(id="nothing", className="empty", role="status"),
+        html.Div(
+            [
+                html.Div(_canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **named("Graph")),
+                html.Aside(id="panel", className="panel", **{"aria-live": "polite", **named("Selected node")}),
+            ],
+            id="picture",
+            className="picture",
+        ),
+    )  # fmt: skip
 
 
 def _canvas() -> cyto.Cytoscape:
@@ -86,40 +81,14 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
     )
 
 
-def _parts() -> html.Div:
-    return html.Div(
-        stepper("part", "part"),
-        id="parts",
-        className="token moves",
-        role="group",
-        **named("Part of the graph"),
-    )
-
-
 def _memory() -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2("Activation memory"),
-                    html.P(
-                        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, "
-                        "which no placement can avoid. ▲: streams race for the same bytes.",
-                        className="hint",
-                    ),
-                ],
-                className="bar",
-            ),
-            html.Div(
-                dcc.Graph(id="memory", config={"displayModeBar": False}, responsive=True, style={"height": "150px"}),
-                id="memory-holder",
-                role="img",
-                **named("Peak memory per allocator"),
-            ),
-        ],
-        id="memory-section",
-        **named("Memory per allocator"),
+    hint = html.P(
+        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, which no placement "
+        "can avoid. ▲: streams race for the same bytes.",
+        className="hint",
     )
+    figure = chart("memory", "Peak memory per allocator", 150)
+    return section("Activation memory", [hint], figure, id="memory-section", **named("Memory per allocator"))
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -127,13 +96,7 @@ def register(app: Dash, store: RunStore) -> None:
     _reduce(app, store)
     keep_options(app, store, "run", _runs)
     _render(app, store)
-    _focus(app)
-
-
-def _focus(app: Any) -> None:
-    app.clientside_callback(
-        ClientsideFunction("intertoken", "focus"), Input("focus", "data"), prevent_initial_call=True
-    )
+    in_browser(app, "intertoken", "focus", Input("focus", "data"))
 
 
 def _reduce(app: Dash, store: RunStore) -> None:

@@ -24,7 +24,7 @@ from dashboard.pages.overview import (
     table,
     tools,
 )
-from dashboard.pages.parts import chart, poll
+from dashboard.pages.parts import button, chart, poll, section
 from dashboard.pages.timeline import legend, moves
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -103,13 +103,7 @@ def _token() -> html.Div:
                 ]
             ),
             html.Span("of token", id="token-label"),
-            html.Button(
-                "‹",
-                id="token-back",
-                className="button",
-                title="Previous token",
-                **named("Previous token"),
-            ),
+            button("token-back", "‹", "Previous token"),
             html.Div(
                 dcc.Slider(
                     id="token",
@@ -123,7 +117,7 @@ def _token() -> html.Div:
                 ),
                 className="slider",
             ),
-            html.Button("›", id="token-on", className="button", title="Next token", **named("Next token")),
+            button("token-on", "›", "Next token"),
         ],
         className="token",
         role="group",
@@ -139,8 +133,7 @@ def _by_gap() -> html.Details:
               for key, (text, _) in _BY_GAP.items()),
             html.Label(["percentile ", dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90,
                                                  className="small")]),
-            html.Button("Show", id="token-percentile", className="button", title="Show the token at this percentile",
-                        **named("Show the token at this percentile")),
+            button("token-percentile", "Show", "Show the token at this percentile"),
         ],
         className="token",
         role="group",
@@ -155,20 +148,9 @@ def _made_of() -> list[html.Section]:
 
 
 def _causes(key: str, of: str) -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2(f"Causes of {of}"),
-                    html.P("Mean over all tokens of each run.", className="hint"),
-                ],
-                className="bar",
-            ),
-            chart(key, f"Causes of {of}", 80, doubleClick=False),
-        ],
-        id=f"{key}-section",
-        **named(f"Causes of {of}"),
-    )
+    hint = html.P("Mean over all tokens of each run.", className="hint")
+    figure = chart(key, f"Causes of {of}", 80, doubleClick=False)
+    return section(f"Causes of {of}", [hint], figure, id=f"{key}-section")
 
 
 def register(app: Dash, store: RunStore) -> None:

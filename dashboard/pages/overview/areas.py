@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 
-from dashboard.pages import named
+from dashboard.pages import in_browser, named
 from dashboard.pages.overview.event import ask
+from dashboard.pages.parts import button
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of
@@ -37,7 +38,7 @@ _SEARCHED: Final = {"kernel"}
 def buttons() -> list[Any]:
     """The button that sums the visible range."""
     hint = "Sum the visible range, or Ctrl-drag (⌘-drag) over a part of it"
-    return [html.Button("Sums", id="sum", className="button", title=hint, **named(hint))]
+    return [button("sum", "Sums", hint)]
 
 
 def below() -> list[Any]:
@@ -47,11 +48,7 @@ def below() -> list[Any]:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the callback that sums; it asks again only when the area or its contents have changed."""
-    browser: Any = app
-    browser.clientside_callback(
-        ClientsideFunction("timeline", "summed"),
-        Output("summed", "data"), Input("chosen", "data"), State("summed", "data"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "timeline", "summed", Output("summed", "data"), Input("chosen", "data"), State("summed", "data"))
 
     @app.callback(
         Output("sums", "children"),

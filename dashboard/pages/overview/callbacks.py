@@ -13,11 +13,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
 from dashboard.figures.payload import packed
+from dashboard.pages import in_browser
 from dashboard.pages.overview.actions import actions_of, after
 from dashboard.pages.overview.table import GRID, columns, height, rows_of
 from dashboard.pages.parts import asking
@@ -90,10 +91,7 @@ def _table(app: Dash, store: RunStore) -> None:
             no_update if arrived == there else arrived,
         )
 
-    browser: Any = app
-    browser.clientside_callback(
-        ClientsideFunction("intertoken", "listed"), Input("listed", "data"), prevent_initial_call=True
-    )
+    in_browser(app, "intertoken", "listed", Input("listed", "data"))
 
 
 def progress_text(progress: Progress, reading: Sequence[str]) -> str:
@@ -255,8 +253,7 @@ def _causes(app: Dash, store: RunStore) -> None:
 
 def _ahead(app: Dash, store: RunStore) -> None:
     """What is around the view: the browser asks for it when the timeline is at rest, and draws it."""
-    browser: Any = app
-    browser.clientside_callback(ClientsideFunction("ahead", "show"), Input("ahead", "data"), prevent_initial_call=True)
+    in_browser(app, "ahead", "show", Input("ahead", "data"))
 
     @app.callback(
         Output("ahead", "data"),

@@ -13,7 +13,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import named
-from dashboard.pages.parts import HIDDEN, SHOWN, asking, poll
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, poll
 from dashboard.reading.background import known
 from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
 from dashboard.reading.run import Run
@@ -188,9 +188,7 @@ def _with_names(text: str, short: Mapping[str, str]) -> Any:
 
 
 def _button(number: int, against: Against) -> html.Button:
-    label = f"Make {_name(against.other)} the base"
-    key: Any = {"type": _MAKE_BASE, "run": number + 1}
-    return html.Button("Make base", id=key, className="button", title=label, **named(label))
+    return button({"type": _MAKE_BASE, "run": number + 1}, "Make base", f"Make {_name(against.other)} the base")
 
 
 def _words_alone(run: Run) -> list[Any]:

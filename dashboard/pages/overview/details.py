@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.markup import with_markup
+from dashboard.pages import in_browser
 from dashboard.pages.overview.actions import marked
 from dashboard.pages.overview.event import acts, costs_of, facts_of, times_of
 from dashboard.pages.parts import asking, poll
@@ -66,8 +67,7 @@ def below() -> list[Any]:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the callbacks of panel and card."""
-    browser: Any = app
-    browser.clientside_callback(ClientsideFunction("card", "told"), Input("told", "data"), prevent_initial_call=True)
+    in_browser(app, "card", "told", Input("told", "data"))
 
     @app.callback(
         Output("picked", "children"),

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input, Output, State, html
+from dash import Dash, Input, Output, State, html
 
-from dashboard.pages import named
+from dashboard.pages import in_browser, named, parts
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.report.tables import FORMS, TABLES
@@ -22,20 +22,18 @@ _PICTURES: Final = ("svg", "png")
 
 def section() -> html.Section:
     """The place of the links."""
-    return html.Section(
-        [
-            html.Div([html.H2("Downloads")], className="bar"),
-            html.Table(
-                [
-                    html.Tbody(id="downloads-of-runs"),
-                    html.Tbody([_row(_FIGURES[key], [_button(key, form) for form in _PICTURES]) for key in _FIGURES]),
-                ],
-                className="downloads",
-            ),
-            html.P("Recordings contain the names of commands, files and machines. "
-                   "Remove them with intertoken scrub.", className="hint foot"),
-        ],
-        **named("Downloads"),
+    return parts.section(
+        "Downloads",
+        [],
+        html.Table(
+            [
+                html.Tbody(id="downloads-of-runs"),
+                html.Tbody([_row(_FIGURES[key], [_button(key, form) for form in _PICTURES]) for key in _FIGURES]),
+            ],
+            className="downloads",
+        ),
+        html.P("Recordings contain the names of commands, files and machines. "
+               "Remove them with intertoken scrub.", className="hint foot"),
     )  # fmt: skip
 
 
@@ -47,15 +45,8 @@ def register(app: Dash, store: RunStore) -> None:
         view = View.from_data(data)
         return rows(store.chosen(view.runs or (), view.rates), view)
 
-    _save(app)
-
-
-def _save(app: Any) -> None:
-    app.clientside_callback(
-        ClientsideFunction("intertoken", "save"),
-        *(Input(_key(figure, form), "n_clicks") for figure in _FIGURES for form in _PICTURES),
-        prevent_initial_call=True,
-    )
+    pressed = [Input(_key(figure, form), "n_clicks") for figure in _FIGURES for form in _PICTURES]
+    in_browser(app, "intertoken", "save", *pressed)
 
 
 def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, rung_text
-from dashboard.pages.parts import HIDDEN, SHOWN, chart
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, choice
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
@@ -28,12 +28,7 @@ def section() -> html.Details:
             html.Summary("Ladder of strategies", id="ladder-said"),
             dcc.Store(id="ladder-drawn"),
             html.Div(
-                html.Label(
-                    [html.Span("Runs with the same"),
-                     html.Div(dcc.Dropdown(id="ladder-group", options=[], clearable=False), className="wide")],
-                    className="token grows",
-                ),
-                id="ladder-choice", className="bar",
+                choice("ladder-group", "Runs with the same", clearable=False), id="ladder-choice", className="bar"
             ),
             html.Div(chart("ladder", "Tokens/s by strategy"), id="ladder-shown"),
             html.P("Lines: range of the repeats. Hollow: as traced. Click a point to show its run; from the "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.payload import packed
-from dashboard.pages import named
+from dashboard.pages import in_browser, named
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of, whole_of
 from dashboard.view import View
@@ -29,11 +29,7 @@ def above() -> html.Div:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the callbacks that draw it, and that hear where it is pointed at."""
-    browser: Any = app
-    browser.clientside_callback(
-        ClientsideFunction("minimap", "pointed"),
-        Input("minimap", "selectedData"), Input("minimap", "clickData"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "minimap", "pointed", Input("minimap", "selectedData"), Input("minimap", "clickData"))
 
     @app.callback(
         Output("minimap", "figure"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import named
+from dashboard.pages import in_browser, named
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
@@ -45,12 +45,7 @@ def strip() -> html.Div:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the callbacks that fill the strip, and fold and unfold the table."""
-    browser: Any = app
-    browser.clientside_callback(
-        ClientsideFunction("runs", "fold"),
-        Output("runs-panel", "hidden"), Input("chipped", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "runs", "fold", Output("runs-panel", "hidden"), Input("chipped", "data"))
 
     @app.callback(
         Output("chips", "children"),

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_bootstrap_components as dbc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import named
+from dashboard.pages import in_browser, named
 from dashboard.pages.overview import areas, bookmarks, details
 from dashboard.pages.overview.actions import after_request, wishes
 from dashboard.pages.overview.event import ask
-from dashboard.pages.parts import text_field
+from dashboard.pages.parts import button, text_field
 from dashboard.pages.presses import Clicks
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -56,9 +56,9 @@ def buttons() -> list[Any]:
     """The tools that do not move the timeline."""
     measure = "Measure the visible range; between two edges: shift-click both events"
     return [
-        html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
+        button("measure", "Measure", measure),
         *areas.buttons(),
-        html.Button("?", id="help", className="button", title="Keys", **named("Keys")),
+        button("help", "?", "Keys"),
     ]
 
 
@@ -68,11 +68,11 @@ def above() -> list[Any]:
         html.Div(
             [
                 _field("find", "Search", f"Search, such as {HINT}"),
-                _step("find-back", "‹", "Previous match"),
-                _step("find-on", "›", "Next match"),
+                button("find-back", "‹", "Previous match", disabled=True),
+                button("find-on", "›", "Next match", disabled=True),
                 _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
-                _step("go-back", "‹", "Previous gap", disabled=False),
-                _step("go-on", "›", "Next gap that is longer than the time in the field", disabled=False),
+                button("go-back", "‹", "Previous gap"),
+                button("go-on", "›", "Next gap that is longer than the time in the field"),
             ],
             className="bar finds",
             role="search",
@@ -108,29 +108,16 @@ def below() -> list[Any]:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the callbacks that show the chosen event, matches and measurement."""
-    browser: Any = app
-    browser.clientside_callback(
-        ClientsideFunction("timeline", "chosen"),
-        Output("chosen", "data"), Input("view", "data"), State("chosen", "data"), prevent_initial_call=True,
-    )  # fmt: skip
-    browser.clientside_callback(
-        ClientsideFunction("timeline", "steady"),
+    in_browser(app, "timeline", "chosen", Output("chosen", "data"), Input("view", "data"), State("chosen", "data"))
+    in_browser(
+        app, "timeline", "steady",
         Output("steady", "data"),
         Input("screen", "data"), Input("drawn", "data"),  # the timeline comes first
         State("view", "data"), State("steady", "data"),
-        prevent_initial_call=True,
     )  # fmt: skip
-    browser.clientside_callback(
-        ClientsideFunction("gestures", "heard"), Input("pressed", "data"), State("view", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
-    browser.clientside_callback(
-        ClientsideFunction("gestures", "drawn"), Input("drawn", "data"), prevent_initial_call=True
-    )
-    browser.clientside_callback(
-        ClientsideFunction("timeline", "refocus"),
-        Input("row-list", "children"), Input("picked", "children"), prevent_initial_call=True,
-    )  # fmt: skip
+    in_browser(app, "gestures", "heard", Input("pressed", "data"), State("view", "data"))
+    in_browser(app, "gestures", "drawn", Input("drawn", "data"))
+    in_browser(app, "timeline", "refocus", Input("row-list", "children"), Input("picked", "children"))
     _say(app, store)
     _go(app, store)
 
@@ -262,7 +249,3 @@ def _keys() -> html.Dialog:
 def _field(key: str, brief: str, label: str) -> html.Label:
     field = text_field(key, _DELAY, type="search", placeholder=brief)
     return html.Label([html.Span(label, className="unseen"), field], title=label)
-
-
-def _step(key: str, text: str, label: str, disabled: bool = True) -> html.Button:
-    return html.Button(text, id=key, className="button", title=label, disabled=disabled, **named(label))

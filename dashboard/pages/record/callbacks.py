@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
+from dash import ALL, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import link
+from dashboard.pages import in_browser, link
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, digest
 from dashboard.pages.presses import done
 from dashboard.pages.record.form import ADDRESS, FIELD, RecordView, form, text_of
@@ -40,7 +40,7 @@ def register(app: Dash, store: RunStore, runner: Runner | None, running: Running
         _form(app, runner)
         _act(app, runner)
         _show(app, store, runner)
-        _copy(app)
+        in_browser(app, "intertoken", "copyCommand", Output("copy-command", "title"), Input("copy-command", "n_clicks"))
         register_running(app, running)
 
 
@@ -250,15 +250,6 @@ def found(store: RunStore, runner: Runner, job: Job) -> Links:
         return {}
     future = store.background.ask("new runs", ("new runs", job.number, len(job.whole)), look)
     return future.result() if future.done() else {}
-
-
-def _copy(app: Any) -> None:
-    app.clientside_callback(
-        ClientsideFunction("intertoken", "copyCommand"),
-        Output("copy-command", "title"),
-        Input("copy-command", "n_clicks"),
-        prevent_initial_call=True,
-    )
 
 
 def in_words(job: Job, now: float) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Final
 
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, Output, State, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import named
-from dashboard.pages.parts import asking, digest, section, table_of_lines, text_field
+from dashboard.pages.parts import asking, choice, digest, section, table_of_lines, text_field
 from dashboard.recording.running import Running
 from dashboard.text import plain
 from dashboard.units import microseconds
@@ -25,9 +25,6 @@ _NOTHING: Final = "No process runs under the light recorder. Start one: intertok
 
 def running_section(running: Running) -> html.Section:
     """The figures, and the controls that save a recording."""
-    choose = html.Div(
-        dcc.Dropdown(id="running-process", options=[], placeholder="Process", searchable=False), className="wide"
-    )
     last = text_field("running-seconds", _DELAY, type="text", inputmode="decimal", maxlength=12, placeholder="all")
     return section(
         "Running now",
@@ -37,7 +34,7 @@ def running_section(running: Running) -> html.Section:
         ),
         html.Div(
             [
-                html.Label([html.Span("Process"), choose], className="token grows"),
+                choice("running-process", "Process", placeholder="Process", searchable=False),
                 html.Label([html.Span("Last seconds"), last], className="token"),
                 html.Button("Save as a recording", id="keep", className="button"),
             ],

@@ -18,9 +18,8 @@ from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils as untyped_cgutils
 
+from executor.backends.weight_formats import Array
 from tracer.compiled import inlined
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 cgutils: Any = untyped_cgutils
 intrinsic: Any = extending.intrinsic

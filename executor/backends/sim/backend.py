@@ -78,7 +78,32 @@ class SimEvent:
     fetches: bool = False
 
 
-class SimBackend(Backend):
+class InVirtualTime(Backend):
+    """What a simulated device and its host have in common: the time, and memory that has a size but no values."""
+
+    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
+    host: VirtualHost
+
+    def clock(self) -> int:
+        """Return the virtual time of the host, ns."""
+        return self.host.now
+
+    def close(self) -> None:
+        """Do nothing: there are no threads to end."""
+
+    def alloc(self, nbytes: int) -> int:
+        """Return the size."""
+        return nbytes
+
+    def array(self, buffer: object, offset: int, tensor: Tensor) -> SimArray:
+        """Return shape and dtype."""
+        return SimArray(tensor.shape, tensor.dtype, tensor.nbytes)
+
+    def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
+        """Do nothing: there are no values."""
+
+
+class SimBackend(InVirtualTime):
     """The simulated backend, see the module's docstring.
 
     Args:
@@ -87,7 +112,6 @@ class SimBackend(Backend):
     """
 
     name: ClassVar[str] = "sim"
-    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
     fuses: ClassVar[bool] = True
     default_profile: ClassVar[str] = "h200-linux"
     clock_name: ClassVar[str] = "virtual"
@@ -109,10 +133,6 @@ class SimBackend(Backend):
         """Start the backend with a shipped profile or one from a file."""
         return cls(load_profile(device.profile or cls.default_profile), staged=device.staged)
 
-    def clock(self) -> int:
-        """Return the virtual time of the host, ns."""
-        return self.host.now
-
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on, in virtual time. Earlier work is not reported."""
         recorder.clock = self.clock
@@ -127,22 +147,9 @@ class SimBackend(Backend):
         self._send()
         self._device.drain()
 
-    def close(self) -> None:
-        """Do nothing: there are no threads to end."""
-
     def expect_steps(self, steps: int) -> None:
         """Set the number of steps that will be reported together."""
         self._steps = steps
-
-    # Memory: sizes only
-
-    def alloc(self, nbytes: int) -> int:
-        """Return the size."""
-        return nbytes
-
-    def array(self, buffer: int, offset: int, tensor: Tensor) -> SimArray:
-        """Return shape and dtype."""
-        return SimArray(tensor.shape, tensor.dtype, tensor.nbytes)
 
     # Copies
 
@@ -158,9 +165,6 @@ class SimBackend(Backend):
         """Issue an asynchronous copy that leaves the destination unchanged."""
         self._copy("copy_out", self.profile.copy_out, source, destination, stream)
         self._fetching[stream] = True
-
-    def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
-        """Do nothing: there are no values."""
 
     def _copy(self, call: str, cost: CopyCost, array: SimArray, host: HostArray, stream: int) -> None:
         if array.shape != host.shape or array.dtype != host.dtype:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from executor.backends.interface import Array, Backend, Immediate
-from executor.backends.sim.backend import SimArray, SimBackend, VirtualHost
+from executor.backends.sim.backend import InVirtualTime, SimArray, SimBackend, VirtualHost
 from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.profiles import Profile, load_profile
-from executor.graph import BLOCK_FORMATS, Tensor
+from executor.graph import Tensor
 from executor.graph.fusion import reads_of
 from executor.planning.devices import Device
 from tracer.model.schema import HOST_COMPUTE
@@ -30,7 +30,7 @@ class SimHostKernel:
     ns: int
 
 
-class SimHostBackend(Immediate):
+class SimHostBackend(Immediate, InVirtualTime):
     """The host in virtual time.
 
     Args:
@@ -39,11 +39,10 @@ class SimHostBackend(Immediate):
     """
 
     name: ClassVar[str] = "host"
-    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
 
     def __init__(self, profile: Profile, threads: int | None = None) -> None:
         self._cost, self._rate = profile.host, profile.host.rate(threads)
-        self._host = VirtualHost()
+        self.host = VirtualHost()
 
     @classmethod
     def start(cls, device: Device) -> SimHostBackend:
@@ -52,34 +51,16 @@ class SimHostBackend(Immediate):
 
     def accompany(self, others: Sequence[Backend]) -> None:
         """Share the time of the simulated device."""
-        self._host = next((other.host for other in others if isinstance(other, SimBackend)), self._host)
-
-    def clock(self) -> int:
-        """Return the virtual time of the host, ns."""
-        return self._host.now
+        self.host = next((other.host for other in others if isinstance(other, SimBackend)), self.host)
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Set the recorder's clock: the host makes no CUDA calls to report."""
         recorder.clock = self.clock
 
-    def close(self) -> None:
-        """Do nothing: there are no threads to end."""
-
-    def alloc(self, nbytes: int) -> int:
-        """Return the size."""
-        return nbytes
-
-    def array(self, buffer: object, offset: int, tensor: Tensor) -> SimArray:
-        """Return shape and dtype."""
-        return SimArray(tensor.shape, tensor.dtype, tensor.nbytes)
-
     def copy_to_device(self, destination: Array, source: Array, stream: int) -> None:
         """Do nothing: the inputs of a step are small."""
 
     copy_constant_to_device = copy_to_host = copy_to_device
-
-    def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
-        """Do nothing: there are no values."""
 
     def kernel(self, node: Tensor, out: SimArray, src: Sequence[SimArray]) -> SimHostKernel:
         """Return the kernel's cost."""
@@ -93,7 +74,7 @@ class SimHostBackend(Immediate):
         """Advance the virtual time by the kernel's duration."""
         recorded = annotate(kernel.label, index=kernel.reads, domain=HOST_COMPUTE)
         with recorded if kernel.recorded else nullcontext():
-            self._host.now += kernel.ns
+            self.host.now += kernel.ns
 
     def event(self) -> None:
         """Return nothing: all work is done."""

@@ -14,12 +14,9 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracer.compiled import compiled
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
+from tracer.model.intervals import Bools, Ints
 
 NEVER: Final = np.iinfo(np.int64).max // 4
 """Later than any time: the deadline of a point that nothing waits for."""

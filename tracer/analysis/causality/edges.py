@@ -18,9 +18,8 @@ from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.segments import Segments, awaited, ordered_by_events
 from tracer.analysis.fits import Usual, fits_for
+from tracer.model.intervals import Ints
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 CALL, HOST, DEVICE, ORDER, LAUNCH, RETURN, EVENT = range(7)
 KINDS: Final = ("call", "host", "device", "stream order", "launch", "return", "event")

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
@@ -25,16 +24,14 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.collectives import computes
-from tracer.model.intervals import covered
+from tracer.model.intervals import Bools, Ints, covered
+from tracer.model.rows import THREAD
 from tracer.model.schema import HOST_COMPUTE, MISSING
 from tracer.model.trace import Trace
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 T = TypeVar("T")
 
 COMMUNICATION: Final = "communication"
-_THREAD: Final = ["process", "thread"]
 PIECES: Final = ["step", "start", "end", "kind", "name", "bytes", "of"]
 """Columns of a path: step, time (ns), kind (one of `edges.KINDS`, `COMMUNICATION` for a collective, or `HOST_COMPUTE`
 for time between two calls in which the host computed as a device), the call or activity (for an edge between two, the
@@ -93,8 +90,8 @@ class Causality:
         ranges = self.trace["nvtx"]
         ranges = ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()]
         computed = np.zeros(len(edges.kind), np.int64)
-        for thread, own in ranges.groupby(_THREAD, sort=False):
-            on_thread = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
+        for thread, own in ranges.groupby(THREAD, sort=False):
+            on_thread = (calls[THREAD] == list(thread)).all(axis=1).to_numpy()
             here = np.flatnonzero(edges.kind == HOST)
             here = here[on_thread[edges.source[here] // 2]]
             window = self.dag.time[edges.source[here]], self.dag.time[edges.target[here]]
@@ -177,10 +174,10 @@ def _with_host_compute(causality: Causality, pieces: pd.DataFrame) -> pd.DataFra
     between = pieces["kind"] == KINDS[HOST]
     if not len(ranges) or not between.any():
         return pieces
-    threads = causality.segments.calls[_THREAD].iloc[pieces.loc[between, "of"]].set_axis(pieces.index[between])
+    threads = causality.segments.calls[THREAD].iloc[pieces.loc[between, "of"]].set_axis(pieces.index[between])
     parts = [pieces[~between]]
-    for index in threads.groupby(_THREAD, sort=False).groups.values():
-        here = (ranges[_THREAD] == threads.loc[index[0]]).all(axis=1)
+    for index in threads.groupby(THREAD, sort=False).groups.values():
+        here = (ranges[THREAD] == threads.loc[index[0]]).all(axis=1)
         parts += _cut(pieces.loc[index], ranges[here])
     whole = pd.concat(parts, ignore_index=True)
     whole["name"] = union_categoricals([part["name"].array for part in parts])

@@ -10,13 +10,11 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import SYNC, match_rows, outermost_calls
+from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 LANE = ["process", "device", "context", "stream"]
 """The columns that identify a stream."""

@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import PARTS
@@ -27,9 +26,8 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes
 from tracer.errors import TraceError
+from tracer.model.intervals import Ints
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 _AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]  # of `causes.PARTS`
 _SEARCH: Final = 16

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, SYNC, among
 from tracer.analysis.causality.dag import FREE, Dag, Edges
@@ -19,12 +18,10 @@ from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, R
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
+from tracer.model.intervals import Bools, Ints
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.streams import Timetable
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

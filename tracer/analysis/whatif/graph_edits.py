@@ -12,7 +12,7 @@ the hole before each.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -28,9 +28,8 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, Unmeasured
 from tracer.analysis.whatif.host_edits import windows
 from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
+from tracer.model.intervals import Ints
 from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
-
-Ints = NDArray[np.int64]
 
 _UNKNOWN: Final = 0.05
 """The maximum share of a step for runs of launches of which only the start and end are known."""
@@ -259,7 +258,8 @@ class IntoGraph(Unmeasured):
         """
         launches = eager_launches(changes.causality, steps)
         if self.kernel is not None:
-            of_row = [launches[name] == value for name, value in zip(KEYS, self._values(), strict=True)]
+            values = self.kernel, self.operator, self.where
+            of_row = [launches[name] == value for name, value in zip(KEYS, values, strict=True)]
             launches = launches[np.logical_and.reduce(of_row)]
         launches = launches.drop_duplicates("activity")
         if not len(launches):
@@ -281,9 +281,6 @@ class IntoGraph(Unmeasured):
             f"assumes that a kernel of a graph starts within {graph.order_ns / 1e3:g} µs of the previous one's end, "
             f"and adds {graph.node_ns} ns to its launch"
         ]
-
-    def _values(self) -> tuple[Any, ...]:
-        return self.kernel, self.operator, self.where
 
 
 def _behind_graph(changes: Changes, launches: pd.DataFrame) -> Edges:

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import Edges
@@ -22,8 +21,6 @@ from tracer.analysis.whatif.needed import bringing_copies, reading_syncs, sendin
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 from tracer.model.collectives import computes
 from tracer.model.schema import MISSING
-
-Ints = NDArray[np.int64]
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
 """Strategies, each with fewer host calls than the previous one."""

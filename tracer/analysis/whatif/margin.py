@@ -13,12 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log, sqrt
-from typing import Final
+from math import log, sqrt
 
 from tracer.files.bounded import Count, Figure
-
-_LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True)
@@ -37,12 +34,6 @@ class Margin:
     def half_width(self, speedup: float, floor: float) -> float:
         """Half the margin for the logarithm of a predicted speed-up."""
         return self.share * (floor + abs(log(speedup)))
-
-
-def share_of(cases: Sequence[tuple[float, float]], floor: float) -> float:
-    """The share that covers these cases (predicted, measured speed-up); the largest one if there are few cases."""
-    found = sorted(abs(log(measured / predicted)) / (floor + abs(log(predicted))) for predicted, measured in cases)
-    return found[min(ceil((len(found) + 1) * _LEVEL), len(found)) - 1]
 
 
 def together(half_widths: Sequence[float | None]) -> float | None:

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among, between_devices
 from tracer.analysis.causality.dag import NEVER
@@ -20,9 +19,8 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.segments import ordered_by_events, sync_lanes
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
+from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
-
-Ints = NDArray[np.int64]
 
 READS: Final = "the host reads the result of the copy before it"
 ORDERS: Final = "it alone orders streams {} and {}"

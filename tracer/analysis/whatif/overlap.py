@@ -16,16 +16,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracer.analysis.fits import Overlap, Room
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.compiled import compiled
 from tracer.errors import UsageError
 from tracer.model.graph_json import Leaf, Node, RunGraph
+from tracer.model.intervals import Floats, Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Needs = tuple[tuple[int, ...], ...]
 """For each kernel of a step, in launch order, the positions of the kernels whose results it reads."""
 

@@ -19,10 +19,9 @@ from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
 from tracer.analysis.whatif.margin import together
 from tracer.errors import EmptyTraceError
+from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
 
 WITHOUT_RATE: Final = (
     "without the rate the prediction includes the profiler: give --untraced-tokens-per-s, the token steps per second "

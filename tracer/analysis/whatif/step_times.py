@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality, StepEnds
 from tracer.analysis.idle import statistics
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.model.collectives import computes
-
-Ints = NDArray[np.int64]
+from tracer.model.intervals import Ints
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from tracer.analysis.causality.paths import Causality
@@ -25,11 +24,9 @@ from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.errors import UsageError
 from tracer.model.collectives import computes
 from tracer.model.graph_json import RunGraph
+from tracer.model.intervals import Floats, Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.model.trace import Trace
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _STREAM = ["process", "context", "stream"]
 _PAIR_DOUBT: Final = 0.01  # of the logarithm of a pair's relative time: what the form of the model misses
