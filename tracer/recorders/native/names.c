@@ -78,7 +78,7 @@ static void keep(Function handle, Function kernel, const char *name, uint64_t ma
         Result(*real) params = (Result(*) params)real_call(CALL_##id);                                                \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         Result result = real args;                                                                                    \
-        if (result == SUCCESS) keep(handle, kernel, name, mark);                                              \
+        if (result == SUCCESS) keep(handle, kernel, name, mark);                                                      \
         return result;                                                                                                \
     }
 
