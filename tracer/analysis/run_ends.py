@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import POLL, letters_of, match_rows
 from tracer.analysis.idle import MOST_RUNS
 from tracer.analysis.waits import poll_loops
+from tracer.model.intervals import Ints
 from tracer.model.rows import positions, taken
 from tracer.model.trace import RUN, Trace
 
@@ -23,8 +24,6 @@ _WAITED_NS: Final = 10_000
 """The least duration of a call in which the host waited: one that finds the work done takes less."""
 _COPY_NS, _BYTES_PER_NS = 20_000, 4
 """A light recording does not tell how long a copy takes: at most so long, and longer by its size."""
-
-Ints = NDArray[np.int64]
 
 
 def ended_at_known_times(trace: Trace, table: pd.DataFrame, compute: pd.DataFrame) -> NDArray[np.bool_]:

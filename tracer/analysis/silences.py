@@ -9,7 +9,7 @@ import pandas as pd
 
 from tracer.analysis.steps import Span, Steps
 from tracer.model.intervals import uncovered
-from tracer.model.rows import grouped
+from tracer.model.rows import THREAD, grouped
 from tracer.model.trace import Trace
 
 LEAST_JUMP_NS: Final = 100_000_000
@@ -19,7 +19,6 @@ _LEAST_JUMP_STEPS: Final = 20
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
 _MATTERS: Final = 0.05  # of the time of the steps: less changes no mean that anyone would act on
-_HOST: Final = ["process", "thread"]
 
 
 def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
@@ -57,7 +56,7 @@ def quiet(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
     runs on a device for it. A server that waits for a request looks like this, and slow host code too."""
     found: list[Span] = []
     calls = dict(grouped(trace["api"], ["process"]))
-    for host, rows in grouped(steps.table, _HOST):
+    for host, rows in grouped(steps.table, THREAD):
         table = steps.table.iloc[rows]
         start, until = (trace["api"][side].to_numpy()[calls.get(host[:1], rows[:0])] for side in ("start", "end"))
         chains = table.groupby("group").agg(begin=("start", "min"), until=("end", "max"))
@@ -76,7 +75,7 @@ def quiet(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
 def quiet_in_words(steps: Steps, spans: list[Span]) -> str | None:
     """What those periods may be, if they are a noticeable part of the time of the steps."""
     lasted = [end - begin for begin, end in spans]
-    chains = steps.table.groupby(["process", "thread", "group"]).agg(begin=("start", "min"), until=("end", "max"))
+    chains = steps.table.groupby([*THREAD, "group"]).agg(begin=("start", "min"), until=("end", "max"))
     share = sum(lasted) / max(int((chains["until"] - chains["begin"]).sum()), 1)
     if share < _MATTERS:
         return None

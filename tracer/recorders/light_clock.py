@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from tracer.model.intervals import Bools, Floats, Ints
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
@@ -99,9 +97,7 @@ def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
     return Alignment(at, about + np.rint(flat + drift * (at - origin)).astype(np.int64), error, int(wrong.sum()))
 
 
-def _bounded(
-    lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float
-) -> tuple[Ints, Floats, Floats, NDArray[np.bool_]]:
+def _bounded(lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float) -> tuple[Ints, Floats, Floats, Bools]:
     """When the bounds of each window are tightest, these bounds without the drift, and whether they are close to each
     other."""
     low, since = _tightest(lower, edges, drift, np.maximum)
@@ -125,7 +121,7 @@ def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
     return (low + _REACHED_NS if scatter[0] <= scatter[1] else high - _REACHED_NS), error
 
 
-def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def _between(at: Ints, low: Floats, high: Floats, tight: Bools) -> tuple[Floats, Floats]:
     """The difference of the clocks in each window, without the drift, and its error: the midpoint of tight bounds;
     between these the bound that is steady there. Elsewhere as far from one bound as in tight windows, if the clocks can
     have moved to it since the closest known window and not to the other; if to both, the midpoint; if to neither,
@@ -152,9 +148,7 @@ def _between(at: Ints, low: Floats, high: Floats, tight: NDArray[np.bool_]) -> t
     return np.where(either, middle, flat), np.where(either, half, slack + moved)
 
 
-def _steady(
-    at: Ints, one: Floats, other: Floats, tight: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _steady(at: Ints, one: Floats, other: Floats, tight: Bools) -> tuple[Bools, Bools]:
     """The windows between tight ones in which one of the two leads from the one to the other as steadily as clocks
     drift, while the other scatters as what depends on the program does: those of the first, and those of the second. A
     bound that is reached at both ends of a stretch and not inside would have moved there."""

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import LAUNCH
 from tracer.analysis.fits import Fits, fits_of
+from tracer.model.intervals import Ints
 from tracer.model.rows import numbered
 from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
-
-Ints = NDArray[np.int64]
 
 _FEWEST: Final = 3  # timed samples per kind of launch, if any of its kinds has as many
 _APART_NS: Final = 20_000  # between the predicted and the stamped end of a run
