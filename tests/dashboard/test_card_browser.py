@@ -53,6 +53,14 @@ def lines(page, *selectors):
     return page.browser.execute_script(LINES, selectors)
 
 
+SEEN = """
+const [done] = arguments, until = performance.now() + 700;
+const isSeen = () => document.querySelector("#card.seen") || performance.now() > until;
+const looks = () => (isSeen() ? done(true) : setTimeout(looks, 20));
+looks();
+"""
+
+
 def card(page):
     """The lines of the card that is seen, none while a part of it is not known yet."""
     said = lines(page, "#card.seen")
@@ -73,6 +81,7 @@ def rest(page, kind, merged=False):
         if not page.browser.find_elements(By.CSS_SELECTOR, "#card.seen"):
             where[:] = page.browser.execute_script(BAR, kind, merged) or where
             point(page, *where)
+            page.browser.execute_async_script(SEEN)  # to point once more would start its delay anew
         said[:] = card(page)
         return said
 
