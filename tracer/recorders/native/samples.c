@@ -6,9 +6,9 @@
 
 enum {
     BURST_NS = 500000,   /* of stamps, after a time without launches */
-    ENOUGH_NS = 5000000, /* of stamps of a kind, of which half is forgotten every so often; */
+    ENOUGH_NS = 4000000, /* of stamps of a kind, of which half is forgotten every so often; */
     FORGET_S = 8,
-    LATER = 2,           /* with more than that its share is divided by this */
+    LATER = 4,           /* with more than that its share is divided by this */
 };
 
 static double ns_of(uint64_t ticks) { return (double)ticks * 1e3 / ring.ticks_per_us; }

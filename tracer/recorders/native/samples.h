@@ -1,4 +1,5 @@
-/* Random samples of what costs time to measure, limited to a share of the time, which halves while there are many. */
+/* Random samples of what costs time to measure, limited to a share of the time, and to a quarter of it while there were
+ * many lately. */
 #ifndef INTERTOKEN_SAMPLES_H
 #define INTERTOKEN_SAMPLES_H
 
