@@ -108,6 +108,13 @@ def _bounded(lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float) 
     return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * closest)
 
 
+def _reached(low: Floats, high: Floats, tight: Bools) -> Bools:
+    """Which of the windows with close bounds have reached both, if any has, else all: no bound is wrong, so in those
+    that have they are as close as that takes."""
+    both = tight & (np.abs(high - low) <= _LOOSE * 2 * _REACHED_NS)
+    return both if both.any() else tight
+
+
 def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
     """The difference of the clocks in each window from one of the bounds, and its error, if the other is far from the
     truth in all of them: what is reached in every window is steady, what depends on the program often scatters. None if
@@ -121,13 +128,14 @@ def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
     return (low + _REACHED_NS if scatter[0] <= scatter[1] else high - _REACHED_NS), error
 
 
-def _between(at: Ints, low: Floats, high: Floats, tight: Bools) -> tuple[Floats, Floats]:
+def _between(at: Ints, low: Floats, high: Floats, close: Bools) -> tuple[Floats, Floats]:
     """The difference of the clocks in each window, without the drift, and its error: the midpoint of tight bounds;
     between these the bound that is steady there. Elsewhere as far from one bound as in tight windows, if the clocks can
     have moved to it since the closest known window and not to the other; if to both, the midpoint; if to neither,
     interpolated. They can also have stayed: the error contains how far they would have moved."""
     half, middle = np.abs(high - low) / 2, (low + high) / 2
-    slack = float(np.median(half[tight]))
+    tight = _reached(low, high, close)
+    slack, doubt = float(np.median(half[tight])), float(np.median(half[close]))
     one, other = low + slack, high - slack
     is_one, is_other = _steady(at, one, other, tight)
     sure = known = tight | is_one | is_other
@@ -145,7 +153,7 @@ def _between(at: Ints, low: Floats, high: Floats, tight: Bools) -> tuple[Floats,
         known = known | follows
     either = tight | ~known & may_be.all(axis=0)
     moved = np.where(known, np.abs(flat - straight), np.minimum(_WANDER * apart, half))
-    return np.where(either, middle, flat), np.where(either, half, slack + moved)
+    return np.where(either, middle, flat), np.where(either, half, doubt + moved)
 
 
 def _steady(at: Ints, one: Floats, other: Floats, tight: Bools) -> tuple[Bools, Bools]:
