@@ -1,13 +1,14 @@
 """The card of the event under the pointer in a real Chromium: it says what a click on it shows, and nothing else."""
 
 import shutil
+from contextlib import suppress
 
 import pytest
-from selenium.webdriver import ActionChains
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import served, until
-from tests.dashboard.timeline_page import click, page
+from tests.dashboard.timeline_page import click, page, point
 from tests.recordings import SAMPLES
 from tests.thorough import thorough
 
@@ -53,35 +54,25 @@ def lines(page, *selectors):
     return page.browser.execute_script(LINES, selectors)
 
 
-SEEN = """
-const [done] = arguments, until = performance.now() + 700;
-const isSeen = () => document.querySelector("#card.seen") || performance.now() > until;
-const looks = () => (isSeen() ? done(true) : setTimeout(looks, 20));
-looks();
-"""
-
-
 def card(page):
     """The lines of the card that is seen, none while a part of it is not known yet."""
     said = lines(page, "#card.seen")
     return [] if "Computing" in " ".join(said) else said
 
 
-def point(page, x, y):
-    actions = ActionChains(page.browser, duration=20)
-    actions.w3c_actions.pointer_action.move_to_location(x - 2, y).move_to_location(x, y)
-    actions.perform()
-
-
 def rest(page, kind, merged=False):
     """Point at a bar until its card has all; where it is, and the card's lines."""
     said = []
 
+    def seen():
+        return page.browser.find_elements(By.CSS_SELECTOR, "#card.seen")
+
     def says():
-        if not page.browser.find_elements(By.CSS_SELECTOR, "#card.seen"):
+        if not seen():
             where[:] = page.browser.execute_script(BAR, kind, merged) or where
             point(page, *where)
-            page.browser.execute_async_script(SEEN)  # to point once more would start its delay anew
+            with suppress(TimeoutException):  # to point once more would start its delay anew
+                until(page.browser, seen, "the card", 1)
         said[:] = card(page)
         return said
 

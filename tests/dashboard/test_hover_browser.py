@@ -5,7 +5,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import alter, screen_of, served, until
-from tests.dashboard.timeline_page import click, page, spot
+from tests.dashboard.timeline_page import click, page, point, spot
 from tests.dashboard.traces import PERIOD, decode
 from tracer import formats
 
@@ -128,12 +128,6 @@ return performance.getEntriesByType('resource').filter(({ name }) => name.includ
 
 def card(page):
     return page.browser.execute_script(CARD)
-
-
-def point(page, x, y):
-    actions = ActionChains(page.browser, duration=20)
-    actions.w3c_actions.pointer_action.move_to_location(round(x) - 2, round(y)).move_to_location(round(x), round(y))
-    actions.perform()
 
 
 def rest(page, name="kernel"):

@@ -101,6 +101,12 @@ def spot(page, *where):
     return seen[-1]
 
 
+def point(page, x, y):
+    actions = ActionChains(page.browser, duration=20)
+    actions.w3c_actions.pointer_action.move_to_location(round(x) - 2, round(y)).move_to_location(round(x), round(y))
+    actions.perform()
+
+
 def click(page, x, y, shift=False):
     time.sleep(0.4)  # two within 0.3 s are a double click to Plotly
     actions = ActionChains(page.browser, duration=30)

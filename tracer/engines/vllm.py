@@ -13,7 +13,7 @@ Source: vllm/v1/worker/gpu_worker.py (`annotate_profile`), vllm/v1/utils.py (`co
 `spec_decode_worker._run_speculative_decoding_step` (vllm/spec_decode/spec_decode_worker.py, 0.8).
 
 Models that pool (embeddings, scores) never replay whole graphs: vllm/config/vllm.py makes their cudagraph_mode
-PIECEWISE. So a whole graph decodes, but with cudagraph_mode=FULL it may compute a prompt beside.
+PIECEWISE (0.19). So a whole graph decodes, but with cudagraph_mode=FULL it may compute a prompt beside.
 
 With asynchronous scheduling (the default since 0.15) step n + 1 is launched before the host waits for the tokens of
 step n.
