@@ -60,8 +60,8 @@ def ran(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def facts(body: str) -> Any:
-    done = ran(body)
+def facts(body: str, **environment: str) -> Any:
+    done = ran(body, **environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -102,7 +102,18 @@ show(**counts(recorder.trace), notes=recorder.trace.notes, device=recorder.trace
     assert found["graphs"] == 0
     assert found["tokens"] == 7
     assert found["notes"] == []
-    assert len(found["device"]) == 1
+    assert found["device"]
+
+
+def test_a_recording_has_only_the_devices_that_the_process_can_use() -> None:
+    found = facts("""
+recorder = CuptiRecorder()
+recorder.start()
+loop(3)
+recorder.stop()
+show(devices=recorder.trace["devices"]["device"].tolist())
+""", CUDA_VISIBLE_DEVICES="0")  # fmt: skip
+    assert found["devices"] == [0]
 
 
 def test_launching_a_graph_is_as_fast_after_a_recording_as_before() -> None:

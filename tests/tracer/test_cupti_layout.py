@@ -80,6 +80,12 @@ RECORDS = {
         struct.pack("<IIIIII", 37, 2, 13, 5, 2, 426),
         {"context": 2, "stream": 13, "priority": 5, "flag": 2},
     ),
+    activity.DEVICE: (
+        struct.pack("<IIQQ22III16sQBB6xIIQQII", 8, 0, 4_800_000, 1 << 37, *range(5, 27), 1, 1,
+                    (4 << 64 | 3).to_bytes(16, "little"), NAME, 1, 0, 2**32 - 1, 2**32 - 1, 0, 0, 0, 0),
+        {"memory_bandwidth": 4_800_000, "total_memory": 1 << 37, "clock_rate": 8, "sm_count": 10, "device": 1,
+         "uuid_low": 3, "uuid_high": 4, "name": NAME, "visible": 1},
+    ),
     activity.CONTEXT: (
         struct.pack("<IIIHHIBBHII", 9, 2, 1, 1, 7, 0, 0, 0, 132, 0, 0),
         {"context": 2, "device": 1},

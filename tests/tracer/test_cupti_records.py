@@ -14,7 +14,7 @@ from tracer.recorders import cupti_activity as activity
 from tracer.recorders.cupti_activity import parse
 from tracer.recorders.cupti_names import CallNames, Sources, demangled, short_name
 from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_tables import build
+from tracer.recorders.cupti_tables import build, device_uuids
 
 SIZES = activity.sizes(130001)
 ORIGIN, PROCESS = 1_000_000, 4321
@@ -161,3 +161,11 @@ def test_an_old_version_without_a_field_has_it_missing() -> None:
 def test_kernel_names(mangled: str, name: str, short: str) -> None:
     assert demangled(mangled) == name
     assert short_name(name) == short
+
+
+def test_devices_that_the_process_cannot_use_are_left_out() -> None:
+    """With CUDA_VISIBLE_DEVICES=1, CUPTI describes the machine's other GPU as device 1."""
+    both = [record(activity.DEVICE, device=0, uuid_low=7, name=64, visible=1),
+            record(activity.DEVICE, device=1, uuid_low=8, name=64)]  # fmt: skip
+    assert trace_of(*both)["devices"]["device"].tolist() == [0]
+    assert device_uuids(parse(both, SIZES).records).to_dict() == {0: 7}

@@ -120,6 +120,7 @@ FIELDS: Final[dict[int, dict[str, tuple[int, str]]]] = {
     DEVICE: {
         "memory_bandwidth": (8, "u8"), "total_memory": (16, "u8"), "clock_rate": (36, "u4"), "sm_count": (44, "u4"),
         "device": (112, "u4"), "uuid_low": (120, "u8"), "uuid_high": (128, "u8"), "name": (136, "u8"),
+        "visible": (144, "u1"),
     },
 }  # fmt: skip
 """Kind -> our column -> (byte offset, numpy type). The first four bytes of every record are its kind.

@@ -214,15 +214,21 @@ def _syncs(records: Records) -> Frame:
 
 def device_uuids(records: Records) -> pd.Series[Any]:
     """Device, as this process numbers it -> the UUID of its GPU as a number, for each device of the table."""
-    rows = _from(records, activity.DEVICE)
+    rows = _visible_devices(records)
     if not rows:
         return pd.Series(dtype=object)
     words = rows["uuid_low"].astype(np.uint64).astype(object), rows["uuid_high"].astype(np.uint64).astype(object)
     return pd.Series(words[0] | words[1] << 64, index=rows["device"], dtype=object).groupby(level=0).first()
 
 
-def _devices(records: Records, sources: Sources) -> Frame:
+def _visible_devices(records: Records) -> Frame:
+    """The devices that the process can use. CUPTI describes the machine's others, too, with numbers after theirs."""
     frame = _from(records, activity.DEVICE)
+    return {name: values[frame["visible"] != 0] for name, values in frame.items() if name != "visible"}
+
+
+def _devices(records: Records, sources: Sources) -> Frame:
+    frame = _visible_devices(records)
     if frame:
         first = np.unique(frame["device"], return_index=True)[1]
         frame = {name: values[first] for name, values in frame.items() if not name.startswith("uuid")}

@@ -98,10 +98,14 @@ int cuInit(unsigned flags) {
     int (*initialize)(void) = injected ? dlsym(injected, "InitializeInjection") : 0;
     if (initialize && initialize() != 1) return 999;
     if (!used) {
-        uint8_t *at = record(DEVICE);
-        const char *seen = getenv("CUDA_VISIBLE_DEVICES");
-        if (at) PUT(at, 112, uint32_t, 0), PUT(at, 120, uint64_t, 1), PUT(at, 128, uint64_t, seen ? atoi(seen) : 0);
-        if (at) PUT(at, 136, const char *, "Fake GPU");
+        const char *seen = getenv("CUDA_VISIBLE_DEVICES"); /* one of the machine's two; CUPTI describes the other, too */
+        for (uint32_t device = 0; device < 2; device++) {
+            uint64_t gpu = (seen ? atoi(seen) : 0) ^ device;
+            uint8_t *at = record(DEVICE);
+            if (!at) continue;
+            PUT(at, 112, uint32_t, device), PUT(at, 120, uint64_t, 1), PUT(at, 128, uint64_t, gpu);
+            PUT(at, 136, const char *, "Fake GPU"), PUT(at, 144, uint8_t, !device);
+        }
     }
     return used = 1, 0;
 }
