@@ -93,6 +93,12 @@ def test_every_command_has_help_and_its_schema(command: str) -> None:
     assert as_json(command, LLAMA["saaas", "graph"])["schema"] == f"intertoken.{command}/1"
 
 
+def test_a_sync_of_some_steps_only_says_of_how_many() -> None:
+    said = run("syncs", SAMPLES / "vllm-b8-graph").stdout
+    assert "of 64 steps" in said
+    assert "of 64 steps" not in run("syncs", SAMPLES / "llama1b-saaas-graph").stdout.partition("\n\n")[2]
+
+
 def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> None:
     target = tmp_path / "copy"
     assert run("convert", LLAMA["sccc", "graph"], target).exit_code == 0

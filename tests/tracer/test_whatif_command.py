@@ -11,10 +11,13 @@ from click.testing import CliRunner
 from tests.recordings import SAMPLES
 from tests.tracer.test_whatif import with_steps
 from tracer import read
+from tracer.analysis.causality.report import path_report
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
 from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
 from tracer.cli import main
+from tracer.model.trace import LIGHT
 
 
 def run(*arguments: object) -> object:
@@ -135,6 +138,12 @@ def test_the_path_says_what_a_profiler_added_to_it() -> None:
     assert "at graph level" in traced
     assert "the path includes this overhead" in traced
     assert light is None
+
+
+def test_nothing_was_added_to_the_path_of_a_light_recording() -> None:
+    trace = read(SAMPLES / "llama1b-sccc-graph")
+    trace.metadata["source"] = LIGHT
+    assert path_report(trace, find_steps(trace)).warning is None
 
 
 def test_a_rate_changes_nothing_of_what_was_not_traced() -> None:

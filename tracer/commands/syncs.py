@@ -98,9 +98,11 @@ def _show(facts: dict[str, Any]) -> None:
     console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))
     if facts["inventory"]:
         several = {"what": "wait"} if len({row["what"] for row in facts["inventory"]}) > 1 else {}
+        in_some = any(row["steps"] < facts["steps"] for row in facts["inventory"])
         headings = several | {
-            "position": "#", "name": "call", "stream": "stream", "median_us": "median µs", "max_us": "max µs",
-            "waiting_share": "waiting", "waits_for": "waits for",
+            "position": "#", "name": "call", "stream": "stream",
+            **({"steps": f"of {facts['steps']} steps"} if in_some else {}),
+            "median_us": "median µs", "max_us": "max µs", "waiting_share": "waiting", "waits_for": "waits for",
         }  # fmt: skip
         shares = [row["waiting_share"] for row in facts["inventory"]]
         shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]

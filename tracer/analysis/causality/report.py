@@ -84,7 +84,7 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
         shares=path_shares(pieces),
         calls=by_position(calls),
         steps=len(ends.followed),
-        warning=None if source == "host" else f"{traced}; the path includes this overhead",
+        warning=None if trace.is_untraced else f"{traced}; the path includes this overhead",
         notes=(doubt,) if backward else (),
     )
 
