@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -113,20 +114,22 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
 
 
 def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
-    """Steps that a pause of the recorder cuts; no gap is across a pause."""
+    """Steps that a pause of the recorder, or an exec, cuts; no gap is across either."""
     told = pauses(trace)
     processes = steps.table["process"].to_numpy()
     several = told and len(np.unique(processes)) > 1
-    for process in map(int, np.unique(processes)) if told else ():
+    for process, is_exec in product(map(int, np.unique(processes)), (False, True)) if told else ():
         own = steps.table[processes == process]
         inside = [
             (each.since, each.until) for each in told
-            if each.process in (None, process) and own["start"].min() < each.until and each.since < own["end"].max()
+            if each.process in (None, process) and each.is_exec == is_exec
+            and own["start"].min() < each.until and each.since < own["end"].max()
         ]  # fmt: skip
         if inside:
             cut = _touched(steps, [(since, until - 1) for since, until in inside])
             where = f" in process {process}" if several else ""
-            why = f"the recorder paused {_times(len(inside))}{where}"
+            what = "the program replaced itself (exec)" if is_exec else "the recorder paused"
+            why = f"{what} {_times(len(inside))}{where}"
             yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
 
 
