@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
@@ -91,8 +92,7 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     if losses and not is_told and _may_be_others(trace, steps, calls):
         raise EmptyTraceError(
             f"the steps are unknown: {'; '.join(losses)}; copies or graphs, which show where a step ends, are among "
-            f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
-            "a range, kernel or API call that begins a step"
+            f"them, so that some of the {len(steps)} that seem to be steps may be several; {HOW_TO_TELL}"
         )
     hidden = "; ".join(doubt.why for doubt in all_doubts if doubt.hides)
     spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
