@@ -89,6 +89,8 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
             doubts.append("prompts; other sequences may decode at the same time")
         if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
             doubts.append("assumed to decode, without evidence of one token each")
+        if _fetches_vary(work, steps, asked & (phase == DECODE)):
+            doubts.append("whose results vary in size from step to step, as if drafts were verified")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
     elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
         doubts.append("several of which share a result")
@@ -166,6 +168,13 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
     such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
     such = such or _of_engine(kernels, [engine for engine in engines() if engine.whole_graphs_decode])
     return bool(such and decodes["replays"].median() == 1)
+
+
+def _fetches_vary(work: pd.DataFrame, steps: Steps, decodes: Bools) -> bool:
+    """Whether most of these steps fetch more, or less, than the one before: sequences last for many steps."""
+    groups = steps.table["group"].to_numpy()
+    follows = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
+    return bool(follows.sum() >= SEVERAL and np.mean(np.diff(work["fetched"])[follows] != 0) > MOST)
 
 
 def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
