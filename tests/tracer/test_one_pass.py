@@ -248,6 +248,24 @@ def two_tokens_a_request(host: Host) -> None:
         host.fetch()
 
 
+def prompts_in_pieces(host: Host, every: int = 20) -> None:
+    """vLLM decodes with one graph; chunks of prompts, among other sequences' tokens, are graphs of the layers."""
+    for step in range(80):
+        host.copy()
+        if step % every == every - 1:
+            for layer in range(8):
+                host.graph(10 + layer, 3 * KERNEL_NS)
+                host.kernels(["kernel_unified_attention_2d"], 2 * KERNEL_NS)
+        else:
+            host.graph(1, 20 * KERNEL_NS)
+        host.kernels(["argmax"])
+        host.fetch()
+
+
+def many_prompts_in_pieces(host: Host) -> None:
+    prompts_in_pieces(host, 4)
+
+
 def batches_of_two_sizes(host: Host) -> None:
     for size, graph in ((8, 1), (1, 2)):
         for _ in range(40):
@@ -282,6 +300,7 @@ COUNTS: dict[Callable[[Host], None], dict[str, int]] = {
     an_image_fetched_at_its_end: {"iteration": 100}, drafts_of_a_graph_and_their_eager_target: {"speculative": 12},
     eager_drafts_and_the_graph_of_their_target: {"speculative": 12},
     a_token_by_a_graph_and_drafts_by_kernels: {"decode": 7, "eager": 9},
+    prompts_in_pieces: {"decode": 76, "prefill": 4}, many_prompts_in_pieces: {"decode": 60, "prefill": 20},
 }  # fmt: skip
 """Shape of a loop -> its steps, where fetches and passes tell how many there are, sure or not."""
 

@@ -174,22 +174,22 @@ def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
     """The turns that begin a step if runs of a short pass, no longer than drafts, each end with a long one of
     another graph, or (eager) of more launches; None otherwise.
 
-    One may replay a graph and the other not, as tokens and prompts do, too. But a prompt brings a sequence no more than
-    a token, whereas a result is fetched for each draft.
+    One may replay a graph and the other none, or a pass in pieces, as tokens and prompts do, too. But a prompt brings a
+    sequence no more than a token, whereas a result is fetched for each draft.
     """
     two = passes["kind"].value_counts(sort=True).index[:2]
-    graphs = (passes["graph"] > 0).groupby(passes["kind"]).first()[two]
-    both = graphs.any() != graphs.all()
-    work = passes["busy"].where((passes["graph"] > 0) | both, passes["last"] - passes["first"])
+    graphs = passes["graph"].groupby(passes["kind"]).median()[two]
+    unlike = graphs.max() > LONGER * graphs.min()
+    work = passes["busy"].where((passes["graph"] > 0) | unlike, passes["last"] - passes["first"])
     size = work.groupby(passes["kind"]).first()
     if len(two) < 2 or size[two].max() <= LONGER * size[two].min():
         return None
     fetched = passes["fetched"].groupby(passes["kind"]).median()[size[two].sort_values().index].to_numpy()
-    if both and fetched[1] <= LONGER * fetched[0]:
+    if unlike and fetched[1] <= LONGER * fetched[0]:
         return None
     long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
     drafts = np.diff(np.cumsum(short)[long])
-    least = CONSTANT if both else MOST  # without drafts, the long pass would be one of a single token, too
+    least = CONSTANT if unlike else MOST  # without drafts, the long pass would be one of a single token, too
     few = long.sum() < SEVERAL or np.mean(drafts > 0) < least or drafts.max() > MOST_DRAFTS
     if few or np.mean(long | short) < CONSTANT:
         return None

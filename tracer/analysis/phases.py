@@ -195,7 +195,8 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
     if work["replays"][usual].median() > 0:
         result[work["replays"] == 0] = EAGER
-        prompts |= long & (work["replays"] == 0) & (work["fetched"] < LONGER * fetched)
+        others = (work["replays"] == 0) | (work["replays"] > LONGER * work["replays"][usual].median())
+        prompts |= long & others & (work["fetched"] < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
 
