@@ -327,6 +327,16 @@ def test_what_may_verify_drafts_is_doubted(shape: Callable[[Host], None], why: s
     assert why in steps.notes[0]
 
 
+def test_sequences_that_join_and_end_at_each_step_are_no_drafts() -> None:
+    host = Host(Script())
+    for step in range(40):
+        host.copy()
+        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
+        fetch_results(host, 20 + step % 3)
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
+
+
 @pytest.mark.parametrize(("every", "sure"), [(5, False), (40, True)])
 def test_prompts_in_which_others_may_decode_are_doubted_if_there_are_many(every: int, sure: bool) -> None:
     host = Host(Script())

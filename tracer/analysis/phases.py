@@ -171,10 +171,12 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
 
 
 def _fetches_vary(work: pd.DataFrame, steps: Steps, decodes: Bools) -> bool:
-    """Whether most of these steps fetch more, or less, than the one before: sequences last for many steps."""
-    groups = steps.table["group"].to_numpy()
-    follows = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
-    return bool(follows.sum() >= SEVERAL and np.mean(np.diff(work["fetched"])[follows] != 0) > MOST)
+    """Whether many of these steps fetch `LONGER` times as much as the one before, or the reverse: sequences last for
+    many steps, so that few of a batch join or end in one."""
+    groups, fetched = steps.table["group"].to_numpy(), work["fetched"].to_numpy()
+    low, high = np.minimum(fetched[1:], fetched[:-1]), np.maximum(fetched[1:], fetched[:-1])
+    both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1]) & (low > 0)
+    return bool(both.sum() >= SEVERAL and np.mean((high >= LONGER * low)[both]) > IN_COMMON)
 
 
 def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
