@@ -337,6 +337,36 @@ def test_sequences_that_join_and_end_at_each_step_are_no_drafts() -> None:
     assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
 
 
+def test_blocks_of_a_cache_that_are_fetched_now_and_then_are_no_drafts() -> None:
+    """Of prompts and of tokens."""
+    host = Host(Script())
+    for step in range(40):
+        host.copy()
+        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
+        host.copy("DtoH")
+        if step % 3 == 0:
+            offload(host)
+        host.sync()
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
+    host = Host(Script())
+    for _ in range(12):
+        host.copy()
+        host.kernels(layers(12), PROMPT_KERNEL_NS)
+        offload(host)
+        host.fetch()
+        for _ in range(10):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+    assert find_steps(host.script.trace, phase="all").phases["decode"] == 120
+
+
+def offload(host: Host) -> None:
+    host.copy("DtoH")
+    host.script.rows["memcpys"][-1]["bytes"] = 1 << 20
+
+
 @pytest.mark.parametrize(("every", "sure"), [(5, False), (40, True)])
 def test_prompts_in_which_others_may_decode_are_doubted_if_there_are_many(every: int, sure: bool) -> None:
     host = Host(Script())

@@ -31,6 +31,7 @@ from tracer.analysis.turns import (
     MOST_DRAFTS,
     SEVERAL,
     Host,
+    brings_drafts,
     copied_out,
     has_layers,
     hosts,
@@ -185,7 +186,7 @@ def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
     if len(two) < 2 or size[two].max() <= LONGER * size[two].min():
         return None
     fetched = passes["fetched"].groupby(passes["kind"]).median()[size[two].sort_values().index].to_numpy()
-    if unlike and fetched[1] <= LONGER * fetched[0]:
+    if unlike and not brings_drafts(*fetched):
         return None
     long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
     drafts = np.diff(np.cumsum(short)[long])

@@ -29,7 +29,7 @@ from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
 from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import LONGER, SEVERAL
+from tracer.analysis.turns import LONGER, SEVERAL, brings_drafts
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
@@ -171,12 +171,12 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
 
 
 def _fetches_vary(work: pd.DataFrame, steps: Steps, decodes: Bools) -> bool:
-    """Whether many of these steps fetch `LONGER` times as much as the one before, or the reverse: sequences last for
+    """Whether many of these steps fetch as much more than the one before, or less, as drafts bring: sequences last for
     many steps, so that few of a batch join or end in one."""
     groups, fetched = steps.table["group"].to_numpy(), work["fetched"].to_numpy()
     low, high = np.minimum(fetched[1:], fetched[:-1]), np.maximum(fetched[1:], fetched[:-1])
-    both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1]) & (low > 0)
-    return bool(both.sum() >= SEVERAL and np.mean((high >= LONGER * low)[both]) > IN_COMMON)
+    both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
+    return bool(both.sum() >= SEVERAL and np.mean(brings_drafts(low, high)[both]) > IN_COMMON)
 
 
 def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -128,6 +128,12 @@ def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
 def copied_out(calls: pd.DataFrame) -> Bools:
     """Which calls copy to the host."""
     return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] == "DtoH").to_numpy()
+
+
+def brings_drafts(low: Any, high: Any) -> Any:
+    """Whether so many bytes are the results of several drafts, if the fewer are those of fewer: not as many more as the
+    blocks of a cache have."""
+    return (low > 0) & (high >= LONGER * low) & (high <= (MOST_DRAFTS + 1) * low)
 
 
 def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
