@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import faults, load, served, until
 from tests.dashboard.graph_runs import write_run_of_tiny
 
 pytestmark = pytest.mark.browser
@@ -57,3 +57,18 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(brows
     ActionChains(browser).send_keys(Keys.ENTER).perform()
     assert browser.execute_script(FOCUSED) == "content"
     assert faults(browser) == []
+
+
+def test_a_narrow_window_with_everything_folded_out_is_not_wider_than_itself(browser, address):
+    """390 px on a desk, of which a scroll bar takes some: no phone, which would show all of a wider page."""
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        load(browser, f"{address}?run=tiny-sccc-branches")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+        browser.execute_script("document.querySelectorAll('details').forEach((folded) => (folded.open = true))")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#row-list li li"), "the list of rows")
+        widths = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, innerWidth]"
+        until(browser, lambda: browser.execute_script(widths) == [0, 390], "nothing to scroll to")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import NSYS, trace_of
 from tracer import write
 from tracer.cli import main
@@ -234,3 +235,23 @@ def test_rates_of_steps_beside_rates_of_several_sequences(tmp_path: Path) -> Non
     )
     (line,) = json.loads(checked.stdout)["lines"]
     assert line["found"] == pytest.approx(0.5)
+
+
+def test_steps_that_cannot_be_compared_name_the_option_that_tells_them(tmp_path: Path) -> None:
+    """Every second one computes before the one that precedes it; or there is only one."""
+    script = Script()
+    for step in range(12):
+        start = 1000 * step
+        script.range("execute_model", start, start + 900)
+        late = (start + 2500, start + 2600) if step % 2 == 0 else (start + 30, start + 90)
+        script.launch((start + 10, start + 20), late, stream=7 + step % 2)
+        script.sync(start + 40, start + 50)
+    write(script.trace, tmp_path / "turned.json")
+    one = decode_loop("sccg", 1)
+    one.range("step", 0, 900)
+    write(one.trace, tmp_path / "one.json")
+    for name, why in (("turned", "no rate: half of the 12 token steps"), ("one", "no gap: 1 token step(s), no two")):
+        result = run(tmp_path / f"{name}.json", tmp_path / f"{name}.json")
+        assert result.exit_code == 2
+        assert f"{name}.json: {why}" in result.stderr
+        assert "--pattern takes the name of a range, kernel or API call that begins a step" in result.stderr

@@ -88,6 +88,65 @@ def drafts_and_their_target(host: Host) -> None:
         host.fetch()
 
 
+def fetch_results(host: Host, count: int) -> None:
+    for _ in range(count):
+        host.copy("DtoH")
+    host.sync()
+
+
+def drafts_of_a_graph_and_their_eager_target(host: Host) -> None:
+    """A graph for one token, none for several, as in llama.cpp; a result for each draft and one more."""
+    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
+        for _ in range(drafts):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+        host.copy()
+        host.kernels(layers(12))
+        fetch_results(host, drafts + 1)
+
+
+def eager_drafts_and_the_graph_of_their_target(host: Host) -> None:
+    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
+        for _ in range(drafts):
+            host.copy()
+            host.kernels(layers(4))
+            host.fetch()
+        host.copy()
+        host.graph(1, 60 * KERNEL_NS)
+        fetch_results(host, drafts + 1)
+
+
+def drafts_chosen_on_the_device(host: Host) -> None:
+    """As much is fetched of one token as of several."""
+    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
+        for _ in range(drafts):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+        host.copy()
+        host.kernels(layers(12))
+        host.fetch()
+
+
+def drafts_looked_up_in_the_text(host: Host) -> None:
+    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
+        host.copy()
+        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
+        fetch_results(host, drafts + 1)
+
+
+def a_token_by_a_graph_and_drafts_by_kernels(host: Host) -> None:
+    """Drafts that are looked up: not in each step are there any."""
+    for drafts in (3, 0, 2, 4, 0, 0, 3, 1, 0, 3, 2, 4, 0, 0, 0, 3):
+        host.copy()
+        if drafts:
+            host.kernels(layers(8))
+        else:
+            host.graph(1)
+        fetch_results(host, drafts + 1)
+
+
 def sampled_sequence_by_sequence(host: Host) -> None:
     for _ in range(12):
         host.copy()
@@ -100,7 +159,9 @@ def sampled_sequence_by_sequence(host: Host) -> None:
 SHAPES: dict[Callable[[Host], None], int] = {
     routed_layers: 12, a_graph_per_split: 12, a_request_fetched_at_its_end: 119, a_loss_every_ten_steps: 60,
     an_image_fetched_at_its_end: 100, prompts_alone: 0, a_classifier: 0, a_solver: 0, drafts_and_their_target: 12,
-    sampled_sequence_by_sequence: 12,
+    sampled_sequence_by_sequence: 12, drafts_of_a_graph_and_their_eager_target: 12,
+    eager_drafts_and_the_graph_of_their_target: 12, drafts_chosen_on_the_device: 12, drafts_looked_up_in_the_text: 0,
+    a_token_by_a_graph_and_drafts_by_kernels: 7,
 }  # fmt: skip
 """Shape of a loop -> how many steps of it decode, train or verify."""
 
@@ -187,6 +248,24 @@ def two_tokens_a_request(host: Host) -> None:
         host.fetch()
 
 
+def prompts_in_pieces(host: Host, every: int = 20) -> None:
+    """vLLM decodes with one graph; chunks of prompts, among other sequences' tokens, are graphs of the layers."""
+    for step in range(80):
+        host.copy()
+        if step % every == every - 1:
+            for layer in range(8):
+                host.graph(10 + layer, 3 * KERNEL_NS)
+                host.kernels(["kernel_unified_attention_2d"], 2 * KERNEL_NS)
+        else:
+            host.graph(1, 20 * KERNEL_NS)
+        host.kernels(["argmax"])
+        host.fetch()
+
+
+def many_prompts_in_pieces(host: Host) -> None:
+    prompts_in_pieces(host, 4)
+
+
 def batches_of_two_sizes(host: Host) -> None:
     for size, graph in ((8, 1), (1, 2)):
         for _ in range(40):
@@ -218,7 +297,10 @@ COUNTS: dict[Callable[[Host], None], dict[str, int]] = {
     batches_of_two_sizes: {"decode": 80}, experts_one_by_one: {"decode": 12}, routed_layers: {"decode": 12},
     sampled_sequence_by_sequence: {"decode": 12}, a_solver: {"iteration": 40},
     a_loss_every_ten_steps: {"training": 60}, drafts_and_their_target: {"speculative": 12},
-    an_image_fetched_at_its_end: {"iteration": 100},
+    an_image_fetched_at_its_end: {"iteration": 100}, drafts_of_a_graph_and_their_eager_target: {"speculative": 12},
+    eager_drafts_and_the_graph_of_their_target: {"speculative": 12},
+    a_token_by_a_graph_and_drafts_by_kernels: {"decode": 7, "eager": 9},
+    prompts_in_pieces: {"decode": 76, "prefill": 4}, many_prompts_in_pieces: {"decode": 60, "prefill": 20},
 }  # fmt: skip
 """Shape of a loop -> its steps, where fetches and passes tell how many there are, sure or not."""
 
@@ -228,6 +310,61 @@ def test_a_step_is_one_pass_whatever_is_fetched_between(shape: Callable[[Host], 
     host = Host(Script())
     shape(host)
     assert find_steps(host.script.trace, phase="all").phases == COUNTS[shape]
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        (drafts_chosen_on_the_device, "a pass without a graph behind every few graphs"),
+        (drafts_looked_up_in_the_text, "whose results vary in size from step to step, as if drafts were verified"),
+    ],
+)
+def test_what_may_verify_drafts_is_doubted(shape: Callable[[Host], None], why: str) -> None:
+    host = Host(Script())
+    shape(host)
+    steps = find_steps(host.script.trace)
+    assert steps.confidence < UNSURE
+    assert why in steps.notes[0]
+
+
+def test_sequences_that_join_and_end_at_each_step_are_no_drafts() -> None:
+    host = Host(Script())
+    for step in range(40):
+        host.copy()
+        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
+        fetch_results(host, 20 + step % 3)
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
+
+
+def test_blocks_of_a_cache_that_are_fetched_now_and_then_are_no_drafts() -> None:
+    """Of prompts and of tokens."""
+    host = Host(Script())
+    for step in range(40):
+        host.copy()
+        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
+        host.copy("DtoH")
+        if step % 3 == 0:
+            offload(host)
+        host.sync()
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
+    host = Host(Script())
+    for _ in range(12):
+        host.copy()
+        host.kernels(layers(12), PROMPT_KERNEL_NS)
+        offload(host)
+        host.fetch()
+        for _ in range(10):
+            host.copy()
+            host.graph(1)
+            host.fetch()
+    assert find_steps(host.script.trace, phase="all").phases["decode"] == 120
+
+
+def offload(host: Host) -> None:
+    host.copy("DtoH")
+    host.script.rows["memcpys"][-1]["bytes"] = 1 << 20
 
 
 @pytest.mark.parametrize(("every", "sure"), [(5, False), (40, True)])

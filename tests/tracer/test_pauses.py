@@ -93,6 +93,8 @@ def test_pauses_survive_every_format_of_ours_and_scrubbing(tmp_path: Path) -> No
         [["a", "b", None]],
         [[1, 2]],
         [[1, 2, "x"]],
+        [[1, 2, 3, 1]],
+        [[1, 2, 3, True, 4]],
         {},
         [[0, 1 << 80, 1]],
     ],
@@ -144,7 +146,10 @@ def test_no_gap_is_across_an_exec() -> None:
     trace = light_trace([first.ring(), second.ring()])
     steps = choose_steps(trace, None, ALL_STEPS)
     report = gap_report(trace, steps)
-    assert len(pauses(trace)) == 1
+    assert [each.is_exec for each in pauses(trace)] == [True]
+    assert [note for note in steps.notes if "paused" in note or "exec" in note] == [
+        "the program replaced itself (exec) once; left out: 1 of 120 steps"
+    ]
     assert steps.table["group"].nunique() == 2
     assert report.gap_us["mean"] == pytest.approx(report.gap_us["p50"], rel=0.01)
 

@@ -3,6 +3,8 @@
 import gzip
 import json
 import random
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
@@ -211,9 +213,49 @@ def test_samples_of_python_are_marks_with_their_stack_as_json(tmp_path: Path) ->
     assert not len(scrub(trace)["samples"])
 
 
-def test_samples_of_python_without_stacks_are_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_column", [True, False])
+def test_samples_of_python_without_stacks_are_none_and_the_way_to_them_is_said(
+    tmp_path: Path, has_column: bool
+) -> None:
     """`nsys export` without `--include-json=true`."""
-    assert found(python_export(tmp_path, {"Running": 5}, payload="")) is None
+    path = python_export(tmp_path, {"Running": 5}, payload="")
+    if not has_column:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("ALTER TABLE NVTX_EVENTS DROP COLUMN jsonText")
+            connection.commit()
+    assert found(path) is None
+    said = "5 samples of Python have no stacks and are left out: export the report again, with "
+    assert f"{said}`nsys export --type sqlite --include-json=true`" in formats.read(path, samples=True).notes
+    assert formats.read(path, whole=False).notes == []
+    result = CliRunner().invoke(main, ["gaps", str(path), "--call-sites", "--pattern", "cudaLaunchKernel"])
+    assert said in result.stderr
+
+
+OF_NSYS = """#!/bin/sh
+# Stands for `nsys export`; an old one does not know --include-json.
+from=without
+case "$*" in *--include-json=true*) from=with ;; esac
+if [ -n "$OLD" ] && [ $from = with ]; then echo "unrecognised option" >&2; exit 1; fi
+while [ "$1" != -o ]; do shift; done
+cp "$(dirname "$0")/$from.sqlite" "$2"
+"""
+
+
+@pytest.mark.parametrize("old", ["", "1"])
+def test_a_report_is_exported_with_the_stacks_of_python_if_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
+) -> None:
+    (tmp_path / "nsys").write_text(OF_NSYS)
+    (tmp_path / "nsys").chmod(0o755)
+    for name, payload in (("with", None), ("without", "")):
+        python_export(tmp_path, {"Running": 5}, payload).rename(tmp_path / f"{name}.sqlite")
+    (tmp_path / "a.nsys-rep").write_text("report")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("OLD", old)
+    trace = formats.read(tmp_path / "a.nsys-rep", whole=False, samples=True)
+    assert len(trace["samples"]) == (0 if old else 5)
+    assert any("samples of Python have no stacks" in note for note in trace.notes) is bool(old)
+    assert not len(formats.read(tmp_path / "a.nsys-rep", whole=False)["samples"])
 
 
 @pytest.mark.parametrize("payload", ["{", '{"Python Periodic Sampling": {"Frames": [{"Line": "x"}]}}', "[" * 9_999])

@@ -87,14 +87,22 @@ def test_the_command_shows_a_row(program: int) -> None:
     assert "decode" in result.stdout
 
 
-def test_a_window_of_what_runs_is_kept_as_a_recording(program: int, tmp_path: Path) -> None:
+def test_a_window_of_what_runs_is_kept_as_a_recording(
+    program: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = CliRunner()
     result = runner.invoke(main, ["watch", str(program), "--keep", str(tmp_path / "all")])
     assert result.exit_code == 0, result.output
     whole = read(tmp_path / "all")
     assert len(whole["graph_launches"]) == 2 * STEPS
-    half = (whole["api"]["end"].max() - whole["api"]["start"].iloc[3 * STEPS]) / 1e9
-    assert runner.invoke(main, ["watch", "--keep", str(tmp_path / "half"), "--last", f"{half:.9f}"]).exit_code == 0
+    since = whole.metadata["clock"]["origin_ns"] + int(whole["api"]["start"].iloc[3 * STEPS])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: since + 5 * 10**9)  # the program waits since its last call
+    result = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half"), "--last", "5"])
+    assert result.exit_code == 0
+    silent = 5 - (whole["api"]["end"].max() - whole["api"]["start"].iloc[3 * STEPS]) / 1e9
+    note = f"the last call was {silent:.1f} s before the end of the 5 s that were kept"
+    assert note in result.stderr
+    assert note in read(tmp_path / "half").notes
     kept = read(tmp_path / "half")
     assert len(kept["api"]) == pytest.approx(len(whole["api"]) / 2, abs=8)
     assert len(kept["graph_launches"]) == pytest.approx(STEPS, abs=4)
@@ -103,6 +111,11 @@ def test_a_window_of_what_runs_is_kept_as_a_recording(program: int, tmp_path: Pa
     again = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half")])
     assert again.exit_code == 2
     assert "already exists" in again.stderr
+    monkeypatch.setattr(time, "monotonic_ns", lambda: since + 90 * 10**9)
+    late = runner.invoke(main, ["watch", "--keep", str(tmp_path / "late"), "--last", "5"])
+    assert late.exit_code == 2
+    assert "no call began in the last 5 s; the last one ended " in late.stderr
+    assert not (tmp_path / "late").exists()
 
 
 def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,9 @@ from typing import Final
 RATES: Final = (1e-3, 1e9)
 """The lowest and highest steps per second that a user may give."""
 
+HOW_TO_TELL: Final = "--pattern takes the name of a range, kernel or API call that begins a step"
+"""What helps where the steps cannot be found, or are others than the engine's."""
+
 
 @dataclass(frozen=True)
 class Bounds:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
+from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
 from tracer.analysis.clock_offsets import LANE, NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
@@ -90,8 +92,7 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     if losses and not is_told and _may_be_others(trace, steps, calls):
         raise EmptyTraceError(
             f"the steps are unknown: {'; '.join(losses)}; copies or graphs, which show where a step ends, are among "
-            f"them, so that some of the {len(steps)} that seem to be steps may be several; --pattern takes the name of "
-            "a range, kernel or API call that begins a step"
+            f"them, so that some of the {len(steps)} that seem to be steps may be several; {HOW_TO_TELL}"
         )
     hidden = "; ".join(doubt.why for doubt in all_doubts if doubt.hides)
     spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
@@ -113,20 +114,22 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
 
 
 def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
-    """Steps that a pause of the recorder cuts; no gap is across a pause."""
+    """Steps that a pause of the recorder, or an exec, cuts; no gap is across either."""
     told = pauses(trace)
     processes = steps.table["process"].to_numpy()
     several = told and len(np.unique(processes)) > 1
-    for process in map(int, np.unique(processes)) if told else ():
+    for process, is_exec in product(map(int, np.unique(processes)), (False, True)) if told else ():
         own = steps.table[processes == process]
         inside = [
             (each.since, each.until) for each in told
-            if each.process in (None, process) and own["start"].min() < each.until and each.since < own["end"].max()
+            if each.process in (None, process) and each.is_exec == is_exec
+            and own["start"].min() < each.until and each.since < own["end"].max()
         ]  # fmt: skip
         if inside:
             cut = _touched(steps, [(since, until - 1) for since, until in inside])
             where = f" in process {process}" if several else ""
-            why = f"the recorder paused {_times(len(inside))}{where}"
+            what = "the program replaced itself (exec)" if is_exec else "the recorder paused"
+            why = f"{what} {_times(len(inside))}{where}"
             yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
 
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
 from tracer.analysis.distortion import known as known_of
@@ -188,7 +189,9 @@ def gap_report(
         if not len(table):
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
-        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels")
+        raise EmptyTraceError(
+            f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels; {HOW_TO_TELL}"
+        )
     ended = ended_at_known_times(trace, table, compute)
     if 2 * ended.sum() < len(table):
         raise EmptyTraceError(

@@ -31,6 +31,7 @@ from tracer.analysis.turns import (
     MOST_DRAFTS,
     SEVERAL,
     Host,
+    brings_drafts,
     copied_out,
     has_layers,
     hosts,
@@ -50,6 +51,7 @@ GUESSED: Final = 0.8
 """The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
+_SUMMED: Final = ["graph", "busy", "fetched", "inputs", "waits", "captures"]
 _DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
 _NO_PASS: Final = "which do not show a complete pass through a model"
 _OR_STEPS: Final = "or each a step of its own, of batches in turn"
@@ -115,12 +117,12 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     """Stage 1: the work launched from each of these launches to the next.
 
     Returns:
-        first and last (launches, half open), graph (how many are of graphs), busy (ns), inputs, waits, captures (see
-        `Host.launches`), kind (a number), whole (whether that kind is a pass by itself).
+        first and last (launches, half open), graph (how many are of graphs), busy (ns), fetched (bytes), inputs, waits,
+        captures (see `Host.launches`), kind (a number), whole (whether that kind is a pass by itself).
     """
     launches, last = host.launches, np.append(first[1:], len(host.launches))
-    summed = launches[["graph", "busy", "inputs", "waits", "captures"]].to_numpy(np.int64)
-    found = pd.DataFrame(np.add.reduceat(summed, first), columns=["graph", "busy", "inputs", "waits", "captures"])
+    summed = launches[_SUMMED].to_numpy(np.int64)
+    found = pd.DataFrame(np.add.reduceat(summed, first), columns=_SUMMED)
     graph, code = _most_often(launches, np.repeat(np.arange(len(first)), last - first))
     busy, usual = found["busy"].clip(1), found["busy"].groupby(code).transform("median").clip(1)
     size = np.where(graph, 0, (np.log2(busy / usual) / (2 * np.log2(LONGER))).round())
@@ -171,15 +173,25 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
 
 def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
     """The turns that begin a step if runs of a short pass, no longer than drafts, each end with a long one of
-    another graph, or (eager) of more launches; None otherwise."""
+    another graph, or (eager) of more launches; None otherwise.
+
+    One may replay a graph and the other none, or a pass in pieces, as tokens and prompts do, too. But a prompt brings a
+    sequence no more than a token, whereas a result is fetched for each draft.
+    """
     two = passes["kind"].value_counts(sort=True).index[:2]
-    size = passes["busy"].where(passes["graph"] > 0, passes["last"] - passes["first"]).groupby(passes["kind"]).first()
-    graphs = (passes["graph"] > 0).groupby(passes["kind"]).first()[two]
-    if len(two) < 2 or graphs.any() != graphs.all() or size[two].max() <= LONGER * size[two].min():
+    graphs = passes["graph"].groupby(passes["kind"]).median()[two]
+    unlike = graphs.max() > LONGER * graphs.min()
+    work = passes["busy"].where((passes["graph"] > 0) | unlike, passes["last"] - passes["first"])
+    size = work.groupby(passes["kind"]).first()
+    if len(two) < 2 or size[two].max() <= LONGER * size[two].min():
+        return None
+    fetched = passes["fetched"].groupby(passes["kind"]).median()[size[two].sort_values().index].to_numpy()
+    if unlike and not brings_drafts(*fetched):
         return None
     long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
     drafts = np.diff(np.cumsum(short)[long])
-    few = long.sum() < SEVERAL or np.mean(drafts > 0) < MOST or drafts.max() > MOST_DRAFTS
+    least = CONSTANT if unlike else MOST  # without drafts, the long pass would be one of a single token, too
+    few = long.sum() < SEVERAL or np.mean(drafts > 0) < least or drafts.max() > MOST_DRAFTS
     if few or np.mean(long | short) < CONSTANT:
         return None
     return np.append(0, passes.index.to_numpy()[long] + 1)
@@ -277,6 +289,9 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
     again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= MOST_DRAFTS
     if again and replays.any() == replays.all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
+    graphs = np.diff(np.flatnonzero(~replays), prepend=-1)[1:] - 1  # between two passes without one
+    if len(graphs) >= 2 * SEVERAL and np.mean(graphs > 0) >= CONSTANT and np.median(graphs) <= MOST_DRAFTS:
+        return "with a pass without a graph behind every few graphs: a prompt, or what verifies drafts"
     return ""
 
 

@@ -29,7 +29,7 @@ from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
 from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import LONGER, SEVERAL
+from tracer.analysis.turns import LONGER, SEVERAL, brings_drafts
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
@@ -89,6 +89,8 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
             doubts.append("prompts; other sequences may decode at the same time")
         if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
             doubts.append("assumed to decode, without evidence of one token each")
+        if _fetches_vary(work, steps, asked & (phase == DECODE)):
+            doubts.append("whose results vary in size from step to step, as if drafts were verified")
         phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
     elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
         doubts.append("several of which share a result")
@@ -168,6 +170,15 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
     return bool(such and decodes["replays"].median() == 1)
 
 
+def _fetches_vary(work: pd.DataFrame, steps: Steps, decodes: Bools) -> bool:
+    """Whether many of these steps fetch as much more than the one before, or less, as drafts bring: sequences last for
+    many steps, so that few of a batch join or end in one."""
+    groups, fetched = steps.table["group"].to_numpy(), work["fetched"].to_numpy()
+    low, high = np.minimum(fetched[1:], fetched[:-1]), np.maximum(fetched[1:], fetched[:-1])
+    both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
+    return bool(both.sum() >= SEVERAL and np.mean(brings_drafts(low, high)[both]) > IN_COMMON)
+
+
 def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
     """Whether there are kernels that only one of these engines launches."""
     patterns = [engine.kernels for engine in such if engine.kernels is not None]
@@ -186,7 +197,8 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
     if work["replays"][usual].median() > 0:
         result[work["replays"] == 0] = EAGER
-        prompts |= long & (work["replays"] == 0) & (work["fetched"] < LONGER * fetched)
+        others = (work["replays"] == 0) | (work["replays"] > LONGER * work["replays"][usual].median())
+        prompts |= long & others & (work["fetched"] < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
 

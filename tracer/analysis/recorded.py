@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
@@ -179,7 +180,9 @@ def measure(
         untraced = _from_run_json(trace, within)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not given else []
     if recorded.period_us <= 0:
-        raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the preceding step")
+        raise EmptyTraceError(
+            f"no rate: half of the {len(steps)} token steps compute before the preceding step; {HOW_TO_TELL}"
+        )
     corrected = recorded.untraced_gap_us is not None
     compute = _step_compute(trace, steps)
     computing = compute[~compute["collective"]]

@@ -233,7 +233,10 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {
-    "eager": ("eager pass next to graphs (a prompt or a warm-up)", "eager passes next to graphs (prompts or warm-up)"),
+    "eager": (
+        "eager pass next to graphs (a prompt, drafts that are verified, or a warm-up)",
+        "eager passes next to graphs (prompts, drafts that are verified, or warm-up)",
+    ),
     "forward": ("forward pass", "forward passes"),
     "iteration": ("iteration", "iterations"),
 }

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
+from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import LAUNCHES, among, host_calls
 from tracer.analysis.clocks import without_doubtful
@@ -78,8 +79,7 @@ def find_steps(
     if steps is None:
         raise EmptyTraceError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
-            "for results, and no layers of a model; --pattern takes the name of a range, kernel or API call that "
-            "begins a step"
+            f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
     return _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,8 @@ LONGER: Final = 1.5
 MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 LONGEST_PASS: Final = 1 << 13  # kernels
+_MOST_BYTES: Final = 1 << 40
+"""More than any copy has; a file may say anything."""
 _MOST_UNITS: Final = 8
 """The number of kernels and graphs, the rarest first, that are tried as the one that occurs once per pass."""
 
@@ -46,9 +48,10 @@ class Host:
         calls: rows of `calls.host_calls`.
         process, thread: of the thread with the most launches.
         launches: call (its position in `calls`), code (numbers the kernel or graph, per device), graph (whether it
-            replays one), busy (ns that the device works for it); since the previous launch: inputs (copies to the
-            device), waits (except those for inputs) and captures (of graphs, begun in its process); behind: the
-            position in `calls` after the result that is fetched next, or of the next launch.
+            replays one), busy (ns that the device works for it), fetched (bytes, before the next launch); since the
+            previous launch: inputs (copies to the device), waits (except those for inputs) and captures (of graphs,
+            begun in its process); behind: the position in `calls` after the result that is fetched next, or of the
+            next launch.
         turns: the first launch of each turn.
         fetches: whether the trace shows results being fetched; otherwise turns end with waits.
     """
@@ -79,7 +82,8 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with the device work that each issued: code (numbers the kernel or graph that it launched first, per
-    device) and lane (numbers its stream), MISSING if unknown, and busy (ns, of everything it launched)."""
+    device) and lane (numbers its stream), MISSING if unknown, busy (ns, of everything it launched) and fetched (bytes
+    copied to the host)."""
     busy, issues = np.zeros(len(calls)), np.zeros(len(calls), bool)
     first = {name: np.full(len(calls), MISSING) for name in ("device", "stream", "graph", "name")}
     for name in COMPUTE_TABLES:
@@ -98,7 +102,11 @@ def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     code, lane = np.full(len(calls), MISSING), np.full(len(calls), MISSING)
     code[issues], lane[issues] = ranks_of(works, ["graph", "name", "device"]), ranks_of(works, ["device", "stream"])
     code[~named] = MISSING
-    return calls.assign(code=code, lane=lane, busy=busy.astype(np.int64)).reset_index(drop=True)
+    copies = trace["memcpys"][(trace["memcpys"]["kind"] == "DtoH").to_numpy()]
+    call, size = match_rows(calls, copies), copies["bytes"].to_numpy().clip(0, _MOST_BYTES)
+    fetched = np.bincount(call[call >= 0], size[call >= 0], minlength=len(calls))
+    done = {"busy": busy.astype(np.int64), "fetched": fetched.astype(np.int64)}
+    return calls.assign(code=code, lane=lane, **done).reset_index(drop=True)
 
 
 def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
@@ -122,6 +130,12 @@ def copied_out(calls: pd.DataFrame) -> Bools:
     return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] == "DtoH").to_numpy()
 
 
+def brings_drafts(low: Any, high: Any) -> Any:
+    """Whether so many bytes are the results of several drafts, if the fewer are those of fewer: not as many more as the
+    blocks of a cache have."""
+    return (low > 0) & (high >= LONGER * low) & (high <= (MOST_DRAFTS + 1) * low)
+
+
 def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
     letters, fetches = calls["letter"].to_numpy(dtype="U1"), copied_out(calls)
     inputs = among(letters, COPIES) & ~fetches
@@ -136,6 +150,7 @@ def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
         "busy": calls["busy"].to_numpy()[at], "inputs": np.diff(np.cumsum(inputs)[at], prepend=0),
         "waits": np.diff(np.cumsum(of_results)[at], prepend=0), "captures": np.diff(begun, prepend=0),
         "behind": np.minimum(np.append(at[1:], len(calls)), until),
+        "fetched": np.diff(np.append(0, np.cumsum(calls["fetched"]))[np.append(at, len(calls))]),
     })  # fmt: skip
     first = np.unique(np.append(0, np.searchsorted(at, cuts)))
     turns = _replays(launches, first[first < len(at)])

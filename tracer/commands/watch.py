@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from tracer.command_options import no_nan
-from tracer.errors import UsageError
+from tracer.errors import UsageError, printable
 from tracer.reporting.console import styled
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "g
 @click.option("--keep", "target", type=click.Path(path_type=Path), metavar="TRACE",
               help="Write the contents of the rings as a recording and exit; programs keep running.")  # fmt: skip
 @click.option("--last", "seconds", type=click.FloatRange(0, 86_400, min_open=True), callback=no_nan, metavar="SECONDS",
-              help="With --keep: only the last seconds.")  # fmt: skip
+              help="With --keep: only the last seconds until now.")  # fmt: skip
 def watch(
     chosen: str | None, every: float, once: bool, port: int | None, target: Path | None, seconds: float | None
 ) -> None:
@@ -59,6 +59,8 @@ def watch(
         check_writable(target)
         trace = snapshot(chosen, seconds)
         write(trace, target)
+        for note in trace.notes:
+            click.echo(f"note: {printable(note)}", err=True)
         click.echo(f"{target}: {len(trace)} events")
         return
     if port is not None:

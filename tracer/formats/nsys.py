@@ -45,7 +45,7 @@ def to_trace(
     metadata, notes, ours = _metadata(tables)
     found = frames(tables, notes)
     if (whole or samples) and not len(found.get("samples", ())):
-        found |= _python_samples(tables, found.get("nvtx"))
+        found |= _python_samples(tables, found.get("nvtx"), notes)
     trace = Trace(found, metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
@@ -56,11 +56,15 @@ def to_trace(
     return trace
 
 
-def _python_samples(tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+def _python_samples(
+    tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None, notes: list[str]
+) -> dict[str, pd.DataFrame]:
     events = tables.get(TABLES["nvtx"].nsys)
-    if events is None or nvtx is None or JSON not in events.column_names:
+    if events is None or nvtx is None:
         return {}
-    return python_samples(nvtx, _ranges(events)[JSON], Strings(tables.get(nsys.STRINGS)))
+    none = pa.chunked_array([pa.nulls(len(nvtx), pa.string())])
+    payloads = _ranges(events)[JSON] if JSON in events.column_names else none
+    return python_samples(nvtx, payloads, Strings(tables.get(nsys.STRINGS)), notes)
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:

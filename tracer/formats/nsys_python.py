@@ -22,6 +22,7 @@ from tracer.model.trace import categorical
 
 DOMAIN: Final = "Python Periodic Sampling"
 JSON: Final = "jsonText"
+_HOW: Final = "export the report again, with `nsys export --type sqlite --include-json=true`"
 
 
 class _Frame(msgspec.Struct):
@@ -38,19 +39,25 @@ class _Sample(msgspec.Struct):
 _Payload = dict[str, _Sample]
 
 
-def python_samples(nvtx: pd.DataFrame, payloads: pa.ChunkedArray, strings: Strings) -> dict[str, pd.DataFrame]:
+def python_samples(
+    nvtx: pd.DataFrame, payloads: pa.ChunkedArray, strings: Strings, notes: list[str]
+) -> dict[str, pd.DataFrame]:
     """The tables `samples` and `sample_chains` of an export's Python samples; none without their stacks.
 
     Args:
         nvtx: from `nsys.nvtx_frame`.
         payloads: the JSON of its rows; NULL or "" without any.
         strings: StringIds.
+        notes: receives a note if there are samples, all without their stacks.
 
     Raises:
         FormatError: the payload of a sample is not of this form. The file is not named.
     """
     texts = inline(payloads)
-    rows = np.flatnonzero((nvtx["domain"] == DOMAIN).to_numpy() & (np.asarray(texts) != ""))
+    samples_of = (nvtx["domain"] == DOMAIN).to_numpy()
+    rows = np.flatnonzero(samples_of & (np.asarray(texts) != ""))
+    if samples_of.any() and not len(rows):
+        notes.append(f"{samples_of.sum()} samples of Python have no stacks and are left out: {_HOW}")
     codes, stack = np.unique(texts.codes[rows], return_inverse=True)  # most samples share their stack with others
     stacks = [_frames(str(texts.categories[code])) for code in codes]
     ran = np.array([frames is not None for frames in stacks], bool)

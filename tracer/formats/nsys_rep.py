@@ -12,6 +12,9 @@ from tracer.formats import WHOLE, Format, nsys_sqlite
 from tracer.formats.nsys_schema import SAMPLED
 from tracer.model.trace import Trace
 
+_STACKS: Final = "--include-json=true"
+"""Without it, samples of Python have no stacks (`nsys_python`)."""
+
 
 def sniff(path: Path) -> bool:
     """Whether the file has the suffix of a report; the format of its content is not documented."""
@@ -27,10 +30,10 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
         export = Path(directory) / "export.sqlite"
-        options = ("--type", "sqlite", "--force-overwrite", "true", "-o", str(export))
-        command = ("nsys", "export", *options, str(path.absolute()))
         try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+            done = _export(path, export, *([_STACKS] if whole or samples else []))
+            if done.returncode and (whole or samples):  # it may be too old to know that option
+                done = _export(path, export)
         except OSError as error:
             raise FormatError(
                 f"{path}: reading a .nsys-rep needs nsys on PATH; on a machine that has it, run "
@@ -43,6 +46,12 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
             return nsys_sqlite.read(export, whole=whole, samples=samples)
         except FormatError as error:
             raise FormatError(str(error).replace(str(export), str(path))) from error
+
+
+def _export(path: Path, export: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = ("nsys", "export", "--type", "sqlite", *options, "--force-overwrite", "true", "-o", str(export))
+    given = (*command, str(path.absolute()))
+    return subprocess.run(given, check=False, capture_output=True, text=True, errors="replace")
 
 
 FORMAT: Final = Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE | {SAMPLED})

@@ -26,7 +26,7 @@ Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> values, all of the same length."""
 
 PAUSES: Final = "pauses_ns"
-"""The member of the metadata: a list of [since, until, process], as in `Pause`."""
+"""The member of the metadata: a list of [since, until, process, is_exec], as in `Pause`."""
 
 _FAR: Final = 1 << 61
 
@@ -253,11 +253,13 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 class Pause(NamedTuple):
-    """A half-open time, ns since the recording's origin; of `process`, or of all if it is None."""
+    """A half-open time, ns since the recording's origin; of `process`, or of all if it is None; `is_exec` if another
+    program began in the process meanwhile, rather than the recorder paused."""
 
     since: int
     until: int
     process: int | None = None
+    is_exec: bool = False
 
 
 def pauses(trace: Trace) -> list[Pause]:
@@ -274,6 +276,7 @@ def add_pauses(trace: Trace, more: Iterable[Pause]) -> None:
 
 
 def _is_pause(each: Any) -> bool:
-    if not isinstance(each, list) or len(each) != 3 or not all(type(time) is int for time in each[:2]):
+    if not isinstance(each, list) or len(each) not in (3, 4) or not all(type(time) is int for time in each[:2]):
         return False
-    return -_FAR < each[0] < each[1] < _FAR and (each[2] is None or type(each[2]) is int)
+    is_known = (each[2] is None or type(each[2]) is int) and all(type(flag) is bool for flag in each[3:])
+    return is_known and -_FAR < each[0] < each[1] < _FAR

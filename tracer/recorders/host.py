@@ -202,7 +202,7 @@ class HostRecorder:
         if self.clock is time.perf_counter_ns:
             metadata["start_utc_ns"] = time.time_ns() - time.perf_counter_ns() + origin
         trace = Trace.from_columns(metadata, **tables)
-        add_pauses(trace, [Pause(since - origin, until - origin) for since, until, _ in self._pauses])
+        add_pauses(trace, [Pause(each.since - origin, each.until - origin) for each in self._pauses])
         return with_chains(trace, self.stacks)
 
     def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:

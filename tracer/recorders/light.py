@@ -128,7 +128,8 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     }
     trace = Trace.from_columns(metadata, **joined)
     trace.notes += notes
-    add_pauses(trace, pauses_between([_life(ring, origin) for ring in kept if len(ring.records)]))
+    between = pauses_between([_life(ring, origin) for ring in kept if len(ring.records)])
+    add_pauses(trace, [each._replace(is_exec=True) for each in between])
     return trace
 
 

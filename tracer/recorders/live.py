@@ -30,6 +30,9 @@ LAST_CALLS: Final = 20_000
 _STALE_S: Final = 30.0
 """After so long without a call, figures of the last ones are not what the process does now."""
 
+_SILENT: Final = 0.1
+"""A time without a call of at least this part of a kept window, at its end, is said."""
+
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
     "intertoken_calls_total": ("counter", "Calls of the CUDA driver recorded since the process began."),
@@ -93,17 +96,18 @@ def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> T
 
     Args:
         chosen: as in `live`; a number is always a process id.
-        seconds: only the last seconds; None for everything in the rings.
+        seconds: only the last seconds until now; None for everything in the rings.
 
     Raises:
-        EmptyTraceError: no chosen process runs under the recorder, or none has made a call.
+        EmptyTraceError: no chosen process runs under the recorder, or none has made a call in that time.
     """
+    now = time.monotonic_ns()
     rings = [ring for ring in _rings(chosen) if len(ring.records)]
     if not rings:
         named = "" if chosen is None else f" with id {chosen} or {chosen} in its name"
         raise EmptyTraceError(f"no process{named} runs under the light recorder and has called the CUDA driver")
     trace = light_trace(rings)
-    return trace if seconds is None else _last(trace, seconds)
+    return trace if seconds is None else _last(trace, seconds, now - trace.metadata["clock"]["origin_ns"])
 
 
 def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
@@ -118,10 +122,20 @@ def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
                 yield ring
 
 
-def _last(trace: Trace, seconds: float) -> Trace:
-    """The calls of the last seconds, and the device activity that they caused."""
+def _last(trace: Trace, seconds: float, now: int) -> Trace:
+    """The calls of the last seconds before now, and the device activity that they caused; a note if the last of these
+    calls is long ago.
+
+    Raises:
+        EmptyTraceError: there is none.
+    """
     api = trace["api"]
-    kept = api["start"] >= api["end"].max() - int(seconds * 1e9)
+    kept = api["start"] >= now - int(seconds * 1e9)
+    silent = (now - int(api["end"].max())) / 1e9
+    if not kept.any():
+        raise EmptyTraceError(f"no call began in the last {seconds:g} s; the last one ended {silent:,.1f} s ago")
+    if silent > _SILENT * seconds:
+        trace.notes.append(f"the last call was {silent:,.1f} s before the end of the {seconds:g} s that were kept")
     calls = pd.MultiIndex.from_frame(api.loc[kept, _CALL])
 
     def of_calls(_: str, frame: pd.DataFrame) -> pd.DataFrame:
