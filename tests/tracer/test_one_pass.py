@@ -4,6 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.tracer.drafts import (
+    a_token_by_a_graph_and_drafts_by_kernels,
+    drafts_and_their_target,
+    drafts_chosen_on_the_device,
+    drafts_looked_up_in_the_text,
+    drafts_of_a_graph_and_their_eager_target,
+    eager_drafts_and_the_graph_of_their_target,
+)
 from tests.tracer.engines import KERNEL_NS, PROMPT_KERNEL_NS, Host, layers
 from tests.tracer.handmade import Script
 from tracer.analysis.steps import UNSURE
@@ -75,76 +83,6 @@ def a_solver(host: Host) -> None:
     for _ in range(40):
         host.kernels(["spmv", "dot", "axpy"] * 3)
         host.fetch()
-
-
-def drafts_and_their_target(host: Host) -> None:
-    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
-        for _ in range(drafts):
-            host.copy()
-            host.kernels(layers(4))
-            host.fetch()
-        host.copy()
-        host.kernels(layers(12))
-        host.fetch()
-
-
-def fetch_results(host: Host, count: int) -> None:
-    for _ in range(count):
-        host.copy("DtoH")
-    host.sync()
-
-
-def drafts_of_a_graph_and_their_eager_target(host: Host) -> None:
-    """A graph for one token, none for several, as in llama.cpp; a result for each draft and one more."""
-    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
-        for _ in range(drafts):
-            host.copy()
-            host.graph(1)
-            host.fetch()
-        host.copy()
-        host.kernels(layers(12))
-        fetch_results(host, drafts + 1)
-
-
-def eager_drafts_and_the_graph_of_their_target(host: Host) -> None:
-    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
-        for _ in range(drafts):
-            host.copy()
-            host.kernels(layers(4))
-            host.fetch()
-        host.copy()
-        host.graph(1, 60 * KERNEL_NS)
-        fetch_results(host, drafts + 1)
-
-
-def drafts_chosen_on_the_device(host: Host) -> None:
-    """As much is fetched of one token as of several."""
-    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
-        for _ in range(drafts):
-            host.copy()
-            host.graph(1)
-            host.fetch()
-        host.copy()
-        host.kernels(layers(12))
-        host.fetch()
-
-
-def drafts_looked_up_in_the_text(host: Host) -> None:
-    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
-        host.copy()
-        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
-        fetch_results(host, drafts + 1)
-
-
-def a_token_by_a_graph_and_drafts_by_kernels(host: Host) -> None:
-    """Drafts that are looked up: not in each step are there any."""
-    for drafts in (3, 0, 2, 4, 0, 0, 3, 1, 0, 3, 2, 4, 0, 0, 0, 3):
-        host.copy()
-        if drafts:
-            host.kernels(layers(8))
-        else:
-            host.graph(1)
-        fetch_results(host, drafts + 1)
 
 
 def sampled_sequence_by_sequence(host: Host) -> None:
@@ -312,61 +250,6 @@ def test_a_step_is_one_pass_whatever_is_fetched_between(shape: Callable[[Host], 
     assert find_steps(host.script.trace, phase="all").phases == COUNTS[shape]
 
 
-@pytest.mark.parametrize(
-    ("shape", "why"),
-    [
-        (drafts_chosen_on_the_device, "a pass without a graph behind every few graphs"),
-        (drafts_looked_up_in_the_text, "whose results vary in size from step to step, as if drafts were verified"),
-    ],
-)
-def test_what_may_verify_drafts_is_doubted(shape: Callable[[Host], None], why: str) -> None:
-    host = Host(Script())
-    shape(host)
-    steps = find_steps(host.script.trace)
-    assert steps.confidence < UNSURE
-    assert why in steps.notes[0]
-
-
-def test_sequences_that_join_and_end_at_each_step_are_no_drafts() -> None:
-    host = Host(Script())
-    for step in range(40):
-        host.copy()
-        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
-        fetch_results(host, 20 + step % 3)
-    steps = find_steps(host.script.trace)
-    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
-
-
-def test_blocks_of_a_cache_that_are_fetched_now_and_then_are_no_drafts() -> None:
-    """Of prompts and of tokens."""
-    host = Host(Script())
-    for step in range(40):
-        host.copy()
-        host.kernels([*layers(8), "mul_mat_vec", "mul_mat_vec", "mul_mat_vec"])
-        host.copy("DtoH")
-        if step % 3 == 0:
-            offload(host)
-        host.sync()
-    steps = find_steps(host.script.trace)
-    assert (steps.what, steps.confidence) == ("40 decode steps", 1.0)
-    host = Host(Script())
-    for _ in range(12):
-        host.copy()
-        host.kernels(layers(12), PROMPT_KERNEL_NS)
-        offload(host)
-        host.fetch()
-        for _ in range(10):
-            host.copy()
-            host.graph(1)
-            host.fetch()
-    assert find_steps(host.script.trace, phase="all").phases["decode"] == 120
-
-
-def offload(host: Host) -> None:
-    host.copy("DtoH")
-    host.script.rows["memcpys"][-1]["bytes"] = 1 << 20
-
-
 @pytest.mark.parametrize(("every", "sure"), [(5, False), (40, True)])
 def test_prompts_in_which_others_may_decode_are_doubted_if_there_are_many(every: int, sure: bool) -> None:
     host = Host(Script())
@@ -409,17 +292,6 @@ def test_a_mark_around_a_whole_request_is_no_token() -> None:
             host.fetch()
         host.script.range(f"ProfilerStep#{number}", begin, host.now)
     assert find_steps(host.script.trace).what == "4 iterations"
-
-
-def test_steps_that_verify_drafts_say_so_by_their_kernels() -> None:
-    host = Host(Script())
-    for _ in range(10):
-        host.copy()
-        host.kernels([*layers(3), "paged_attention_v1", "paged_attention_v1", "paged_attention_v1"])
-        host.kernels(["rejection_greedy_sample_kernel"])
-        host.fetch()
-    steps = find_steps(host.script.trace)
-    assert (steps.what, steps.tokens_per_step) == ("10 speculative steps", None)
 
 
 def test_training_beside_decoding_is_told_step_by_step() -> None:
