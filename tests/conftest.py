@@ -3,6 +3,7 @@
 Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 """
 
+import fcntl
 import gc
 import inspect
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from functools import cache, partialmethod
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -69,6 +71,20 @@ def pytest_configure(config):
 def pytest_xdist_auto_num_workers():
     """One more than there are cores: a browser, a server or a program under a recorder is waited for."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """One worker, then the others: they read what the first has compiled and rewritten."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    with Path(os.environ[FOLDER], "collected").open("a") as collected:
+        fcntl.flock(collected, fcntl.LOCK_EX)
+        if collected.seek(0, os.SEEK_END):
+            fcntl.flock(collected, fcntl.LOCK_UN)
+        result = yield
+        collected.write("by a worker\n")
+    return result
 
 
 def pytest_collection_modifyitems(config, items):
