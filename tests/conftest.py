@@ -76,6 +76,7 @@ def pytest_xdist_auto_num_workers():
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
     """One worker, then the others: they read what the first has compiled and rewritten."""
+    gc.disable()  # until all is collected: nearly all of it stays
     if not hasattr(session.config, "workerinput"):
         return (yield)
     with Path(os.environ[FOLDER], "collected").open("a") as collected:
@@ -98,6 +99,7 @@ def pytest_collection_finish():
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
 
 
