@@ -76,9 +76,9 @@ def pytest_xdist_auto_num_workers():
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session):
     """One worker, then the others: they read what the first has compiled and rewritten."""
-    gc.disable()  # until all is collected: nearly all of it stays
     if not hasattr(session.config, "workerinput"):
         return (yield)
+    gc.disable()  # until all is collected: nearly all of it stays
     with Path(os.environ[FOLDER], "collected").open("a") as collected:
         fcntl.flock(collected, fcntl.LOCK_EX)
         if collected.seek(0, os.SEEK_END):

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from tracer.analysis.call_chains import with_chains
 from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, joined_stacks, stacks
 from tracer.analysis.calls import by_thread, rows_named
-from tracer.analysis.estimates import LEVEL
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
 from tracer.model.intervals import Floats, covered, touching, union
@@ -182,12 +181,12 @@ def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
         >>> [[round(float(x), 3) for x in bound] for bound in share_bounds([5], 10)]
         [[0.237], [0.763]]
     """
-    from scipy.special import ndtri  # imported here as in `estimates`; scipy.stats has it too, and takes a second
+    from scipy.stats import binomtest
 
-    z, n = float(ndtri(0.5 + LEVEL / 2)), np.asarray(counts, np.float64)
-    centre, width = n + z**2 / 2, z * np.sqrt(n * (of - n) / of + z**2 / 4)
-    low, high = ((centre + side * width) / (of + z**2) for side in (-1, 1))
-    return np.where(n == 0, 0.0, low), np.where(n == of, 1.0, high)
+    distinct, number = np.unique(np.asarray(counts), return_inverse=True)
+    bounds = [tuple(binomtest(count, of).proportion_ci(method="wilson")) for count in distinct.tolist()]
+    low, high = np.array(bounds).reshape(-1, 2)[number].T
+    return low, high
 
 
 def _while_idle(trace: Trace, pieces: pd.DataFrame) -> NDArray[np.int64]:

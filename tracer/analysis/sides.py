@@ -302,31 +302,17 @@ def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Dr
     return [side.of(slice(0, m)) for side in sides], [side.of(slice(m, 2 * m)) for side in sides]
 
 
-def adjusted_p(p: Floats) -> Floats:
-    """The p-values of several tests, adjusted as Benjamini and Hochberg do to control the share of false discoveries.
-
-    The same as `scipy.stats.false_discovery_control`, whose module takes a second to import.
-
-    Example:
-        >>> adjusted_p(np.array([0.01, 0.9, 0.03])).round(3).tolist()
-        [0.03, 0.9, 0.045]
-    """
-    order = np.argsort(p)[::-1]
-    of_order = p[order] * len(p) / np.arange(len(p), 0, -1)
-    adjusted = np.zeros(len(p))
-    adjusted[order] = np.minimum.accumulate(of_order)
-    return adjusted
-
-
 def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
     """Ratio per call with interval, p and verdict of the `alike` kernels that occur in every resample of both runs."""
+    from scipy import stats  # imported here because it takes longer than reading two small recordings
+
     shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
     base, other = (
         u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)
     )  # fmt: skip
     ratio = other.minus(base, paired=paired)
     intervals = [e.exp() for e in ratio.intervals()]
-    adjusted = adjusted_p(ratio.p_values()) if len(intervals) else np.zeros(0)
+    adjusted = stats.false_discovery_control(ratio.p_values()) if len(intervals) else np.zeros(0)
     slower = np.where(ratio.estimates > 0, "slower", "faster")
     found = pd.DataFrame(
         [(e.estimate, e.low, e.high) for e in intervals],
