@@ -3,6 +3,7 @@
 Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 """
 
+import fcntl
 import gc
 import inspect
 import os
@@ -10,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from functools import cache, partialmethod
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -71,6 +73,21 @@ def pytest_xdist_auto_num_workers():
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session):
+    """One worker, then the others: they read what the first has compiled and rewritten."""
+    if not hasattr(session.config, "workerinput"):
+        return (yield)
+    gc.disable()  # until all is collected: nearly all of it stays
+    with Path(os.environ[FOLDER], "collected").open("a") as collected:
+        fcntl.flock(collected, fcntl.LOCK_EX)
+        if collected.seek(0, os.SEEK_END):
+            fcntl.flock(collected, fcntl.LOCK_UN)
+        result = yield
+        collected.write("by a worker\n")
+    return result
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what is `thorough`, unless everything is tried."""
     if not EVERYTHING:
@@ -82,6 +99,7 @@ def pytest_collection_finish():
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 100)
 
 

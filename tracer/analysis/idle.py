@@ -97,7 +97,8 @@ class IdleReport:
         """Place -> cause's name -> its parts' columns -> mean per step, µs."""
         if not len(self.steps):
             return {}
-        means = {part: (self.parts[part] / len(self.steps) / 1e3).tolist() for part in PART_COLUMNS}
+        of_parts = (self.parts.to_numpy() / len(self.steps) / 1e3).T.tolist()
+        means = dict(zip(PART_COLUMNS, of_parts, strict=True))
         return {
             place: {name: {part: means[part][row] for part in PARTS[cause]} for cause, name in CAUSES.items()}
             for row, place in enumerate(PLACES)

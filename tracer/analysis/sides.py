@@ -15,7 +15,6 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from tracer.analysis.estimates import FEWEST, Draws, means, medians, welch
 from tracer.analysis.interval import Interval
@@ -305,6 +304,8 @@ def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Dr
 
 def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
     """Ratio per call with interval, p and verdict of the `alike` kernels that occur in every resample of both runs."""
+    from scipy import stats  # imported here because it takes longer than reading two small recordings
+
     shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
     base, other = (
         u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import Fits, Overlap, fits_of, gpu_of
@@ -270,6 +269,8 @@ def learned(pairs: Sequence[Pair], gpu: str) -> Learned:
     without = fitted(gpu)
     if not pairs:
         return without
+    from scipy.optimize import least_squares  # imported here because it takes as long as reading a small recording
+
     default = np.array(list(asdict(without.overlap).values()))
 
     def residuals(log: Floats) -> Floats:
