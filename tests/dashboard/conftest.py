@@ -9,7 +9,6 @@ import weakref
 from contextlib import closing, contextmanager
 
 import pytest
-from dash._hooks import HooksManager
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.common.by import By
@@ -225,14 +224,6 @@ def analysed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read, "analyse", once(read.analyse))
         patch.setattr(read, "choose_steps", once(read.choose_steps))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_hooks_from_packages():
-    """Dash asks every installed package for hooks, for each page of each dashboard: no package that is here has any."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HooksManager, "_registered", True)
         yield
 
 
