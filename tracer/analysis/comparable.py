@@ -118,6 +118,12 @@ def _differences(base: Measured, other: Measured) -> Iterator[str]:
         if text := _unlike(key, base, other):
             yield f"{other.name} and {base.name} differ in {text}"
     unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
+    if "batch" in unsaid and len(base.gained) and len(other.gained):
+        unsaid.remove("batch")
+        yield (
+            f"the batch differs from step to step: a step gains {other.tokens_per_step:.3g} tokens in {other.name} and "
+            f"{base.tokens_per_step:.3g} in {base.name} (means), which affects tokens/s and steps/s"
+        )
     if unsaid:
         yield f"it is unknown whether {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
     if not _recorded_alike(base, other):
