@@ -9,11 +9,11 @@ from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, ST
 
 CALLS = [
     "cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamQuery", "cuEventRecord",
-    "cuStreamWaitEvent", "cuEventSynchronize",
+    "cuStreamWaitEvent", "cuEventSynchronize", "cuMemcpyHtoDAsync_v2",
 ]  # fmt: skip
-LAUNCH, SYNC, GRAPH, FETCH, QUERY, EVENT, WAIT, AWAIT = range(8)
+LAUNCH, SYNC, GRAPH, FETCH, QUERY, EVENT, WAIT, AWAIT, SEND = range(9)
 STREAM, BESIDE = 13, 16
-TO_HOST, NOT_READY = 2, 600  # the kind of a copy, CUDA_ERROR_NOT_READY
+TO_DEVICE, TO_HOST, NOT_READY = 1, 2, 600  # the kinds of copies, CUDA_ERROR_NOT_READY
 POLL_NS = 5_000
 AHEAD = 7_000_000_000  # the device's clock, of the host's
 OWN, STEP, ARRIVES, CALL = 900, 700, 1_800, 2_500  # ns: a stamp, the next node after it, a launch on its way, a call
@@ -160,7 +160,9 @@ def ahead(steps: int, graph_ns: int, host_ns: int) -> Engine:
     event behind the graph, and read a step later."""
     made, ended = Engine(), [0]
     for step in range(steps):
-        made.now += host_ns
+        begin = made.now = made.now + host_ns
+        made.now += CALL
+        made.record(SEND, begin, size=64, kind=TO_DEVICE)
         made.graph(step + 1, graph_ns)
         ended.append(made.free)
         fetched = (FETCH, BESIDE, 0), (EVENT, BESIDE, 2 + step % 2)
