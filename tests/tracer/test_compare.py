@@ -81,6 +81,15 @@ def test_what_requests_happened_to_be_recorded_makes_no_run_faster() -> None:
     assert compare(slower, faster).verdict == "faster"
 
 
+def test_a_gpu_that_only_one_names_is_unknown() -> None:
+    named = recording([2_000] * 20)
+    named.conditions["gpu"] = "NVIDIA H100"
+    text = "it is unknown whether run and run ran on the same GPU: only one of them names it"
+    for pair in ((Side.of(named), run_of([1_500] * 20)), (run_of([1_500] * 20), Side.of(named))):
+        assert text in compare(*pair).cautions
+    assert text not in compare(Side.of(named), Side.of(named)).cautions
+
+
 def test_growth_that_both_runs_share_widens_only_the_unpaired_interval() -> None:
     growing = [1000 + 50 * step + jitter for step, jitter in enumerate(jittered(0, sd=3))]
     other = [round(0.99 * period) + jitter for period, jitter in zip(growing, jittered(0, sd=3), strict=True)]

@@ -117,6 +117,8 @@ def _differences(base: Measured, other: Measured) -> Iterator[str]:
     for key in SHOULD_AGREE:
         if text := _unlike(key, base, other):
             yield f"{other.name} and {base.name} differ in {text}"
+    if ("gpu" in base.conditions) != ("gpu" in other.conditions):
+        yield f"it is unknown whether {other.name} and {base.name} ran on the same GPU: only one of them names it"
     unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
     if "batch" in unsaid and len(base.gained) and len(other.gained):
         unsaid.remove("batch")
