@@ -90,6 +90,24 @@ def test_a_gpu_that_only_one_names_is_unknown() -> None:
     assert text not in compare(Side.of(named), Side.of(named)).cautions
 
 
+def on_devices(devices: int, period: int) -> Side:
+    script = Script()
+    for base in range(0, 30 * period, period):
+        script.range("token", base, base + period - 10)
+        for device in range(devices):
+            script.launch((base + 9 * device, base + 9 * device + 8), (base + 30, base + 800), device=device)
+        script.sync(base + 40, base + 810)
+    trace = light(script)
+    return Side.of(measure(trace, find_steps(trace), f"on {devices}"))
+
+
+def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:
+    """The values stood the other way round than the names."""
+    assert (
+        compare(on_devices(1, 2_000), on_devices(2, 1_100)).cautions[0] == "on 2 and on 1 differ in devices 2 against 1"
+    )
+
+
 def test_growth_that_both_runs_share_widens_only_the_unpaired_interval() -> None:
     growing = [1000 + 50 * step + jitter for step, jitter in enumerate(jittered(0, sd=3))]
     other = [round(0.99 * period) + jitter for period, jitter in zip(growing, jittered(0, sd=3), strict=True)]
@@ -272,7 +290,7 @@ def test_another_gpu_and_other_kernels_are_refused_and_another_driver_is_said() 
         compare(on("H200"), on("A10"))
     with pytest.raises(UsageError, match="no kernel in common"):
         compare(on("H200"), run_of([9000] * 9, kernel="other"))
-    assert any("driver 1 against 2" in text for text in compare(on("H200"), on("H200", "2")).cautions)
+    assert any("driver 2 against 1" in text for text in compare(on("H200"), on("H200", "2")).cautions)
 
 
 def test_a_profiler_on_one_side_alone_is_said_with_what_it_did() -> None:

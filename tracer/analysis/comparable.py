@@ -115,7 +115,7 @@ def notes(recordings: Iterable[Measured]) -> list[str]:
 
 def _differences(base: Measured, other: Measured) -> Iterator[str]:
     for key in SHOULD_AGREE:
-        if text := _unlike(key, base, other):
+        if text := _unlike(key, other, base):
             yield f"{other.name} and {base.name} differ in {text}"
     if ("gpu" in base.conditions) != ("gpu" in other.conditions):
         yield f"it is unknown whether {other.name} and {base.name} ran on the same GPU: only one of them names it"

@@ -74,7 +74,8 @@ class Measured:
     Attributes:
         name: as shown to readers.
         conditions: model, batch, gpu, ... -> their value as text; unknown ones are left out. A batch size that is only
-            known from the marks of the steps is included if nearly all steps have it.
+            known from the marks of the steps is included if nearly all steps have it; so is the number of devices on
+            which they compute if run.json does not give it.
         phases: the phases of the steps, of `engines.engine.PHASES`; `held` those of all steps of the recording.
         graph_trace: "node", "graph" or "none"; `traced` whether it was made under a profiler.
         distortion: traced / untraced period, None if unknown.
@@ -193,7 +194,7 @@ def measure(
     error = untraced.error if corrected and untraced is not None else None
     return Measured(
         name=name,
-        conditions=_batch(steps) | conditions(trace, within),
+        conditions={"devices": str(computing["device"].nunique())} | _batch(steps) | conditions(trace, within),
         phases=tuple(sorted(set(steps.table["phase"]))),
         held=tuple(steps.phases),
         graph_trace=recorded.graph_trace,
