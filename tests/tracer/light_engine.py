@@ -7,9 +7,13 @@ import numpy as np
 from tracer.analysis.fits import fits_of
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 
-CALLS = ["cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamQuery"]
-LAUNCH, SYNC, GRAPH, FETCH, QUERY = range(5)
-TO_HOST, NOT_READY = 2, 600  # the kind of a copy, CUDA_ERROR_NOT_READY
+CALLS = [
+    "cuLaunchKernel", "cuStreamSynchronize", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2", "cuStreamQuery", "cuEventRecord",
+    "cuStreamWaitEvent", "cuEventSynchronize", "cuMemcpyHtoDAsync_v2",
+]  # fmt: skip
+LAUNCH, SYNC, GRAPH, FETCH, QUERY, EVENT, WAIT, AWAIT, SEND = range(9)
+STREAM, BESIDE = 13, 16
+TO_DEVICE, TO_HOST, NOT_READY = 1, 2, 600  # the kinds of copies, CUDA_ERROR_NOT_READY
 POLL_NS = 5_000
 AHEAD = 7_000_000_000  # the device's clock, of the host's
 OWN, STEP, ARRIVES, CALL = 900, 700, 1_800, 2_500  # ns: a stamp, the next node after it, a launch on its way, a call
@@ -64,9 +68,9 @@ class Engine:
 
     def record(
         self, call: int, begin: int, number: int = 0, kernel: int = 0, graph: int = 0, size: int = 1, kind: int = 0,
-        result: int = 0,
+        result: int = 0, stream: int = STREAM,
     ) -> None:  # fmt: skip
-        row = (len(self.records) + 1, begin, self.now, 1, call, result, 13, kernel, size, number, kind, 0, graph)
+        row = (len(self.records) + 1, begin, self.now, 1, call, result, stream, kernel, size, number, kind, 0, graph)
         self.records.append(row)
 
     def run(
@@ -148,6 +152,26 @@ def engine(steps: int = 120, kernels: list[tuple[int, int, int]] = KERNELS, seed
         made.now += 10_000
         made.run(step + 1, kernels, {part for part in range(-(-len(kernels) // PART)) if not chance.integers(one_of)})
         made.wait()
+    return made
+
+
+def ahead(steps: int, graph_ns: int, host_ns: int) -> Engine:
+    """As vLLM decodes with asynchronous scheduling: results are copied on a stream of their own, which waits for an
+    event behind the graph, and read a step later."""
+    made, ended = Engine(), [0]
+    for step in range(steps):
+        begin = made.now = made.now + host_ns
+        made.now += CALL
+        made.record(SEND, begin, size=64, kind=TO_DEVICE)
+        made.graph(step + 1, graph_ns)
+        ended.append(made.free)
+        fetched = (FETCH, BESIDE, 0), (EVENT, BESIDE, 2 + step % 2)
+        for call, stream, event in ((EVENT, STREAM, 1), (WAIT, BESIDE, 1), *fetched):
+            begin, made.now = made.now, made.now + CALL
+            made.record(call, begin, kernel=event, stream=stream, kind=TO_HOST if call == FETCH else 0)
+        if step:
+            begin, made.now = made.now, max(made.now + CALL, ended[-2] + 6_000)
+            made.record(AWAIT, begin, kernel=3 - step % 2, stream=BESIDE)
     return made
 
 

@@ -13,7 +13,7 @@ from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.machine import Machine, recorded
 from tracer import Trace, read
-from tracer.analysis.causality.dag import NEVER, Dag, Edges
+from tracer.analysis.causality.dag import NEVER, Dag, Edges, walk
 from tracer.analysis.causality.edges import KINDS
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path, path_shares
 from tracer.analysis.causality.report import BESIDE, BESIDE_SYNC, by_position
@@ -133,6 +133,31 @@ def test_graphs_that_follow_each_other_leave_the_host_beside_the_path() -> None:
     kernels = activities_of(trace).query("stream == stream.mode()[0]")
     assert kernels["slack_ns"].tolist()[:11] == [0] * 11
     assert kernels["on_path_ns"].tolist()[1:11] == [300] * 10
+
+
+def test_a_host_that_launches_ahead_too_slowly_is_the_path_and_not_the_kernels_beside_it() -> None:
+    """The kernels compute for 600 of 1,000 ns, but the host, which waits for nothing, needs 1,000 for each launch."""
+    script = Script()
+    for base in range(0, 12_000, 1_000):
+        script.range("token", base, base + 990)
+        script.launch((base + 100, base + 120), (base + 130, base + 730))
+        script.sync(base + 800, base + 810)
+    launch, sync = "cudaLaunchKernel_v7000", "cudaStreamSynchronize_v3020"
+    for step in range(1, 11):
+        assert pieces_of(script.trace, step) == [
+            ("host", sync, 70), ("call", sync, 10), ("host", launch, 290), ("call", launch, 20), ("host", sync, 610)
+        ]  # fmt: skip
+    assert pieces_of(script.trace, 11)[-2:] == [("launch", "k", 30), ("device", "k", 600)]
+    calls = slack_of(script.trace)
+    assert (calls["slack_ns"] == 0).all() == (calls["on_path_ns"] > 0).all()
+
+
+def test_the_path_goes_on_before_what_has_no_dependencies() -> None:
+    """Points 0 to 5 at 0, 10, ...; nothing leads to the fourth, so that the walk of the first end begins anew."""
+    time, source = np.arange(0, 60, 10), np.array([0, 1, 3, 4])
+    deciding = np.array([-1, 0, 1, -1, 2, 3])
+    which, edges = walk(np.array([2, 5]), np.array([0, 2]), np.array([0, 20]), time, deciding, source)
+    assert list(zip(which, edges, strict=True)) == [(0, 1), (0, 0), (1, 3), (1, 2)]
 
 
 def test_a_kernel_that_nothing_waits_for_can_end_whenever_it_likes() -> None:

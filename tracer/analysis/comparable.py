@@ -115,9 +115,17 @@ def notes(recordings: Iterable[Measured]) -> list[str]:
 
 def _differences(base: Measured, other: Measured) -> Iterator[str]:
     for key in SHOULD_AGREE:
-        if text := _unlike(key, base, other):
+        if text := _unlike(key, other, base):
             yield f"{other.name} and {base.name} differ in {text}"
+    if ("gpu" in base.conditions) != ("gpu" in other.conditions):
+        yield f"it is unknown whether {other.name} and {base.name} ran on the same GPU: only one of them names it"
     unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
+    if "batch" in unsaid and len(base.gained) and len(other.gained):
+        unsaid.remove("batch")
+        yield (
+            f"the batch differs from step to step: a step gains {other.tokens_per_step:.3g} tokens in {other.name} and "
+            f"{base.tokens_per_step:.3g} in {base.name} (means), which affects tokens/s and steps/s"
+        )
     if unsaid:
         yield f"it is unknown whether {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
     if not _recorded_alike(base, other):

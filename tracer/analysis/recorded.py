@@ -21,7 +21,7 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
-from tracer.model.intervals import covered
+from tracer.model.intervals import Floats, covered
 from tracer.model.run_json import conditions
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
@@ -74,11 +74,13 @@ class Measured:
     Attributes:
         name: as shown to readers.
         conditions: model, batch, gpu, ... -> their value as text; unknown ones are left out. A batch size that is only
-            known from the marks of the steps is included if nearly all steps have it.
+            known from the marks of the steps is included if nearly all steps have it; so is the number of devices on
+            which they compute if run.json does not give it.
         phases: the phases of the steps, of `engines.engine.PHASES`; `held` those of all steps of the recording.
         graph_trace: "node", "graph" or "none"; `traced` whether it was made under a profiler.
         distortion: traced / untraced period, None if unknown.
         tokens_per_step: see `step_work.tokens_per_step`; None if unknown.
+        gained: the tokens of each step; empty if they are not known.
         steps_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`).
@@ -99,6 +101,7 @@ class Measured:
     traced: bool
     distortion: float | None
     tokens_per_step: float | None
+    gained: Floats
     steps_per_s: float
     untraced: Untraced | None
     gaps: GapReport
@@ -191,13 +194,14 @@ def measure(
     error = untraced.error if corrected and untraced is not None else None
     return Measured(
         name=name,
-        conditions=_batch(steps) | conditions(trace, within),
+        conditions={"devices": str(computing["device"].nunique())} | _batch(steps) | conditions(trace, within),
         phases=tuple(sorted(set(steps.table["phase"]))),
         held=tuple(steps.phases),
         graph_trace=recorded.graph_trace,
         traced=recorded.warning is not None,
         distortion=recorded.distortion,
         tokens_per_step=per_step,
+        gained=np.empty(0) if steps.tokens_per_step is None else steps.table["gained"].to_numpy(np.float64),
         steps_per_s=1e6 / recorded.period_us,
         untraced=untraced,
         gaps=recorded.corrected() if corrected else recorded,

@@ -207,8 +207,8 @@ def _recorded(base: Side, other: Side, paired: bool) -> Speedup:
     rate: Unit = "steps/s" if None in gained else "tokens/s"
     base_gained, other_gained = (1.0 if one is None or rate == "steps/s" else one for one in gained)
     if clusters(base, other):
-        rates = [np.log([r.steps_per_s for r in run.recordings]) for run in (base, other)]
-        ratio = welch(rates[0] + log(base_gained), rates[1] + log(other_gained), of_medians=True).exp()
+        rates = [np.log([_rate(r, rate) for r in run.recordings]) for run in (base, other)]
+        ratio = welch(rates[0], rates[1], of_medians=True).exp()
         return Speedup(ratio, rate, "Welch's t over the recordings", "recordings", min(map(len, rates)))
     periods = [columns(run, ["period"]) for run in (base, other)]
     if paired:
@@ -219,7 +219,23 @@ def _recorded(base: Side, other: Side, paired: bool) -> Speedup:
         method = "block bootstrap over each run's steps"
     fewest = min(map(len, periods))
     method = method if fewest >= FEWEST else f"only {fewest} periods"
-    return Speedup(draws.intervals()[0].exp().times(other_gained / base_gained), rate, method, "steps", fewest)
+    ratio = draws.intervals()[0].widened(_gained_error(base, other) if rate == "tokens/s" else 0.0).exp()
+    return Speedup(ratio.times(other_gained / base_gained), rate, method, "steps", fewest)
+
+
+def _rate(recording: Measured, unit: Unit) -> float:
+    gained = recording.tokens_per_step if unit == "tokens/s" else None
+    return recording.steps_per_s * (1.0 if gained is None else gained)
+
+
+def _gained_error(base: Side, other: Side) -> float:
+    """Half the 95 % interval of the logarithm of the ratio of the tokens per step, which vary in a server whose
+    requests come and go; 0 if they are the same in both, step by step."""
+    series = [np.concatenate([r.gained for r in run.recordings]) for run in (base, other)]
+    if np.array_equal(series[0], series[1]):
+        return 0.0
+    found = [means(each[:, None]).log().intervals()[0].bounds for each in series if len(each)]
+    return hypot(*((bounds[1] - bounds[0]) / 2 for bounds in found if bounds))
 
 
 def _untraced(base: Side, other: Side) -> Speedup:
@@ -228,6 +244,8 @@ def _untraced(base: Side, other: Side) -> Speedup:
         raise UsageError("the untraced rate of at least one run is unknown; give --untraced-tokens-per-s for each")
     if len(base_rate.repeats) > 1 and len(other_rate.repeats) > 1:
         ratio = welch(np.log(base_rate.repeats), np.log(other_rate.repeats), of_medians=True)
+        if base_rate.given or other_rate.given:  # of steps, times the tokens of the recorded ones
+            ratio = ratio.widened(_gained_error(base, other))
         fewest = min(len(base_rate.repeats), len(other_rate.repeats))
         return Speedup(ratio.exp(), base_rate.unit, "Welch's t over the untraced repeats", "repeats", fewest)
     ratio = Interval(log(other_rate.median / base_rate.median))

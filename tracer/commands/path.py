@@ -29,9 +29,9 @@ _SHOWN = 12  # rows of the path's composition
 def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
     """Show what each token waited for: the critical path, and the slack of calls off it.
 
-    The path of a step runs from the end of the last compute of the previous step to the end of its own, through
-    kernels, copies, launches, syncs and host code, each of which started because its predecessor ended. Anything off
-    the path has slack, and removing it gains nothing.
+    The path runs back from the end of the last step's compute to that of the first, through kernels, copies, launches,
+    syncs and host code, each of which started because its predecessor ended; a step has the part from the end of the
+    previous step's last compute to the end of its own. Anything off the path has slack, and removing it gains nothing.
 
     \b
     Example:

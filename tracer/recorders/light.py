@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_letters import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
 from tracer.analysis.fits import Fits
+from tracer.compiled import compiled
 from tracer.errors import FormatError
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.schema import MEMCPY_KINDS, MISSING
@@ -35,6 +36,7 @@ from tracer.recorders.window import TimeRange, newest, pauses_between
 
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13
+_RECORDS, _WAITS = 1, 2  # of an event
 _SYNC_TYPES: Final = {
     "cuStreamSynchronize": "stream", "cuEventSynchronize": "event", "cuCtxSynchronize": "context",
     "cuStreamWaitEvent": "stream wait",
@@ -166,7 +168,7 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
     types = np.array([_SYNC_TYPES.get(plain(name), "unknown") for name in ring.calls] or [""])[records["call"]]
     fills = np.array([plain(name).startswith("cuMemset") for name in ring.calls] or [False])[records["call"]]
     copies = (letter == COPY) | (letter == BLOCKING_COPY)
-    earliest = _earliest(records, keys, work)
+    earliest = _earliest(records, letter, keys, work)
     moment = {"start": earliest, "end": earliest, "bytes": records["bytes"].astype(np.int64)}
     kinds = np.array([_KINDS.get(int(kind), "unknown") for kind in range(256)])[records["copy_kind"]]
     graphs = work.table.drop(work.kernels.table["run"].unique())
@@ -244,17 +246,38 @@ def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
 
 
-def _earliest(records: NDArray[Any], keys: NDArray[np.int64], work: StampedWork) -> NDArray[np.int64]:
-    """The earliest start of each record's work on the device: after the call and after earlier stamped work on its
-    stream."""
-    earliest = records["begin"].copy()
-    for stream, done in work.table.groupby("stream", sort=False):
-        done = done.sort_values("record")
-        rows = np.flatnonzero(keys == stream)
-        before = np.searchsorted(done["record"].to_numpy(), rows) - 1
-        ends = np.maximum.accumulate(done["end"].to_numpy())
-        earliest[rows] = np.maximum(earliest[rows], np.where(before >= 0, ends[before], 0))
-    return np.asarray(earliest, np.int64)
+def _earliest(
+    records: NDArray[Any], letter: NDArray[np.str_], keys: NDArray[np.int64], work: StampedWork
+) -> NDArray[np.int64]:
+    """The earliest start of each record's work on the device: after the call, and after the earlier work of known times
+    on its stream and on those for whose events its stream waits."""
+    ends, kernels = np.zeros(len(records), np.int64), work.kernels.table
+    for done in (work.table.drop(kernels["run"].unique()), kernels):
+        ends[done["record"].to_numpy(np.int64)] = done["end"]
+    kinds = np.select([letter == EVENT, letter == WAIT], [_RECORDS, _WAITS], 0)
+    streams, events = (pd.factorize(column)[0].astype(np.int64) for column in (keys, records["object"]))
+    return _after_others(records["begin"].astype(np.int64), ends, kinds, streams, events)
+
+
+@compiled
+def _after_others(
+    begin: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    kinds: NDArray[np.int64],
+    streams: NDArray[np.int64],
+    events: NDArray[np.int64],
+) -> NDArray[np.int64]:  # pragma: no cover - compiled
+    """Each begin, or the latest of the ends that its stream has or waits for before, if that is later."""
+    found, of_stream, of_event = begin.copy(), np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
+    for row in range(len(begin)):
+        stream, event = streams[row], events[row]
+        found[row] = max(begin[row], of_stream[stream])
+        if kinds[row] == _RECORDS:
+            of_event[event] = of_stream[stream]
+        elif kinds[row] == _WAITS:
+            of_stream[stream] = max(of_stream[stream], of_event[event])
+        of_stream[stream] = max(of_stream[stream], ends[row])
+    return found
 
 
 def _who(ring: Ring) -> str:

@@ -219,22 +219,32 @@ def _backward(
 
 @compiled
 def walk(
-    ends: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
+    ends: Ints, previous: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
     """Walk back from every end along the deciding edges while they end after its floor.
+
+    The walk of an end that is the `previous` of the next one continues that one's, with the edge that leads past its
+    own time, unless that walk found no edge before it came there.
 
     Returns:
         (number of the end, edge) of each step back, the latest edge of an end first.
     """
+    starts = ends.copy()
     found = 0
-    for number in range(len(ends)):
-        point = ends[number]
+    for number in range(len(ends) - 1, -1, -1):
+        point = came = starts[number]
         while deciding[point] >= 0 and time[point] > floors[number]:
             found += 1
-            point = source[deciding[point]]
+            came, point = point, source[deciding[point]]
+        if number == 0 or previous[number] != ends[number - 1] or time[point] > floors[number]:
+            continue
+        if time[point] < floors[number]:
+            point = came
+        if time[point] >= time[ends[number - 1]]:
+            starts[number - 1] = point
     which, edges, at = np.empty(found, np.int64), np.empty(found, np.int64), 0
     for number in range(len(ends)):
-        point = ends[number]
+        point = starts[number]
         while deciding[point] >= 0 and time[point] > floors[number]:
             which[at], edges[at] = number, deciding[point]
             at += 1

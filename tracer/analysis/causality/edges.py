@@ -67,11 +67,13 @@ def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
 
 def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
     """(call, activity) for every call that returns after an activity, and whether it `waited` for its end."""
-    copies = segments.activities[["call", "end", "table"]].assign(activity=np.arange(len(segments.activities)))
+    copies = segments.activities[["call", "start", "end", "table"]].assign(activity=np.arange(len(segments.activities)))
     copies = copies[(copies["call"] >= 0) & copies["table"].isin(["memcpys", "memsets"])]
     letters = segments.calls["letter"].to_numpy()[copies["call"]]
     ends = segments.calls["end"].to_numpy()[copies["call"]]
-    blocks = among(letters, [BLOCKING_COPY, COPY]) & (ends >= copies["end"].to_numpy())
+    is_timed = copies["end"].to_numpy() > copies["start"].to_numpy()  # not by the light recorder
+    blocks = among(letters, [BLOCKING_COPY]) | (among(letters, [COPY]) & is_timed)
+    blocks &= ends >= copies["end"].to_numpy()
     waits = pd.concat([awaited(trace, segments), copies.loc[blocks, ["call", "activity"]]], ignore_index=True)
     ended = segments.activities["end"].to_numpy()[waits["activity"]]
     began, returned = (segments.calls[c].to_numpy()[waits["call"]] for c in ("start", "end"))

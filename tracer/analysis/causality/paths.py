@@ -1,8 +1,10 @@
 """The critical path of each token step, and the slack of everything off it.
 
-The path of a step leads from the end of the last compute of the previous step to the end of its own last compute:
-over kernels, copies, launches, syncs and host code, each of which began because its predecessor on the path ended.
-Anything off the path can be later by its slack, and removing it gains nothing.
+The path leads back from the end of the last compute of the last step to that of the first: over kernels, copies,
+launches, syncs and host code, each of which began because its predecessor on the path ended. That of a step is the part
+between the last compute of the previous step and its own. So what a host does that launches ahead is on the path if the
+device waits for it in a later step, and the kernels that run meanwhile are not. Anything off the path can be later by
+its slack, and removing it gains nothing.
 """
 
 from __future__ import annotations
@@ -104,9 +106,9 @@ class StepEnds:
     """The last compute of each step.
 
     Attributes:
-        table: one row per step: step, at (its position in `Steps.table`), point and end (the end of its last compute,
-            as a point and in ns), and previous and before: the same two of the preceding step in its group, MISSING for
-            the first one.
+        table: one row per step: step, its group, at (its position in `Steps.table`), point and end (the end of its last
+            compute, as a point and in ns), and previous and before: the same two of the preceding step in its group,
+            MISSING for the first one.
     """
 
     table: pd.DataFrame
@@ -130,7 +132,7 @@ class StepEnds:
             last[column] = last.groupby("group")[of].shift(1, fill_value=MISSING)
         if not (last["previous"] >= 0).any():
             raise EmptyTraceError(f"no path: {len(steps)} token step(s), no two consecutive ones with kernels")
-        return cls(last[["step", "at", "point", "end", "previous", "before"]])
+        return cls(last[["step", "group", "at", "point", "end", "previous", "before"]])
 
     @property
     def followed(self) -> pd.DataFrame:
@@ -142,18 +144,18 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
     """The pieces of every step's path in chronological order (columns `PIECES`, and by: the segment of the piece).
 
     Pieces follow one another without a gap. Those of a step cover the time from the last compute of the preceding step
-    to its own last compute, unless they begin at a point whose dependencies are not in the trace.
+    to its own last compute, unless they begin at a point whose dependencies are not in the trace; the path to the
+    preceding step then begins at that step's last compute.
     """
-    dag, table = causality.dag, ends.followed
-    which, edge = walk(
-        table["point"].to_numpy(), table["before"].to_numpy(), dag.time, causality.deciding, dag.edges.source
-    )
+    dag, table = causality.dag, ends.followed.sort_values(["group", "at"], kind="stable")
+    point, previous, before = (table[column].to_numpy() for column in ("point", "previous", "before"))
+    which, edge = walk(point, previous, before, dag.time, causality.deciding, dag.edges.source)
     source, target, kind = dag.edges.source[edge], dag.edges.target[edge], dag.edges.kind[edge]
     pieces = pd.DataFrame(
         {
             "step": table["step"].to_numpy()[which],
-            "start": np.maximum(dag.time[source], table["before"].to_numpy()[which]),
-            "end": dag.time[target],
+            "start": np.maximum(dag.time[source], before[which]),
+            "end": np.minimum(dag.time[target], table["end"].to_numpy()[which]),
             "kind": _kinds(causality.segments, kind, target // 2),
             "of": target // 2,
             "by": source // 2,
