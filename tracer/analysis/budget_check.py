@@ -28,6 +28,8 @@ Verdict = Literal["kept", "broken", "not shown"]
 """`not shown` is inconclusive: the figure's interval contains the bound, or only a lower bound of the figure is
 known."""
 
+_NO_TOKENS: Final = "tokens/s are unknown, because the number of tokens per step is unknown"
+
 HEADROOM: Final = 0.1
 """How much worse than measured times and rates may be under a budget from `--write-budget`."""
 
@@ -131,7 +133,7 @@ class ScopeFigures:
 
     def _recorded_rate(self) -> float:
         if self.rates.traced_tokens_per_s is None:
-            raise EmptyTraceError("the recorded tokens/s are unknown, because the number of tokens per step is unknown")
+            raise EmptyTraceError(f"the recorded {_NO_TOKENS}")
         return self.rates.traced_tokens_per_s
 
     def _untraced_rate(self) -> float:
@@ -139,7 +141,10 @@ class ScopeFigures:
         if self._given is not None and not light:
             if refused is not None:
                 raise TraceError(refused)
-            return self._given * (tokens_per_step(self.trace, self.steps, self.scope.within) or 1.0)
+            gained = tokens_per_step(self.trace, self.steps, self.scope.within)
+            if gained is None:
+                raise EmptyTraceError(f"the untraced {_NO_TOKENS}")
+            return self._given * gained
         rate = None if refused else self.rates.tokens_per_s
         if rate is None and light:
             rate = self._recorded_rate()
