@@ -99,8 +99,10 @@ def test_untraced_figures_need_the_untraced_rate() -> None:
     for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
         with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
             check_lines(trace, budget(text))
-    trace.metadata["run"] = {"configuration": {"batch": 1}}
     rate = 1e9 / 500  # 300 ns of compute leave a gap of 200
+    with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
+        check_lines(trace, budget("tokens_per_s.untraced.min = 1"), untraced_tokens_per_s=rate)
+    trace.metadata["run"] = {"configuration": {"batch": 1}}
     found = findings(
         trace, "gap_us.untraced.p50.max = 0.2\ntokens_per_s.untraced.min = 3e6", untraced_tokens_per_s=rate
     )
@@ -228,8 +230,6 @@ def test_steps_that_gain_nobody_knows_how_many_tokens_have_no_rate_in_tokens() -
         script.launch((token * 1000, token * 1000 + 50), (10_000, 15_000))
     with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
         check_lines(script.trace, budget("tokens_per_s.traced.min = 1"))
-    with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
-        check_lines(script.trace, budget("tokens_per_s.untraced.min = 1"), untraced_tokens_per_s=1e6)
     text = fulfilled_budget(measure(script.trace, Scope()))
     assert "tokens_per_s" not in text
     assert not broken(script.trace, text)
