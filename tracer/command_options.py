@@ -122,10 +122,15 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
     return trace, steps
 
 
-def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
-    """Print the notes (doubts, partial results) on stderr, then the facts as JSON or through `show`."""
+def say(notes: list[str]) -> None:
+    """Print notes on stderr."""
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)
+
+
+def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
+    """Print the notes (doubts, partial results) on stderr, then the facts as JSON or through `show`."""
+    say(notes)
     if as_json:
         click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
     else:

@@ -1,20 +1,11 @@
 """Loops in which drafts of tokens are made and verified."""
 
+from collections.abc import Callable
+
 from tests.tracer.engines import KERNEL_NS, Host, layers
 
 DRAFTS = (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3)
 """Drafts of each step."""
-
-
-def drafts_and_their_target(host: Host) -> None:
-    for drafts in DRAFTS:
-        for _ in range(drafts):
-            host.copy()
-            host.kernels(layers(4))
-            host.fetch()
-        host.copy()
-        host.kernels(layers(12))
-        host.fetch()
 
 
 def fetch_results(host: Host, count: int) -> None:
@@ -23,39 +14,34 @@ def fetch_results(host: Host, count: int) -> None:
     host.sync()
 
 
-def drafts_of_a_graph_and_their_eager_target(host: Host) -> None:
-    """A graph for one token, none for several, as in llama.cpp; a result for each draft and one more."""
+def speculate(host: Host, draft: Callable[[], None], verify: Callable[[], None], *, fetches_each: bool = True) -> None:
+    """Each draft is fetched, then a result for each and one more, or only one of the pass that verifies them."""
     for drafts in DRAFTS:
         for _ in range(drafts):
             host.copy()
-            host.graph(1)
+            draft()
             host.fetch()
         host.copy()
-        host.kernels(layers(12))
-        fetch_results(host, drafts + 1)
+        verify()
+        fetch_results(host, drafts + 1 if fetches_each else 1)
+
+
+def drafts_and_their_target(host: Host) -> None:
+    speculate(host, lambda: host.kernels(layers(4)), lambda: host.kernels(layers(12)), fetches_each=False)
+
+
+def drafts_of_a_graph_and_their_eager_target(host: Host) -> None:
+    """A graph for one token, none for several, as in llama.cpp."""
+    speculate(host, lambda: host.graph(1), lambda: host.kernels(layers(12)))
 
 
 def eager_drafts_and_the_graph_of_their_target(host: Host) -> None:
-    for drafts in DRAFTS:
-        for _ in range(drafts):
-            host.copy()
-            host.kernels(layers(4))
-            host.fetch()
-        host.copy()
-        host.graph(1, 60 * KERNEL_NS)
-        fetch_results(host, drafts + 1)
+    speculate(host, lambda: host.kernels(layers(4)), lambda: host.graph(1, 60 * KERNEL_NS))
 
 
 def drafts_chosen_on_the_device(host: Host) -> None:
     """As much is fetched of one token as of several."""
-    for drafts in DRAFTS:
-        for _ in range(drafts):
-            host.copy()
-            host.graph(1)
-            host.fetch()
-        host.copy()
-        host.kernels(layers(12))
-        host.fetch()
+    speculate(host, lambda: host.graph(1), lambda: host.kernels(layers(12)), fetches_each=False)
 
 
 def drafts_looked_up_in_the_text(host: Host) -> None:

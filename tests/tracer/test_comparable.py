@@ -168,3 +168,31 @@ def test_lower_bounds_of_gaps_are_set_against_each_other_only_where_kernels_were
     assert compare(Side.of(alike[0]), Side.of(alike[1])).gap_us is not None
     assert compare(Side.of(alike[0]), Side.of(alike[2])).gap_us is None
     assert compare(Side.of(alike[0]), Side.of(alike[1])).causes_us == {}
+
+
+def test_a_gpu_that_only_one_names_is_unknown() -> None:
+    named = recording([2_000] * 20)
+    named.conditions["gpu"] = "NVIDIA H100"
+    text = "it is unknown whether run and run ran on the same GPU: only one of them names it"
+    for pair in ((Side.of(named), run_of([1_500] * 20)), (run_of([1_500] * 20), Side.of(named))):
+        assert text in compare(*pair).cautions
+    assert text not in compare(Side.of(named), Side.of(named)).cautions
+
+
+def on_devices(devices: int, period: int) -> Side:
+    script = Script()
+    for base in range(0, 30 * period, period):
+        script.range("token", base, base + period - 10)
+        for device in range(devices):
+            script.launch((base + 9 * device, base + 9 * device + 8), (base + 30, base + 800), device=device)
+        script.sync(base + 40, base + 810)
+    trace = script.trace
+    trace.metadata["source"] = LIGHT
+    return Side.of(measure(trace, choose_steps(trace, None, Bounds()), f"on {devices}"))
+
+
+def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:
+    """The values stood the other way round than the names."""
+    assert (
+        compare(on_devices(1, 2_000), on_devices(2, 1_100)).cautions[0] == "on 2 and on 1 differ in devices 2 against 1"
+    )

@@ -81,33 +81,6 @@ def test_what_requests_happened_to_be_recorded_makes_no_run_faster() -> None:
     assert compare(slower, faster).verdict == "faster"
 
 
-def test_a_gpu_that_only_one_names_is_unknown() -> None:
-    named = recording([2_000] * 20)
-    named.conditions["gpu"] = "NVIDIA H100"
-    text = "it is unknown whether run and run ran on the same GPU: only one of them names it"
-    for pair in ((Side.of(named), run_of([1_500] * 20)), (run_of([1_500] * 20), Side.of(named))):
-        assert text in compare(*pair).cautions
-    assert text not in compare(Side.of(named), Side.of(named)).cautions
-
-
-def on_devices(devices: int, period: int) -> Side:
-    script = Script()
-    for base in range(0, 30 * period, period):
-        script.range("token", base, base + period - 10)
-        for device in range(devices):
-            script.launch((base + 9 * device, base + 9 * device + 8), (base + 30, base + 800), device=device)
-        script.sync(base + 40, base + 810)
-    trace = light(script)
-    return Side.of(measure(trace, find_steps(trace), f"on {devices}"))
-
-
-def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:
-    """The values stood the other way round than the names."""
-    assert (
-        compare(on_devices(1, 2_000), on_devices(2, 1_100)).cautions[0] == "on 2 and on 1 differ in devices 2 against 1"
-    )
-
-
 def test_growth_that_both_runs_share_widens_only_the_unpaired_interval() -> None:
     growing = [1000 + 50 * step + jitter for step, jitter in enumerate(jittered(0, sd=3))]
     other = [round(0.99 * period) + jitter for period, jitter in zip(growing, jittered(0, sd=3), strict=True)]

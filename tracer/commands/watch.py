@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from tracer.command_options import no_nan
-from tracer.errors import UsageError, printable
+from tracer.command_options import no_nan, say
+from tracer.errors import UsageError
 from tracer.reporting.console import styled
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def watch(
         check_writable(target)
         trace = snapshot(chosen, seconds)
         write(trace, target)
-        for note in trace.notes:
-            click.echo(f"note: {printable(note)}", err=True)
+        say(trace.notes)
         click.echo(f"{target}: {len(trace)} events")
         return
     if port is not None:
