@@ -35,6 +35,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char program[64]; /* saved early: a title that the program sets later overwrites argv */
 static int is_programs;  /* whether the program controls the window */
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
+static _Thread_local uint64_t ended __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
 #define CALL(id, ...) #id "\0"
@@ -54,6 +55,8 @@ _Static_assert(HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) <= RECORDS_AT, 
 COLD static uint32_t number_thread(void) { return thread = (uint32_t)syscall(SYS_gettid); }
 
 HOT uint32_t ring_thread(void) { return thread ? thread : number_thread(); }
+
+HOT uint64_t ring_ended(void) { return ended; }
 
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
@@ -250,6 +253,6 @@ HOT void ring_write(Record *from) {
     for (size_t i = 1; i < WORDS; i++)
         __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
     atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
-    int64_t end = (int64_t)from->end;
+    int64_t end = (int64_t)(ended = from->end);
     if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed)) write_next_pair(end);
 }

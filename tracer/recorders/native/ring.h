@@ -60,7 +60,7 @@ typedef struct {
 } Pair;
 
 #define COUNTERS(X)                                                                                                   \
-    X(runs) X(runs_without_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
+    X(runs) X(runs_with_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
     X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
@@ -147,6 +147,10 @@ void names_fork(void);
 
 uint32_t ring_thread(void);
 
+/* The tick at which this thread's last recorded call ended: the time, for what need not be exact, without reading the
+ * clock once more. */
+uint64_t ring_ended(void);
+
 static inline int64_t ring_monotonic(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -166,9 +170,10 @@ static inline uint64_t ring_now(void) {
     return (uint64_t)ring_monotonic();
 }
 
-static inline void ring_count(enum Counter counter, uint64_t by) {
+/* Returns what it counted before. */
+static inline uint64_t ring_count(enum Counter counter, uint64_t by) {
     Header *header = ring.header;
-    if (header) atomic_fetch_add_explicit(&header->counters[counter], by, memory_order_relaxed);
+    return header ? atomic_fetch_add_explicit(&header->counters[counter], by, memory_order_relaxed) : 0;
 }
 
 /* The current turn of recording (even) or pausing (odd). */

@@ -38,13 +38,12 @@ enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STR
 
 typedef struct {
     pthread_mutex_t lock;
-    _Atomic uint32_t open; /* number of open runs, including those whose tail is being launched */
+    _Atomic uint32_t open; /* number of open runs, with those whose tail is being launched; changed under the lock */
     uint32_t next, used; /* the slot to be given next if all are open, and how many ever had a run */
     Run runs[RUNS];
 } Runs;
 
 HOT_DATA static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
-HOT_DATA static _Atomic uint32_t given;
 HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
 HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
@@ -88,6 +87,12 @@ static int reaches(uint64_t key, Stream *on) {
     int is_own = (key & 3) == OWN;
     *on = (Stream)(uintptr_t)(is_own ? OWN : key);
     return !is_own || key >> 32 == ring_thread();
+}
+
+/* No other thread changes it meanwhile. */
+static void count_open(Runs *all, uint32_t by) {
+    uint32_t open = atomic_load_explicit(&all->open, memory_order_relaxed);
+    atomic_store_explicit(&all->open, open + by, memory_order_release);
 }
 
 static uint32_t number_of(const Run *run) { return atomic_load_explicit(&run->number, memory_order_relaxed); }
@@ -150,7 +155,7 @@ HOT static void end_run(uint8_t context, Run *run, int has_tail) {
     open_gates(context);
     if (run->has_stamps && !is_put) ring_count(COUNT_runs_left, 1);
     atomic_store_explicit(&run->number, 0, memory_order_release);
-    atomic_fetch_sub(&contexts[context].open, 1u);
+    count_open(&contexts[context], -1u);
 }
 
 /* End the open runs of a context, or only that of one stream. */
@@ -185,21 +190,21 @@ HOT static Run *place_of(uint8_t context, uint64_t key) {
 }
 
 HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
-    uint64_t since = ring_now();
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
-    uint32_t number = atomic_fetch_add(&given, 1u) % NUMBERS + 1;
     if (!stamps_runs_now(on)) return;
-    run->has_stamps = samples_choose(&ends, since);
+    uint32_t number = (uint32_t)(ring_count(COUNT_runs, 1) % NUMBERS) + 1;
+    run->has_stamps = device_driver()->apart <= 0 || samples_choose(&ends, ring_ended());
+    if (run->has_stamps) ring_count(COUNT_runs_with_stamps, 1);
     if (run->has_stamps && !is_behind) {
+        uint64_t since = ring_now();
         if (!put(device, on, number, HEAD)) return;
         samples_spend(&ends, since);
     }
     run->turn = ring_turn();
     run->waits = 0;
     atomic_store_explicit(&run->launches, 0, memory_order_relaxed);
-    atomic_fetch_add(&all->open, 1u);
+    count_open(all, 1);
     atomic_store_explicit(&run->number, number, memory_order_release);
-    ring_count(run->has_stamps ? COUNT_runs : COUNT_runs_without_stamps, 1);
 }
 
 static int is_open(uint32_t number) {
@@ -225,7 +230,8 @@ static int put_behind(uint8_t context, Stream on) {
     return is_put;
 }
 
-COLD static int begin_part(uint8_t context, Stream on, uint64_t now) {
+COLD static int begin_part(uint8_t context, Stream on) {
+    uint64_t now = ring_now();
     Device *device = &devices[context];
     Run *run = last.run;
     Arguments a;
@@ -243,8 +249,8 @@ COLD static int begin_part(uint8_t context, Stream on, uint64_t now) {
 
 /* The number to record for a launch into this thread's last run. */
 HOT static uint32_t next_of(uint8_t context, Stream on) {
-    uint64_t now = device_driver()->apart > 0 && !last.run->gate ? ring_now() : 0;
-    int begins = now && samples_choose(&parts, now) && begin_part(context, on, now);
+    int may_begin = device_driver()->apart > 0 && !last.run->gate;
+    int begins = may_begin && samples_choose(&parts, ring_ended()) && begin_part(context, on);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;
