@@ -4,13 +4,15 @@ Engines vary more between processes than a recorder costs, so one process record
 the same work. Stamps in CUDA graphs remain while it pauses; their cost is reported separately (two per graph, measured
 on a chain of stamps). The idle time of each recorded block is compared with the true one: the period of the paused
 block beside it, minus the stamps of its graphs, minus the device's busy time, which a second process of the same kind
-tells under CUPTI (whole graphs; --no-truth leaves it out). With --turns the overhead comes from turns of milliseconds
+tells under CUPTI (whole graphs; --no-truth leaves it out). CUPTI lengthens graphs; with --events, llama.cpp's are
+measured in a third process without any profiler (`graph_events.c`), and the busy time has theirs in place of CUPTI's.
+With --turns the overhead comes from turns of milliseconds
 within the generations instead (`light_turns.py`).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
 the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
 Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--turns SECONDS]
-           [--trace FOLDER] [--rings FOLDER] [--call-sites] [--no-truth]
+           [--trace FOLDER] [--rings FOLDER] [--call-sites] [--no-truth] [--events LIBRARY]
 """
 
 from __future__ import annotations
@@ -94,6 +96,8 @@ def repetitions(options: argparse.Namespace, strategy: str) -> dict[str, Any]:
     found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
     times: list[dict[str, int]] = []
     given = {**os.environ, "LCPP_SYNC": strategy}
+    if options.events and os.environ[ROLE] == "events":
+        given |= {"LD_PRELOAD": str(options.events), "GRAPH_EVENTS": str(events_of(options, strategy))}
     with subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
         assert bench.stdout
         assert bench.stderr
@@ -178,8 +182,9 @@ ENGINES = {
 }  # fmt: skip
 
 
-def truth_of(options: argparse.Namespace) -> dict[str, float]:
-    """Return the busy time per step of each case, µs, in a process of its own under CUPTI."""
+def truth_of(options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the busy time per step and the usual graph's duration of each case, µs, in a process of its own under
+    CUPTI."""
     os.environ[ROLE] = "truth"
     try:
         with folder() as rings:
@@ -187,10 +192,38 @@ def truth_of(options: argparse.Namespace) -> dict[str, float]:
         if outcome.trace is None or outcome.code:
             raise RecordError(f"exit code {outcome.code}, {outcome.why}")
         cases = json.loads(cases_of(options).read_text(encoding="utf-8"))
-        return {name: told(outcome.trace, found["spans"])["busy_us"][0] for name, found in cases.items()}
+        each = {name: told(outcome.trace, found["spans"]) for name, found in cases.items()}
+        return {name: {"busy": found["busy_us"][0], "graph": found["graph_us"]} for name, found in each.items()}
     except TraceError as problem:
         print(f"no truth: {problem}", flush=True)
         return {}
+
+
+def events_of(options: argparse.Namespace, case: str) -> Path:
+    """Return the file with the durations of a case's graphs by events."""
+    output: Path = options.output
+    return output.with_suffix(f".{case}.events")
+
+
+def with_events(options: argparse.Namespace, busy: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Replace the graphs' part of the busy times by what events tell of them, in a process of its own."""
+    given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
+    subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=True)
+    for case, each in busy.items():
+        first, graph, empty_first, empty = np.loadtxt(events_of(options, case), unpack=True)
+        low, high = np.median(graph) - np.median(empty), np.median(graph)
+        each |= {
+            "busy_cupti": each["busy"],
+            "graph_events": float(low + high) / 2,
+            "empty": float(np.median(empty)),
+            "first": float(np.median(first)),
+            "empty_first": float(np.median(empty_first)),
+            "launches": len(graph),
+        }
+        each["busy"] += each["graph_events"] - each["graph"]
+        print(f"{case}: {each}", flush=True)
+        events_of(options, case).unlink()
+    return busy
 
 
 def same_block(rates: list[float], idle_us: list[float | None], busy_us: float) -> list[float]:
@@ -287,6 +320,7 @@ def main() -> None:
     parser.add_argument("--rings", type=Path, help="keep the rings in this folder, compressed")
     parser.add_argument("--call-sites", action="store_true", help="record with call sites")
     parser.add_argument("--no-truth", action="store_true")
+    parser.add_argument("--events", type=Path, help="graph_events.c, compiled")
     parser.add_argument("--bench", default="llama-bench", help="of llama.cpp")
     parser.add_argument("--model", help="of llama.cpp, a GGUF file")
     parser.add_argument("--engine-options", type=json.loads, default={}, help="of vLLM, see record_engines.py")
@@ -312,8 +346,12 @@ def main() -> None:
     if options.trace:
         write(part_of(trace, list(cases.values())[-1]["spans"][-1:]), options.trace)
 
-    def save(busy: dict[str, float]) -> None:
-        found = {name: summary(name, case, trace, own_us, busy.get(name)) for name, case in cases.items()}
+    def save(busy: dict[str, dict[str, float]]) -> None:
+        found = {
+            name: summary(name, case, trace, own_us, busy.get(name, {}).get("busy")) for name, case in cases.items()
+        }
+        for name, each in busy.items():
+            found[name].setdefault("truth", {})["devices_us"] = each
         facts = {
             "date": datetime.date.today().isoformat(),
             **machine(),
@@ -329,7 +367,10 @@ def main() -> None:
     for note in trace.notes:
         print("note:", note[:300])
     if not options.no_truth:
-        save(truth_of(options))
+        busy = truth_of(options)
+        save(busy)
+        if options.events and busy:
+            save(with_events(options, busy))
     cases_of(options).unlink()
     return None
 

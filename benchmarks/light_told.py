@@ -44,9 +44,10 @@ def told(trace: Trace, spans: Spans) -> dict[str, Any]:
     late = found.groupby("block").cumcount() >= FIRST
     found = found[late & (found["period"] < LONG * found["period"].median())]
     means = found.groupby("block")[["period", "busy", "idle"]].mean().reindex(range(len(spans))) / 1e3
+    graphs = part["graph_launches"]
     return {
         "gap_us": report.gap_us, "steps": len(found), "kernels": len(part["kernels"]),
-        "graph_launches": len(part["graph_launches"]),
+        "graph_launches": len(graphs), "graph_us": float((graphs["end"] - graphs["start"]).median()) / 1e3,
         **{f"{name}_us": [None if value != value else round(value, 2) for value in means[name]] for name in means},
     }  # fmt: skip
 
