@@ -59,16 +59,14 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
  * ends, whatever that costs, and none inside. */
 #define BUDGET 0.2
 
-HOT_DATA static Driver driver;
-HOT_DATA static int has_driver;
-HOT_DATA static _Atomic int is_found;
+HOT_DATA static Driver driver = {.generation = 1};
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
 HOT_DATA Device devices[CONTEXTS];
 static _Atomic uint8_t tried[CONTEXTS]; /* whether loading the kernel was tried */
-HOT_DATA static _Atomic unsigned devices_known, generation = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+/* With the thread's variables in ring.c and runs.c this is one cache line. */
+static _Thread_local __attribute__((tls_model("initial-exec"), aligned(64))) struct {
     Context context;
     unsigned generation;
     uint8_t device;
@@ -81,7 +79,7 @@ COLD static void find_driver(void) {
 #define X(name, params) driver.name = (Result(*) params)interpose_driver(#name);
     DRIVER_CALLS(X)
 #undef X
-    has_driver = driver.cuCtxGetCurrent && driver.cuCtxGetDevice;
+    if (!driver.cuCtxGetDevice) driver.cuCtxGetCurrent = NULL;
 #define X(name, params) graphs = graphs && driver.name;
     DRIVER_CALLS(X)
 #undef X
@@ -90,11 +88,11 @@ COLD static void find_driver(void) {
     const char *wished = getenv("INTERTOKEN_LIGHT_BUDGET");
     double percent = wished ? strtod(wished, NULL) : BUDGET;
     driver.apart = percent > 0 ? 2 * 100 / percent : 0; /* half of it for the ends of runs, half for parts */
-    atomic_store_explicit(&is_found, 1, memory_order_release);
+    atomic_store_explicit(&driver.is_found, 1, memory_order_release);
 }
 
 HOT const Driver *device_driver(void) {
-    if (!atomic_load_explicit(&is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
+    if (!atomic_load_explicit(&driver.is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
     return &driver;
 }
 
@@ -102,13 +100,13 @@ void device_fork(void) {
     pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
     lock = open;
     for (unsigned at = 0; at < CONTEXTS; at++) devices[at] = (Device){0}, tried[at] = 0;
-    atomic_store(&devices_known, 0u);
-    atomic_fetch_add(&generation, 1u);
+    atomic_store(&driver.contexts, 0u);
+    atomic_fetch_add(&driver.generation, 1u);
 }
 
 COLD static uint8_t new_device(Context context) {
     pthread_mutex_lock(&lock);
-    unsigned at = 0, count = atomic_load(&devices_known);
+    unsigned at = 0, count = atomic_load(&driver.contexts);
     while (at < count && devices[at].context != context) at++;
     if (at == count && count < CONTEXTS) {
         ContextFacts *facts = &ring.header->contexts[at];
@@ -119,7 +117,7 @@ COLD static uint8_t new_device(Context context) {
         if (uuid && uuid(facts->uuid, facts->device)) memset(facts->uuid, 0, sizeof facts->uuid);
         if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
         ring.header->contexts_used = at + 1;
-        atomic_store(&devices_known, at + 1);
+        atomic_store(&driver.contexts, at + 1);
     } else if (at == count) {
         ring_count(COUNT_contexts_left, 1);
         at = NO_CONTEXT;
@@ -131,8 +129,8 @@ COLD static uint8_t new_device(Context context) {
 HOT uint8_t device_context(void) {
     Context context = NULL;
     device_driver();
-    if (!has_driver || driver.cuCtxGetCurrent(&context) || !context) return NO_CONTEXT;
-    unsigned now = atomic_load_explicit(&generation, memory_order_relaxed);
+    if (!driver.cuCtxGetCurrent || driver.cuCtxGetCurrent(&context) || !context) return NO_CONTEXT;
+    unsigned now = atomic_load_explicit(&driver.generation, memory_order_relaxed);
     if (context != mine.context || now != mine.generation) {
         mine.device = new_device(context);
         mine.context = context;
@@ -141,7 +139,7 @@ HOT uint8_t device_context(void) {
     return mine.device;
 }
 
-HOT unsigned device_count(void) { return atomic_load_explicit(&devices_known, memory_order_acquire); }
+HOT unsigned device_count(void) { return atomic_load_explicit(&driver.contexts, memory_order_acquire); }
 
 uint8_t device_of(Context context) {
     if (!context) return device_context();
@@ -166,7 +164,7 @@ void device_leave(int entered) {
 static void forget(unsigned at) {
     devices[at].context = GONE;
     devices[at].stamp = NULL;
-    atomic_fetch_add(&generation, 1u);
+    atomic_fetch_add(&driver.generation, 1u);
 }
 
 void device_forget(Context context) {

@@ -8,13 +8,13 @@
 /* Looked up together with the first context. */
 #define DRIVER_CALLS(X)                                                                                               \
     X(cuCtxGetCurrent, (Context *))                                                                                   \
+    X(cuStreamIsCapturing, (Stream, int *))                                                                           \
     X(cuCtxGetDevice, (int *))                                                                                        \
     X(cuCtxPushCurrent_v2, (Context))                                                                                 \
     X(cuCtxPopCurrent_v2, (Context *))                                                                                \
     X(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                                           \
     X(cuDeviceGetName, (char *, int, int))                                                                            \
     X(cuThreadExchangeStreamCaptureMode, (int *))                                                                     \
-    X(cuStreamIsCapturing, (Stream, int *))                                                                           \
     X(cuModuleLoadData, (Module *, const void *))                                                                     \
     X(cuModuleGetFunction, (Function *, Module, const char *))                                                        \
     X(cuMemHostRegister_v2, (void *, size_t, unsigned))                                                               \
@@ -32,14 +32,17 @@
     X(cuStreamCreate, (Stream *, unsigned))                                                                           \
     X(cuStreamDestroy_v2, (Stream))
 
+/* What each call uses, as far as the second function, is in one cache line. */
 typedef struct {
+    double apart; /* between samples of runs, and of their parts, relative to the time that one takes; 0: each run gets
+                     stamps at its ends, and none inside */
+    int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, get stamps */
+    _Atomic int is_found;
+    _Atomic unsigned contexts, generation; /* number of known contexts; changes when one is gone */
 #define X(name, params) Result(*name) params;
     DRIVER_CALLS(X)
 #undef X
-    int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, get stamps */
-    double apart; /* between samples of runs, and of their parts, relative to the time that one takes; 0: each run gets
-                     stamps at its ends, and none inside */
-} Driver;
+} __attribute__((aligned(64))) Driver;
 
 typedef struct {
     Context context;

@@ -224,7 +224,7 @@ void ring_announce(void) {
     if (!files_find()) return;
     read_title(title); /* for a script this is the script's name, not its interpreter's */
     snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
-    sites_start();
+    ring.has_sites = sites_start();
     pthread_atfork(NULL, NULL, forget_parent);
     files_say("", program);
 }
@@ -243,7 +243,7 @@ COLD static void write_next_pair(int64_t now) {
 
 HOT void ring_write(Record *from) {
     enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
-    from->thread = ring_thread() | (sites_wanted && from->call < CALL_COUNT ? sites_here() : 0);
+    from->thread = ring_thread() | (ring.has_sites && from->call < CALL_COUNT ? sites_here() : 0);
     Header *header = ring.header;
     uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
     Record *to = &ring.records[number & ring.mask];

@@ -120,8 +120,9 @@ typedef struct {
     _Atomic int64_t next_pair; /* the tick from which another pair is due */
     int64_t ticks_apart;       /* minimum between two pairs */
     double ticks_per_us;
-    int wraps;                 /* whether the driver's calls are wrapped; otherwise CUPTI records them */
-    int counts_cycles;         /* whether ticks are the processor's counter; otherwise nanoseconds */
+    _Bool wraps;               /* whether the driver's calls are wrapped; otherwise CUPTI records them */
+    _Bool counts_cycles;       /* whether ticks are the processor's counter; otherwise nanoseconds */
+    _Bool has_sites;           /* whether records get call sites */
 } __attribute__((aligned(64))) Ring;
 
 _Static_assert(sizeof(Ring) == 64, "a cache line");

@@ -32,7 +32,7 @@ typedef struct {
     _Atomic uint64_t gate;     /* of the part that is being launched; 0: none */
     uint32_t part;             /* number of launches when the part began */
     uint64_t until;            /* deadline for launching the part, before the gate opens itself */
-} Run;
+} __attribute__((aligned(64))) Run;
 
 enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
@@ -43,36 +43,36 @@ typedef struct {
     Run runs[RUNS];
 } Runs;
 
-HOT_DATA static Samples ends, parts; /* of runs with stamps, and of launches that begin a part */
-HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
 HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
+HOT_DATA static struct {
+    Samples ends, parts; /* of runs with stamps, and of launches that begin a part: one cache line */
+} samples __attribute__((aligned(64)));
 
-static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
-
-/* Lock the runs of a context; fails if this thread is launching a stamp. */
-static int lock(Runs *all) {
-    if (has_lock) return 0;
-    pthread_mutex_lock(&all->lock);
-    return has_lock = 1;
-}
-
-static void unlock(Runs *all) {
-    has_lock = 0;
-    pthread_mutex_unlock(&all->lock);
-}
-
-/* The run into which this thread last launched. */
+/* The run into which this thread last launched, and whether the thread is launching a stamp. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Run *run;
     uint64_t key;
     uint32_t number, turn;
-    uint8_t context;
+    uint8_t context, has_lock;
 } last;
+
+/* Lock the runs of a context; fails if this thread is launching a stamp. */
+static int lock(Runs *all) {
+    if (last.has_lock) return 0;
+    pthread_mutex_lock(&all->lock);
+    return last.has_lock = 1;
+}
+
+static void unlock(Runs *all) {
+    last.has_lock = 0;
+    pthread_mutex_unlock(&all->lock);
+}
 
 void stamps_fork(void) {
     const Runs none = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    has_lock = 0;
-    ends = parts = (Samples){0};
+    last.has_lock = 0;
+    samples.ends = samples.parts = (Samples){0};
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
 }
 
@@ -146,7 +146,7 @@ HOT static void end_run(uint8_t context, Run *run, int has_tail) {
         if (runs) end_part(context, run, on);
         if (runs && run->has_stamps) {
             is_put = put(&devices[context], on, number_of(run), TAIL);
-            samples_spend(&ends, since);
+            samples_spend(&samples.ends, since);
         }
         device_leave(entered);
     }
@@ -193,12 +193,12 @@ HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on) 
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     if (!stamps_runs_now(on)) return;
     uint32_t number = (uint32_t)(ring_count(COUNT_runs, 1) % NUMBERS) + 1;
-    run->has_stamps = device_driver()->apart <= 0 || samples_choose(&ends, ring_ended());
+    run->has_stamps = device_driver()->apart <= 0 || samples_choose(&samples.ends, ring_ended());
     if (run->has_stamps) ring_count(COUNT_runs_with_stamps, 1);
     if (run->has_stamps && !is_behind) {
         uint64_t since = ring_now();
         if (!put(device, on, number, HEAD)) return;
-        samples_spend(&ends, since);
+        samples_spend(&samples.ends, since);
     }
     run->turn = ring_turn();
     run->waits = 0;
@@ -226,7 +226,7 @@ static int put_inside(uint8_t context, Stream on) {
 static int put_behind(uint8_t context, Stream on) {
     uint64_t since = ring_now();
     int is_put = put_inside(context, on);
-    samples_spend(&parts, since);
+    samples_spend(&samples.parts, since);
     return is_put;
 }
 
@@ -243,14 +243,14 @@ COLD static int begin_part(uint8_t context, Stream on) {
                  launch(device_nothing(device), on) && put_inside(context, on);
     if (!is_put) open_gates(context), run->gate = 0;
     unlock(&contexts[context]);
-    samples_spend(&parts, now);
+    samples_spend(&samples.parts, now);
     return is_put;
 }
 
 /* The number to record for a launch into this thread's last run. */
 HOT static uint32_t next_of(uint8_t context, Stream on) {
     int may_begin = device_driver()->apart > 0 && !last.run->gate;
-    int begins = may_begin && samples_choose(&parts, ring_ended()) && begin_part(context, on);
+    int begins = may_begin && samples_choose(&samples.parts, ring_ended()) && begin_part(context, on);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;

@@ -24,21 +24,20 @@ static struct {
     uint32_t site;
 } table[SLOTS];
 
-HOT_DATA int sites_wanted;
 static uint32_t used;
 static void *own;                 /* base address of this library */
 static char program[PATH_BYTES];  /* the file of the program */
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
 
-void sites_start(void) {
+int sites_start(void) {
     Dl_info found;
     void *first[1];
-    sites_wanted = getenv(WANTED) != NULL;
-    if (!sites_wanted) return;
+    if (!getenv(WANTED)) return 0;
     backtrace(first, 1); /* loads the unwinder */
     own = dladdr((void *)sites_start, &found) ? found.dli_fbase : NULL;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
+    return 1;
 }
 
 void sites_fork(void) {

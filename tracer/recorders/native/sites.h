@@ -6,11 +6,8 @@
 
 enum { SITE_SHIFT = 22 }; /* a thread id is at most 2^22 (PID_MAX_LIMIT); a record holds its site above it */
 
-/* Find out whether they are wanted (INTERTOKEN_LIGHT_SITES). Call it before any other thread runs. */
-void sites_start(void);
-
-/* Whether they are. */
-extern int sites_wanted;
+/* Whether they are wanted (INTERTOKEN_LIGHT_SITES). Call it before any other thread runs. */
+int sites_start(void);
 
 /* The site of the caller, to be added to a record's thread; 0 if it is unknown. */
 uint32_t sites_here(void);
