@@ -76,6 +76,7 @@ static int measure(Handle exec, Handle stream, float *first, float *second) {
               event_record(events[1], stream) || graph_launch(exec, stream) || graph_launch(exec, stream) ||
               event_record(events[2], stream);
     atomic_store(&is_open, 1);
+    if (bad) fprintf(stderr, "graph_events: a launch failed\n");
     bad = event_wait(events[2]) || bad || event_elapsed(first, events[0], events[1]) ||
           event_elapsed(second, events[1], events[2]);
     return !bad && !is_late;

@@ -48,6 +48,7 @@ from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s
 ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI
+EVENTS = 3  # processes that measure the graphs of a case by events
 WRITTEN_S = 1.5  # until what CUPTI reported is written, in case the engine kills its child
 
 
@@ -95,6 +96,7 @@ def repetitions(options: argparse.Namespace, strategy: str) -> dict[str, Any]:
     command = [*map(str, command), "-o", "json", "--progress"]
     found: dict[str, Any] = {"recorded": [], "paused": [], "spans": []}
     times: list[dict[str, int]] = []
+    lines: list[str] = []
     given = {**os.environ, "LCPP_SYNC": strategy}
     if options.events and os.environ[ROLE] == "events":
         given |= {"LD_PRELOAD": str(options.events), "GRAPH_EVENTS": str(events_of(options, strategy))}
@@ -102,10 +104,14 @@ def repetitions(options: argparse.Namespace, strategy: str) -> dict[str, Any]:
         assert bench.stdout
         assert bench.stderr
         for line in bench.stderr:
+            lines.append(line)
             if "generation run" in line and "warmup" not in line and len(times) < len(runs):
                 switch(on=runs[len(times)])
                 times.append(now())
-        (told,) = json.load(bench.stdout)
+        said = bench.stdout.read()
+    if bench.returncode:
+        raise SystemExit(f"{options.bench} ended with {bench.returncode}: {''.join(lines[-5:])}")
+    (told,) = json.loads(said)
     for number, (on, ns, since) in enumerate(zip(runs, told["samples_ns"], times, strict=True)):
         until = {name: at + ns for name, at in since.items()}
         if number:  # the first repetition warms up
@@ -205,24 +211,35 @@ def events_of(options: argparse.Namespace, case: str) -> Path:
     return output.with_suffix(f".{case}.events")
 
 
-def with_events(options: argparse.Namespace, busy: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Replace the graphs' part of the busy times by what events tell of them, in a process of its own."""
-    given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
-    subprocess.run([sys.executable, *sys.argv], env=given, timeout=LIMIT, check=True)
+def graph_by_events(options: argparse.Namespace, case: str) -> pd.DataFrame:
+    """Return the intervals that `graph_events.c` measured, µs, with the process that measured them. A process that fails
+    is said and left out."""
+    columns = ["first", "graph", "empty_first", "empty"]
+    found, path = [], events_of(options, case)
+    for process in range(EVENTS):
+        given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
+        command = [sys.executable, *sys.argv, "--cases", case]
+        code = subprocess.run(command, env=given, timeout=LIMIT, check=False).returncode
+        if code or not path.stat().st_size:
+            print(f"{case}: no events of process {process}, exit code {code}", flush=True)
+        else:
+            found.append(pd.read_csv(path, sep=" ", names=columns).assign(process=process))
+        path.unlink(missing_ok=True)
+    return pd.concat(found) if found else pd.DataFrame(columns=[*columns, "process"])
+
+
+def with_events(options: argparse.Namespace, busy: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Replace the graphs' part of the busy times by what events tell of them, in processes of their own: the median of
+    each, less half the time from one empty graph to the next, and the mean of the processes."""
     for case, each in busy.items():
-        first, graph, empty_first, empty = np.loadtxt(events_of(options, case), unpack=True)
-        low, high = np.median(graph) - np.median(empty), np.median(graph)
-        each |= {
-            "busy_cupti": each["busy"],
-            "graph_events": float(low + high) / 2,
-            "empty": float(np.median(empty)),
-            "first": float(np.median(first)),
-            "empty_first": float(np.median(empty_first)),
-            "launches": len(graph),
-        }
-        each["busy"] += each["graph_events"] - each["graph"]
+        rows = graph_by_events(options, case)
+        if rows.empty:
+            continue
+        medians = rows.groupby("process").median()
+        each |= {"busy_cupti": each["busy"], "graph_events": (medians["graph"] - medians["empty"] / 2).tolist(),
+                 "launches": len(rows), "events": medians.round(3).to_dict("list")}  # fmt: skip
+        each["busy"] += statistics.mean(each["graph_events"]) - each["graph"]
         print(f"{case}: {each}", flush=True)
-        events_of(options, case).unlink()
     return busy
 
 
