@@ -212,8 +212,8 @@ def events_of(options: argparse.Namespace, case: str) -> Path:
 
 
 def graph_by_events(options: argparse.Namespace, case: str) -> pd.DataFrame:
-    """Return the intervals that `graph_events.c` measured, µs, with the process that measured them. A process that fails
-    is said and left out."""
+    """Return the intervals that `graph_events.c` measured, µs, with the process that measured them. A process that
+    fails is said and left out."""
     columns = ["first", "graph", "empty_first", "empty"]
     found, path = [], events_of(options, case)
     for process in range(EVENTS):
