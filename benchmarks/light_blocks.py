@@ -214,7 +214,7 @@ def events_of(options: argparse.Namespace, case: str) -> Path:
 def graph_by_events(options: argparse.Namespace, case: str) -> pd.DataFrame:
     """Return the intervals that `graph_events.c` measured, µs, with the process that measured them. A process that
     fails is said and left out."""
-    columns = ["first", "graph", "empty_first", "empty"]
+    columns = ["a", "b", "c", "d"]
     found, path = [], events_of(options, case)
     for process in range(EVENTS):
         given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
@@ -229,14 +229,18 @@ def graph_by_events(options: argparse.Namespace, case: str) -> pd.DataFrame:
 
 
 def with_events(options: argparse.Namespace, busy: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Replace the graphs' part of the busy times by what events tell of them, in processes of their own: the median of
-    each, less half the time from one empty graph to the next, and the mean of the processes."""
+    """Replace the graphs' part of the busy times by what events tell of them, in processes of their own: the mean of
+    their medians."""
     for case, each in busy.items():
         rows = graph_by_events(options, case)
         if rows.empty:
             continue
         medians = rows.groupby("process").median()
-        each |= {"busy_cupti": each["busy"], "graph_events": (medians["graph"] - medians["empty"] / 2).tolist(),
+        least, node = (
+            medians["a"] - medians["c"],
+            (medians["d"] - medians["b"]) / 2,
+        )  # which contains the step to the next
+        each |= {"busy_cupti": each["busy"], "graph_events": (least + node / 2).round(3).tolist(),
                  "launches": len(rows), "events": medians.round(3).to_dict("list")}  # fmt: skip
         each["busy"] += statistics.mean(each["graph_events"]) - each["graph"]
         print(f"{case}: {each}", flush=True)
