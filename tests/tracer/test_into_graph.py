@@ -12,7 +12,7 @@ from tracer import Trace, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, IntoGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.prediction import predict_from
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, UnsafePlanError
@@ -20,9 +20,10 @@ from tracer.errors import EmptyTraceError, UnsafePlanError
 TOKENS, PERIOD = 12, 100_000
 
 
-def loop(*, wait: bool = False, eager: bool = True) -> Trace:
+def loop(*, wait: bool = False, eager: bool = True, pieces: int = 1) -> Trace:
     """Steps of a fill (2 µs, from 12 µs on), a graph (40 µs, from 30 µs on), an argmax (5 µs, from 75 µs on) and the
-    wait for it, until 85 µs; with `wait` the host waits for the fill."""
+    wait for it, until 85 µs; with `wait` the host waits for the fill. Of two `pieces`, the second graph (3 µs, from
+    81 µs on) follows the argmax."""
     script = Script()
     for token in range(TOKENS):
         at = token * PERIOD
@@ -35,6 +36,8 @@ def loop(*, wait: bool = False, eager: bool = True) -> Trace:
         script.graph((at + 20_000, at + 26_000), (at + 30_000, at + 70_000))
         if eager:
             script.launch((at + 60_000, at + 66_000), (at + 75_000, at + 80_000), name="argmax")
+        if pieces == 2:
+            script.graph((at + 67_000, at + 69_000), (at + 81_000, at + 84_000))
         script.sync(at + 70_000, at + 85_000)
     trace = script.trace
     trace.metadata["source"] = "host"
@@ -58,6 +61,13 @@ def test_each_kernel_has_its_operator_its_place_and_the_hole_before_it() -> None
     ]  # fmt: skip
     assert table["kernel_us"].tolist() == [2, 5]
     assert table["launch_us"].tolist() == [6, 6]
+
+
+def test_kernels_between_the_pieces_of_a_graph_are_not_behind_it() -> None:
+    causality, steps = analysed(loop(pieces=2))
+    table = by_kernel(eager_launches(causality, steps), len(steps))
+    assert dict(zip(table["kernel"], table["where"], strict=True)) == {"fill": BEFORE, "argmax": BETWEEN}
+    assert predict_from(Base.of(causality, steps), [IntoGraph("argmax", "token", BETWEEN)]).speedup.estimate > 1
 
 
 def test_in_the_graph_a_kernel_behind_it_follows_at_once() -> None:

@@ -9,8 +9,10 @@ import pytest
 from tests.tracer.engines import Host, layers
 from tests.tracer.handmade import Script
 from tracer import Trace
+from tracer.analysis.causality.report import path_report
 from tracer.analysis.tokens import find_steps
 from tracer.engines import ENGINES
+from tracer.errors import EmptyTraceError
 
 MISSING = -1
 
@@ -177,6 +179,20 @@ def test_training_is_no_decoding() -> None:
     steps = find_steps(host.script.trace)
     assert steps.what == "4 training steps"
     assert not steps.decodes
+
+
+def test_the_mark_of_an_image_is_a_run_of_several_steps_of_its_model() -> None:
+    host = Host(Script())
+    host.copy()
+    for _ in range(4):
+        host.kernels(layers(3))
+    host.fetch()
+    host.script.range("execute_diffusion_1_256x256", 0, host.now)
+    steps = find_steps(host.script.trace)
+    assert steps.what == "1 diffusion run (all steps that denoise an image)"
+    assert (steps.unit, steps.counted) == ("step", "1 step(s)")
+    with pytest.raises(EmptyTraceError, match=r"no path: 1 step\(s\)"):
+        path_report(host.script.trace, steps)
 
 
 def test_an_optimizer_s_step_closes_a_step_of_training_to_the_nanosecond_at_any_time() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
-from tracer.analysis.step_work import steps_per_s, tokens_per_step, wall_rates
+from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
 
@@ -61,3 +61,32 @@ def test_tokens_of_a_step_come_from_the_batch_or_from_two_rates_or_are_unknown()
     assert tokens_per_step(trace, find_steps(trace)) == 4
     trace.metadata["run"]["configuration"] = {"batch": 3}
     assert tokens_per_step(trace, find_steps(trace)) == 3
+
+
+@pytest.mark.parametrize("stream", [7, 8])
+def test_what_was_launched_before_the_recording_is_of_no_step(stream: int) -> None:
+    script, early, ns = Script(), 5, 1000
+    for kernel in range(early):
+        script.kernel(kernel * ns, (kernel + 1) * ns, stream=7)
+    for token in range(3):
+        begin = token * 100
+        script.range("token", begin, begin + 50)
+        script.launch((begin, begin + 10), ((early + token) * ns, (early + token + 1) * ns), stream=7)
+    if stream == 8:  # nothing tells when this was launched
+        script.kernel(20, 30, stream=8)
+    trace = script.trace
+    steps = find_steps(trace)
+    first = 20 if stream == 8 else early * ns
+    assert step_spans(trace, steps)["start"].tolist() == [first, 6 * ns, 7 * ns]
+    assert steps_per_s(trace, steps) == pytest.approx(3e9 / (8 * ns - first))
+
+
+def test_a_kernel_without_a_call_is_of_the_step_in_which_it_ran() -> None:
+    script = Script()
+    for token in range(4):
+        begin = token * 1000
+        script.range("token", begin, begin + 900)
+        script.kernel(begin + 20, begin + 400)  # of a graph whose launch is not recorded
+        script.launch((begin + 410, begin + 420), (begin + 430, begin + 500))
+    trace = script.trace
+    assert step_spans(trace, find_steps(trace))["start"].tolist() == [20, 1020, 2020, 3020]

@@ -15,6 +15,7 @@ from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, w
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.step_engines import ENGINES
 from tracer import Trace
+from tracer.analysis.causality.report import path_report
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.steps import UNSURE, Steps
 from tracer.analysis.tokens import find_steps
@@ -249,3 +250,17 @@ def test_a_million_calls() -> None:
     assert time.process_time() - begin < copies * 0.12
     assert len(trace["api"]) == 4_000 * copies
     assert len(steps) == 1_000 * copies
+
+
+def test_single_passes_of_two_processes_do_not_follow_each_other() -> None:
+    script = Script()
+    for rank in (0, 1):
+        host = {"device": rank, "process": 200 + rank, "thread": 300 + rank}
+        for number, name in enumerate(layers(8)):
+            at = 5 * rank + 20 * number
+            script.launch((at, at + 4), (at + 6, at + 18), name=name, **host)
+    trace = script.trace
+    steps = find_steps(trace)
+    assert (steps.what, steps.table["group"].tolist()) == ("2 forward passes", [0, 1])
+    with pytest.raises(EmptyTraceError, match="no path: 2 step"):
+        path_report(trace, steps)

@@ -6,6 +6,7 @@ from tests.tracer.handmade import PROCESS, Script, decode_loop
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
+from tracer.model.trace import LIGHT
 
 
 def test_nvtx_ranges_are_steps_and_last_until_the_next_begins() -> None:
@@ -156,3 +157,16 @@ def test_what_cannot_be_answered_is_said() -> None:
 def test_process_and_thread_are_kept() -> None:
     table = find_steps(decode_loop("sasgAs", 5).trace).table
     assert set(table["process"]) == {PROCESS}
+
+
+@pytest.mark.parametrize(("source", "is_told"), [("PyTorch profiler", True), ("nsys 2023.4", True), (LIGHT, False)])
+def test_a_recording_of_launches_alone_says_that_the_device_is_missing(source: str, is_told: bool) -> None:
+    script = Script()
+    for at in range(0, 3000, 1000):
+        script.call("cudaLaunchKernel_v7000", at, at + 10)
+    trace = script.trace
+    trace.metadata["source"] = source
+    with pytest.raises(EmptyTraceError) as raised:
+        find_steps(trace)
+    assert ("but 3 calls that launch some: its recorder saw the calls" in str(raised.value)) == is_told
+    assert ("was CUDA traced" in str(raised.value)) != is_told

@@ -9,8 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
+from tests.tracer.engines import Host, layers
+from tests.tracer.handmade import Script
 from tests.tracer.test_whatif import with_steps
-from tracer import read
+from tracer import read, write
 from tracer.analysis.causality.report import path_report
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
@@ -128,6 +130,26 @@ def test_the_path_command() -> None:
     assert found.exit_code == 0
     assert "critical path of a token: 1,439.4 µs" in found.output
     assert "costs nothing: off the path" in found.output
+
+
+def test_the_path_and_the_syncs_of_training_are_per_step_and_long_names_are_cut(tmp_path) -> None:
+    host = Host(Script())
+    name = "gemm<" + "int, " * 100 + ">"
+    for i in range(4):
+        begin = host.now
+        host.copy()
+        host.kernels([name, *layers(3), "softmax_backward", "multi_tensor_apply_kernel"])
+        host.fetch()
+        host.script.range(f"ProfilerStep#{i}", begin, host.now - 5)
+        host.script.range("Optimizer.step#AdamW.step", begin + 10, begin + 30)
+    write(host.script.trace, tmp_path / "run")
+    path, syncs = (CliRunner().invoke(main, [name, str(tmp_path / "run")]).output for name in ("path", "syncs"))
+    assert "critical path of a step" in path
+    assert "µs per step" in path
+    assert "gemm<int, " in path
+    assert path.count("int, ") < 40
+    assert "syncs per step" in syncs
+    assert "token" not in path + syncs
 
 
 def test_the_path_says_what_a_profiler_added_to_it() -> None:

@@ -189,9 +189,7 @@ def gap_report(
         if not len(table):
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
-        raise EmptyTraceError(
-            f"no gap: {len(steps)} token step(s), no two consecutive ones with kernels; {HOW_TO_TELL}"
-        )
+        raise EmptyTraceError(f"no gap: {steps.counted}, no two consecutive ones with kernels; {HOW_TO_TELL}")
     ended = ended_at_known_times(trace, table, compute)
     if 2 * ended.sum() < len(table):
         raise EmptyTraceError(

@@ -105,11 +105,11 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     """Single passes through a model: the turns, too few for a loop, whose kernels repeat layer by layer; None if there
     are none."""
     tables = []
-    for host in hosts(trace, calls):
+    for number, host in enumerate(hosts(trace, calls)):
         turns, code = work_of(host, host.turns), host.launches["code"].to_numpy()
         layered = [has_layers(code[first:last]) for first, last in zip(turns["first"], turns["last"], strict=True)]
         if any(layered):
-            tables.append(_between_calls(host, turns[layered].assign(group=0, kind=0, phase=FORWARD)))
+            tables.append(_between_calls(host, turns[layered].assign(group=number, kind=0, phase=FORWARD)))
     return as_steps(pd.concat(tables), "calls", "kernels that repeat layer by layer", GUESSED) if tables else None
 
 

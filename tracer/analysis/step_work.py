@@ -22,6 +22,7 @@ from tracer.model.trace import Trace
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
 _FIRST: Final = ["device", "at", "start", "correlation", "process"]  # of the first compute of a step on a device
 _HOST: Final = ["process", "thread"]
+_STREAM: Final = ["process", "device", "context", "stream"]
 
 
 def activity_steps(
@@ -30,7 +31,8 @@ def activity_steps(
     """For each device activity, the position in `steps.table` of the step that launched it, or -1.
 
     An activity belongs to the step that contains its call, however late it executed. Its own start decides only if the
-    trace lacks the call. `rows` are the positions of their calls in `trace["api"]` (or -1), if available.
+    trace lacks the call, and not for what was launched before the recording began, which no step launched. `rows` are
+    the positions of their calls in `trace["api"]` (or -1), if available.
     """
     api = trace["api"]
     rows = match_rows(api, activities) if rows is None else rows
@@ -44,7 +46,24 @@ def activity_steps(
         if len(first) > 1:
             threads = first.reindex(processes, fill_value=MISSING).to_numpy(copy=True)
         at[alone] = steps.of(activities["start"].to_numpy()[alone], processes, threads)
+        at[_launched_before(activities, rows < 0)] = -1
     return np.asarray(at, dtype=np.int64)
+
+
+def _launched_before(activities: pd.DataFrame, is_alone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which activities were launched before the recording began: all those without a call (`is_alone`) on a stream
+    where none of them starts behind one with a call. A stream executes in the order of the calls."""
+    if is_alone.all():
+        return np.zeros(len(activities), dtype=bool)
+    stream = activities.groupby(_STREAM, sort=False, observed=True).ngroup().to_numpy()
+    start = activities["start"].to_numpy()
+    first = np.full(stream.max() + 1, np.iinfo(np.int64).min)  # of a stream without any call
+    launched = pd.Series(start[~is_alone]).groupby(stream[~is_alone]).min()
+    first[launched.index] = launched
+    last = pd.Series(start[is_alone]).groupby(stream[is_alone]).max()
+    is_before = np.zeros(len(first), dtype=bool)
+    is_before[last.index] = last.to_numpy() < first[last.index]
+    return np.asarray(is_alone & is_before[stream], dtype=bool)
 
 
 def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:

@@ -93,6 +93,16 @@ class Steps:
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
 
     @property
+    def unit(self) -> str:
+        """The word for one of the steps in figures: a token, if they gain any."""
+        return "token" if self.decodes else "step"
+
+    @property
+    def counted(self) -> str:
+        """The number of the steps, in words."""
+        return f"{len(self)} {'token step' if self.decodes else 'step'}(s)"
+
+    @property
     def tokens_per_step(self) -> float | None:
         """The mean number of tokens per step over all its sequences; None if it is not known for every step (drafts,
         prompts, engines whose marks do not say)."""
@@ -236,6 +246,10 @@ _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES}
     "eager": (
         "eager pass next to graphs (a prompt, drafts that are verified, or a warm-up)",
         "eager passes next to graphs (prompts, drafts that are verified, or warm-up)",
+    ),
+    "diffusion": (
+        "diffusion run (all steps that denoise an image)",
+        "diffusion runs (each: all steps that denoise an image)",
     ),
     "forward": ("forward pass", "forward passes"),
     "iteration": ("iteration", "iterations"),

@@ -37,7 +37,7 @@ from tracer.model.intervals import within_any
 from tracer.model.rows import THREAD, groups_of, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
-from tracer.model.trace import Trace
+from tracer.model.trace import LIGHT, Trace
 
 
 def find_steps(
@@ -61,7 +61,7 @@ def find_steps(
     """
     launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
     if not launches:
-        raise EmptyTraceError(f"the trace has no kernels and no graph launches; {was_traced('CUDA', trace)}")
+        raise EmptyTraceError(f"the trace has no kernels and no graph launches{_why_nothing_ran(trace)}")
     try:
         chosen = None if pattern is None else re.compile(pattern)
     except re.error as problem:
@@ -82,6 +82,14 @@ def find_steps(
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
     return _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
+
+
+def _why_nothing_ran(trace: Trace) -> str:
+    """What a recording without any compute lacks."""
+    launched = among(host_calls(trace)["letter"].to_numpy(dtype="U1"), LAUNCHES).sum()
+    if launched and not str(trace.metadata.get("source", "")).startswith(LIGHT):
+        return f", but {launched:,} calls that launch some: its recorder saw the calls, not what ran on the device"
+    return f"; {was_traced('CUDA', trace)}"
 
 
 def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: pd.DataFrame | None = None) -> Steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number
-from tracer.text import json_rows
+from tracer.text import json_rows, plain
 
 if TYPE_CHECKING:
     pass
 
 _SHOWN = 12  # rows of the path's composition
+_LONGEST = 120  # characters of the name of a kernel there
 
 
 @click.command()
@@ -52,7 +54,7 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
         "calls": json_rows(found.calls),
         "warning": found.warning,
     }
-    emit(as_json, facts, _show, [*trace.notes, *found.notes])
+    emit(as_json, facts, partial(_show, unit=steps.unit), [*trace.notes, *found.notes])
 
 
 def _read(row: dict[str, Any]) -> str:
@@ -61,13 +63,18 @@ def _read(row: dict[str, Any]) -> str:
     return f"{number(nbytes / 1e6)} MB at {number(nbytes / row['us_per_step'] / 1e3)} GB/s" if nbytes else ""
 
 
-def _show(facts: dict[str, Any]) -> None:
-    click.echo(f"critical path of a token: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
+def _show(facts: dict[str, Any], unit: str) -> None:
+    click.echo(f"critical path of a {unit}: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
     rows = [
-        {"us": number(row["us_per_step"], 2), "kind": row["kind"], "name": row["name"], "read": _read(row)}
+        {
+            "us": number(row["us_per_step"], 2),
+            "kind": row["kind"],
+            "name": plain(row["name"], _LONGEST),
+            "read": _read(row),
+        }
         for row in facts["path"][:_SHOWN]
     ]
-    headings = {"us": "µs per token", "kind": "", "name": ""}
+    headings = {"us": f"µs per {unit}", "kind": "", "name": ""}
     report.show_table(rows, headings | ({"read": ""} if any(row["read"] for row in rows) else {}))
     if len(facts["path"]) > _SHOWN:
         click.echo(f"  and {len(facts['path']) - _SHOWN} more (--json)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,7 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
     }
     if with_sites:
         facts["call_sites"] = _sites(trace, analysed)
-    emit(as_json, facts, _show, trace.notes)
+    emit(as_json, facts, partial(_show, unit=steps.unit), trace.notes)
 
 
 def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
@@ -80,19 +81,19 @@ def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
     return json_rows(table)
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _show(facts: dict[str, Any], unit: str) -> None:
     """Print `intertoken syncs`."""
     console = report.new_console()
     rows = {}
     if facts["class"]:
         followers = report.followers(facts["class"])
         rows["class"] = f"{facts['class']}  ({facts['share']:.0%} of the {followers} follow it)"
-    rows["syncs per token"] = number(facts["syncs_per_token"])
+    rows[f"syncs per {unit}"] = number(facts["syncs_per_token"])
     for kind in ("blocking copies", "polls"):
         if count := facts[f"{kind.replace(' ', '_')}_per_token"]:
-            rows[f"{kind} per token"] = number(count)
-    rows["copies per token"] = number(facts["copies_per_token"])
-    rows["launches per token"] = number(facts["launches_per_token"])
+            rows[f"{kind} per {unit}"] = number(count)
+    rows[f"copies per {unit}"] = number(facts["copies_per_token"])
+    rows[f"launches per {unit}"] = number(facts["launches_per_token"])
     rows["the host fetches"] = _fetched(facts["fetch_lag"])
     found = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
     console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))

@@ -1,7 +1,8 @@
 """xDiT and other servers of diffusion models.
 
-ROCm's builds mark an image with `execute_diffusion_N_WxH`; diffusers itself sets no marks. Such a step denoises and
-gains no token. Source: recordings in AMD's TraceLens; diffusers 0.42 has no marks.
+ROCm's builds mark an image with `execute_diffusion_N_WxH`; diffusers itself sets no marks. Such a step is the whole run
+of the pipeline, which denoises the image several times, and gains no token. Source: recordings in AMD's TraceLens, of
+four denoising steps each; diffusers 0.42 has no marks.
 """
 
 from __future__ import annotations

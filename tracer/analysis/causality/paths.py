@@ -131,7 +131,7 @@ class StepEnds:
         for column, of in (("previous", "point"), ("before", "end")):
             last[column] = last.groupby("group")[of].shift(1, fill_value=MISSING)
         if not (last["previous"] >= 0).any():
-            raise EmptyTraceError(f"no path: {len(steps)} token step(s), no two consecutive ones with kernels")
+            raise EmptyTraceError(f"no path: {steps.counted}, no two consecutive ones with kernels")
         return cls(last[["step", "group", "at", "point", "end", "previous", "before"]])
 
     @property

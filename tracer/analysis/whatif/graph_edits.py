@@ -37,7 +37,7 @@ _WITHOUT_KERNELS: Final = (
     "the recording lacks the kernels that the graph would contain: it has only the start and end of runs of launches, "
     "which depend on the host; record with --passes light,node"
 )
-BEFORE, BEHIND = "before the graph", "after the graph"
+BEFORE, BETWEEN, BEHIND = "before the graph", "between graphs", "after the graph"
 _WAITS: Final = "the host waits for them between their launch and that of the graph"
 KEYS: Final = ["kernel", "operator", "where"]
 
@@ -179,7 +179,8 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
 
     Returns:
         One row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none), where
-        (`BEFORE` the first graph of its step, or `BEHIND` it), at (position in `steps`), activity and call (positions),
+        (`BEFORE` the first graph of its step, `BETWEEN` that and the last, or `BEHIND` it), at (position in `steps`),
+        activity and call (positions),
         graph (position of the graph's launch), hole_ns (time before the kernel in which nothing runs on its device),
         kernel_ns, launch_ns (inside the call), is_wait_between (whether the host waits between the two launches).
     """
@@ -187,12 +188,13 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     letter = calls["letter"].to_numpy(dtype="U1")
     graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))
-    first = pd.Series(graphs, index=at[graphs]).groupby(level=0).first()
+    of_step = pd.Series(graphs, index=at[graphs]).groupby(level=0)
+    first, last = of_step.first(), of_step.last()
     call = activities["call"].to_numpy()
     kernels = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
     kernels = kernels[(letter[call[kernels]] == LAUNCH) & np.isin(at[call[kernels]], first.index)]
     call = call[kernels]
-    graph = first.reindex(at[call]).to_numpy(np.int64)
+    graph, final = (one.reindex(at[call]).to_numpy(np.int64) for one in (first, last))
     nvtx = host_ranges(causality.trace)
     operator = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls.iloc[call])
     starts = calls["start"].to_numpy()
@@ -200,7 +202,7 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
         {
             "kernel": activities["name"].astype(str).to_numpy()[kernels],
             "operator": operator.astype(str),
-            "where": np.where(starts[call] < starts[graph], BEFORE, BEHIND),
+            "where": np.select([starts[call] < starts[graph], starts[call] < starts[final]], [BEFORE, BETWEEN], BEHIND),
             "at": at[call],
             "activity": kernels,
             "call": call,
