@@ -70,9 +70,9 @@ def served(seed: int, steps: int = 200) -> Side:
 
 def test_what_requests_happened_to_be_recorded_makes_no_run_faster() -> None:
     """With the tokens of a step taken for exact, 29 of 30 such pairs were "faster" or "slower"; now 3 of 60."""
-    runs = [served(seed) for seed in range(40, 80)]
+    runs = [served(seed) for seed in range(40, 60)]
     found = [compare(*pair) for pair in zip(runs[::2], runs[1::2], strict=True)]
-    assert [each.verdict for each in found].count("no difference shown") >= 18
+    assert [each.verdict for each in found].count("no difference shown") >= 9
     assert "the batch differs from step to step: a step gains" in found[0].cautions[0]
     several = [Side.of(*(run.recordings[0] for run in runs[part::2])) for part in (0, 1)]
     assert compare(*several).verdict == "no difference shown"
