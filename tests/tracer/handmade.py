@@ -9,6 +9,7 @@ import numpy as np
 
 from tracer import Trace
 from tracer.model.schema import MISSING
+from tracer.model.trace import RUN
 
 PROCESS, THREAD = 100, 101
 
@@ -52,6 +53,11 @@ class Script:
     def graph(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
         correlation = self.call("cudaGraphLaunch_v10000", *call)
         self._on_stream("graph_launches", *device, stream, correlation, graph=1)
+
+    def run(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
+        """A run of eager launches in a light recording, of which only the first call and the ends are known."""
+        correlation = self.call("cudaLaunchKernel_v7000", *call)
+        self._on_stream("graph_launches", *device, stream, correlation, graph=MISSING, name=RUN)
 
     def copy(
         self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,

@@ -12,25 +12,31 @@ from tracer import Trace, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, eager_launches
 from tracer.analysis.whatif.prediction import predict_from
 from tracer.cli import main
-from tracer.errors import EmptyTraceError, UnsafePlanError
+from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
+from tracer.model.trace import LIGHT
 
 TOKENS, PERIOD = 12, 100_000
 
 
-def loop(*, wait: bool = False, eager: bool = True, pieces: int = 1) -> Trace:
+def loop(*, wait: bool = False, eager: bool = True, pieces: int = 1, unknown: int = 0) -> Trace:
     """Steps of a fill (2 µs, from 12 µs on), a graph (40 µs, from 30 µs on), an argmax (5 µs, from 75 µs on) and the
     wait for it, until 85 µs; with `wait` the host waits for the fill. Of two `pieces`, the second graph (3 µs, from
-    81 µs on) follows the argmax."""
+    81 µs on) follows the argmax. In the last `unknown` steps the fill is a run of launches that may last until the
+    graph starts."""
     script = Script()
     for token in range(TOKENS):
         at = token * PERIOD
         script.range("token", at, at + PERIOD - 1)
         if eager:
             script.range("aten::fill_", at + 1_000, at + 9_000, domain="cpu_op")
-            script.launch((at + 2_000, at + 8_000), (at + 12_000, at + 14_000), name="fill")
+            if token < TOKENS - unknown:
+                script.launch((at + 2_000, at + 8_000), (at + 12_000, at + 14_000), name="fill")
+            else:
+                script.run((at + 2_000, at + 8_000), (at + 12_000, at + 30_000))
         if wait:
             script.sync(at + 9_000, at + 15_000)
         script.graph((at + 20_000, at + 26_000), (at + 30_000, at + 70_000))
@@ -40,7 +46,7 @@ def loop(*, wait: bool = False, eager: bool = True, pieces: int = 1) -> Trace:
             script.graph((at + 67_000, at + 69_000), (at + 81_000, at + 84_000))
         script.sync(at + 70_000, at + 85_000)
     trace = script.trace
-    trace.metadata["source"] = "host"
+    trace.metadata["source"] = LIGHT
     return trace
 
 
@@ -50,12 +56,14 @@ def analysed(trace: Trace) -> tuple[Causality, Steps]:
 
 def test_each_kernel_has_its_operator_its_place_and_the_hole_before_it() -> None:
     causality, steps = analysed(loop())
-    launches = eager_launches(causality, steps)
+    found = eager_launches(causality, steps)
+    launches = found.table
+    assert (found.steps, found.lacking) == (TOKENS, 0)
     assert not launches["is_wait_between"].any()
     later = launches[launches["at"] > 0]
     assert later[later["kernel"] == "fill"]["hole_ns"].unique().tolist() == [PERIOD - 80_000 + 12_000]
     assert launches[launches["kernel"] == "argmax"]["hole_ns"].unique().tolist() == [5_000]
-    table = by_kernel(launches, len(steps))
+    table = found.by_kernel()
     assert table[["kernel", "operator", "where", "per_step"]].to_numpy().tolist() == [
         ["fill", "aten::fill_", BEFORE, 1], ["argmax", "token", BEHIND, 1],
     ]  # fmt: skip
@@ -65,7 +73,7 @@ def test_each_kernel_has_its_operator_its_place_and_the_hole_before_it() -> None
 
 def test_kernels_between_the_pieces_of_a_graph_are_not_behind_it() -> None:
     causality, steps = analysed(loop(pieces=2))
-    table = by_kernel(eager_launches(causality, steps), len(steps))
+    table = eager_launches(causality, steps).by_kernel()
     assert dict(zip(table["kernel"], table["where"], strict=True)) == {"fill": BEFORE, "argmax": BETWEEN}
     assert predict_from(Base.of(causality, steps), [IntoGraph("argmax", "token", BETWEEN)]).speedup.estimate > 1
 
@@ -89,9 +97,25 @@ def test_a_kernel_that_the_host_waits_for_before_the_graph_cannot_move() -> None
     assert predict_from(base, [IntoGraph("argmax", "token", BEHIND)]).speedup.estimate > 1
 
 
+def test_steps_with_unknown_kernels_are_left_out() -> None:
+    """What is told is that of the others, as if the recording had no such steps."""
+    whole, partly = (analysed(loop(unknown=unknown)) for unknown in (0, 4))
+    found = eager_launches(*partly)
+    assert (found.steps, found.lacking) == (TOKENS - 4, 4)
+    assert found.by_kernel()[["kernel", "per_step", "kernel_us"]].to_numpy().tolist() == [
+        ["fill", 1, 2], ["argmax", 1, 5],
+    ]  # fmt: skip
+    for edits in ([IntoGraph()], [IntoGraph("fill", "aten::fill_", BEFORE)], [IntoGraph(), WithoutSyncs()]):
+        one, other = (predict_from(Base.of(*each), edits) for each in (whole, partly))
+        assert one.speedup.estimate == pytest.approx(other.speedup.estimate)
+        assert one.predicted.idle_us == pytest.approx(other.predicted.idle_us)
+    with pytest.raises(CannotTellError, match="in most of the 12 steps it is unknown"):
+        Base.of(*analysed(loop(unknown=7)))
+
+
 def test_without_eager_launches_there_is_nothing_to_move() -> None:
     causality, steps = analysed(loop(eager=False))
-    assert not len(eager_launches(causality, steps))
+    assert not len(eager_launches(causality, steps).table)
     with pytest.raises(EmptyTraceError, match="no step launches"):
         predict_from(Base.of(causality, steps), [IntoGraph()])
 

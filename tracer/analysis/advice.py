@@ -20,7 +20,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, eager_launches
 from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
@@ -230,11 +230,12 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
 
 
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
-    launches = eager_launches(base.causality, steps)
+    found = eager_launches(base.causality, steps)
+    launches = found.table
     sites = call_sites(trace, base.causality.segments.calls.iloc[launches["call"]])
     named = launches[KEYS].assign(site=sites["site"].where(sites["source"] != RANGES, "").to_numpy())
     most = named.value_counts().reset_index().drop_duplicates(KEYS).set_index(KEYS)["site"]
-    table = by_kernel(launches, len(steps)).drop(columns="is_wait_between")
+    table = found.by_kernel().drop(columns="is_wait_between")
     for row in table.head(_MOST_EAGER).to_dict("records"):
         speedup, why = None, "the untraced rate is not known"
         if base.state != TRACED:

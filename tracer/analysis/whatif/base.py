@@ -99,6 +99,7 @@ class Base:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
         rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
         report = gap_report(trace, steps, rate)
+        times = times.known(report.idle, steps) if report.idle.left_out else times
         if report.refused is not None and untraced_tokens_per_s is not None:
             raise TraceError(f"cannot correct the recording: {report.refused}")
         rate = None if report.refused else rate

@@ -2,8 +2,8 @@
 
 `OneGraph` combines the kernels that a step launches one by one, or in several graphs, into one graph. The host work
 between the first and the last of these launches prepares them, so it disappears with them. The kernels keep their
-recorded durations. A light recording has no kernels of individual launches, only the start and end of each run, whose
-length depends on the host: nothing can be predicted from such runs.
+recorded durations. A light recording has only the start and end of some runs of launches, whose length depends on the
+host: nothing can be predicted from the steps with these (`StepTimes.known`).
 
 `IntoGraph` moves kernels that a step launches individually outside its graph into it; `eager_launches` finds them, and
 the hole before each.
@@ -31,12 +31,9 @@ from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
 from tracer.model.intervals import Ints
 from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
-_UNKNOWN: Final = 0.05
-"""The maximum share of a step for runs of launches of which only the start and end are known."""
-_WITHOUT_KERNELS: Final = (
-    "the recording lacks the kernels that the graph would contain: it has only the start and end of runs of launches, "
-    "which depend on the host; record with --passes light,node"
-)
+_LACKING: Final = 0.1
+"""The maximum share of steps whose eager launches are not all known. They are not changed, and the speed-up is the
+ratio of medians; steps with runs of launches do not count in these (`StepTimes.known`)."""
 BEFORE, BETWEEN, BEHIND = "before the graph", "between graphs", "after the graph"
 _WAITS: Final = "the host waits for them between their launch and that of the graph"
 KEYS: Final = ["kernel", "operator", "where"]
@@ -66,12 +63,10 @@ class OneGraph:
 
         Raises:
             EmptyTraceError: no step launches kernels one by one.
-            CannotTellError: the durations of the kernels in the runs are not recorded.
         """
         runs = launch_runs(changes, steps)
         if not len(runs):
             raise EmptyTraceError("no step launches kernels one by one: there is nothing to put into a graph")
-        _check_kernels(changes.causality, steps, runs)
         calls, run = runs["call"].to_numpy(), runs["run"].to_numpy()
         first = np.append(True, run[1:] != run[:-1])
         others, graphs = calls[~first], calls[first]
@@ -150,17 +145,6 @@ def _prepare(calls: Ints, run: Ints) -> Ints:
     return _between(calls, run) + 1
 
 
-def _check_kernels(causality: Causality, steps: Steps, runs: pd.DataFrame) -> None:
-    """Raise CannotTellError if most of the graph would consist of runs of which only the length is known."""
-    activities = causality.segments.activities
-    letter = causality.segments.calls["letter"].to_numpy(dtype="U1")
-    launch = runs["call"].to_numpy()[letter[runs["call"]] == LAUNCH]
-    chosen = (activities["table"] == "graph_launches").to_numpy() & np.isin(activities["call"], launch)
-    length = (activities["end"] - activities["start"]).to_numpy()[chosen].sum()
-    if length > _UNKNOWN * (steps.table["end"] - steps.table["start"]).sum():
-        raise CannotTellError(_WITHOUT_KERNELS)
-
-
 def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]) -> Edges:
     """From the launch of each graph to its first activity on every stream except that of its first launch."""
     activities = causality.segments.activities
@@ -174,31 +158,62 @@ def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]
     return Edges.of(2 * nodes["graph"].to_numpy(), start, nodes["window"].map(took).to_numpy(), LAUNCHED)
 
 
-def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
+@dataclass(frozen=True)
+class EagerLaunches:
     """The kernels launched individually in steps that also launch a graph.
 
-    Returns:
-        One row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none), where
-        (`BEFORE` the first graph of its step, `BETWEEN` that and the last, or `BEHIND` it), at (position in `steps`),
-        activity and call (positions),
-        graph (position of the graph's launch), hole_ns (time before the kernel in which nothing runs on its device),
-        kernel_ns, launch_ns (inside the call), is_wait_between (whether the host waits between the two launches).
+    Attributes:
+        table: one row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none),
+            where (`BEFORE` the first graph of its step, `BETWEEN` that and the last, or `BEHIND` it), at (position in
+            the steps), activity and call (positions), graph (position of the graph's launch), hole_ns (time before the
+            kernel in which nothing runs on its device), kernel_ns, launch_ns (inside the call), is_wait_between
+            (whether the host waits between the two launches).
+        steps: the number of steps without those of `lacking`.
+        lacking: the number of steps left out because the recording lacks kernels that they launch.
     """
+
+    table: pd.DataFrame
+    steps: int
+    lacking: int
+
+    def by_kernel(self) -> pd.DataFrame:
+        """The kernels grouped by `KEYS`: per_step, hole_us, kernel_us and launch_us (mean sums per step),
+        is_wait_between (true for most); the largest holes first.
+        """
+        groups = self.table.groupby(KEYS, sort=False)
+        found = groups.agg(
+            count=("call", "size"), hole=("hole_ns", "sum"), kernel=("kernel_ns", "sum"), launch=("launch_ns", "sum"),
+            waits=("is_wait_between", "mean"),
+        )  # fmt: skip
+        table = pd.DataFrame(
+            {
+                "per_step": found["count"] / self.steps,
+                **{f"{name}_us": found[name] / self.steps / 1e3 for name in ("hole", "kernel", "launch")},
+                "is_wait_between": found["waits"] > 0.5,
+            }
+        )
+        return table.sort_values("hole_us", ascending=False, kind="stable").reset_index()
+
+
+def eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
+    """Find the kernels launched individually in steps that also launch a graph."""
     calls, activities = causality.segments.calls, causality.segments.activities
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     letter = calls["letter"].to_numpy(dtype="U1")
     graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))
     of_step = pd.Series(graphs, index=at[graphs]).groupby(level=0)
     first, last = of_step.first(), of_step.last()
+    launches = np.flatnonzero((letter == LAUNCH) & np.isin(at, first.index))
     call = activities["call"].to_numpy()
     kernels = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
-    kernels = kernels[(letter[call[kernels]] == LAUNCH) & np.isin(at[call[kernels]], first.index)]
+    lacking = np.unique(at[launches[~np.isin(launches, call[kernels])]])
+    kernels = kernels[np.isin(call[kernels], launches) & ~np.isin(at[call[kernels]], lacking)]
     call = call[kernels]
     graph, final = (one.reindex(at[call]).to_numpy(np.int64) for one in (first, last))
     nvtx = host_ranges(causality.trace)
     operator = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls.iloc[call])
     starts = calls["start"].to_numpy()
-    return pd.DataFrame(
+    table = pd.DataFrame(
         {
             "kernel": activities["name"].astype(str).to_numpy()[kernels],
             "operator": operator.astype(str),
@@ -213,25 +228,7 @@ def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
             "is_wait_between": _is_wait_between(calls, starts[call], starts[graph]),
         }
     )
-
-
-def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The kernels of `eager_launches` grouped by `KEYS`: per_step, hole_us, kernel_us and launch_us (mean sums per
-    step), is_wait_between (true for most); the largest holes first.
-    """
-    groups = launches.groupby(KEYS, sort=False)
-    found = groups.agg(
-        count=("call", "size"), hole=("hole_ns", "sum"), kernel=("kernel_ns", "sum"), launch=("launch_ns", "sum"),
-        waits=("is_wait_between", "mean"),
-    )  # fmt: skip
-    table = pd.DataFrame(
-        {
-            "per_step": found["count"] / steps,
-            **{f"{name}_us": found[name] / steps / 1e3 for name in ("hole", "kernel", "launch")},
-            "is_wait_between": found["waits"] > 0.5,
-        }
-    )
-    return table.sort_values("hole_us", ascending=False, kind="stable").reset_index()
+    return EagerLaunches(table, len(steps) - len(lacking), len(lacking))
 
 
 @dataclass(frozen=True)
@@ -256,9 +253,15 @@ class IntoGraph(Unmeasured):
 
         Raises:
             EmptyTraceError: there are no such kernels.
+            CannotTellError: the recording lost them in too many steps.
             UnsafePlanError: the host waits between their launch and that of the graph.
         """
-        launches = eager_launches(changes.causality, steps)
+        found = eager_launches(changes.causality, steps)
+        if found.lacking > _LACKING * len(steps) and not changes.causality.trace.has_runs:
+            raise CannotTellError(
+                f"the recording lacks kernels that {found.lacking:,} of {len(steps):,} steps launch outside their graph"
+            )
+        launches = found.table
         if self.kernel is not None:
             values = self.kernel, self.operator, self.where
             of_row = [launches[name] == value for name, value in zip(KEYS, values, strict=True)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from tracer.analysis.causality.paths import Causality, StepEnds
-from tracer.analysis.idle import statistics
+from tracer.analysis.idle import IdleReport, statistics
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
+from tracer.errors import CannotTellError
 from tracer.model.collectives import computes
 from tracer.model.intervals import Ints
+from tracer.model.rows import positions
+from tracer.model.schema import MISSING
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,25 @@ class StepTimes:
         same = (spans[["device", "group"]] == spans[["device", "group"]].shift()).all(axis=1).to_numpy()
         spans["follows"] = same & (ordinal == np.append(0, ordinal[:-1]) + 1)
         return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(table["row"].to_numpy()))
+
+    def known(self, idle: IdleReport, steps: Steps) -> StepTimes:
+        """Without the steps in which it is unknown when the device computed, and without what follows them.
+
+        Raises:
+            CannotTellError: that applies to most steps.
+        """
+        if not len(idle.steps):
+            raise CannotTellError(
+                f"in most of the {len(steps):,} steps it is unknown when the device computed: the recording has only "
+                "the start and end of runs of launches, which depend on the host; record with --passes light,node"
+            )
+        of_steps = self.spans[["device"]].assign(step=steps.table["step"].to_numpy()[self.spans["at"]])
+        is_known = positions(of_steps, idle.steps, ["device", "step"]) >= 0
+        spans = self.spans.assign(follows=self.spans["follows"] & is_known & np.append(False, is_known[:-1]))
+        table = self.ends.table
+        unknown = table["at"].isin(self.spans["at"][~is_known])
+        left = unknown | unknown.groupby(table["group"]).shift(1, fill_value=False)
+        return replace(self, spans=spans, ends=StepEnds(table.assign(previous=table["previous"].mask(left, MISSING))))
 
     @property
     def followed(self) -> pd.DataFrame:
