@@ -31,7 +31,7 @@ from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
-from tracer.errors import EmptyTraceError, UsageError
+from tracer.errors import EmptyTraceError, NoStepsError, UsageError
 from tracer.model import run_json
 from tracer.model.intervals import within_any
 from tracer.model.rows import THREAD, groups_of, taken
@@ -77,7 +77,7 @@ def find_steps(
         steps = steps_by_name(trace, chosen, window)
     steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
     if steps is None:
-        raise EmptyTraceError(
+        raise NoStepsError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
