@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.tracer.kineto import Event, read, rows
+from tests.tracer.kineto import Event, event, on_gpu, read, rows
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -43,7 +43,7 @@ def step(number: int) -> list[Event]:
     ]
 
 
-STEPS = [{}, *(event for number in range(20) for event in step(number))]
+STEPS = [{}, *(each for number in range(20) for each in step(number))]
 
 
 def test_operations_calls_and_arrows(tmp_path: Path) -> None:
@@ -87,6 +87,17 @@ def test_an_arrow_of_disagreeing_clocks_leads_from_no_call(tmp_path: Path) -> No
         row("2", "1", "a", 20.0, 4.0, "KernelExecution"), *arrow(1, 38.0, 20.0),
     ])  # fmt: skip
     assert trace["kernels"]["correlation"].tolist() == [-1]
+
+
+def test_operations_alone(tmp_path: Path) -> None:
+    trace = read(tmp_path, [row("2", "1", "a", 20.0, 4.0, "KernelExecution")])
+    assert rows(trace, "kernels", "name", "correlation", "process") == [["a", -1, -1]]
+
+
+def test_the_numbers_of_another_profiler_are_kept(tmp_path: Path) -> None:
+    launch = event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=7)
+    trace = read(tmp_path, [launch, on_gpu("kernel", "b", 5, 2, 7), row("2", "1", "a", 20.0, 4.0, "KernelExecution")])
+    assert rows(trace, "kernels", "name", "correlation") == [["b", 7], ["a", -1]]
 
 
 def test_markers_and_copies_without_a_device(tmp_path: Path) -> None:

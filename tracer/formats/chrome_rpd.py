@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from tracer.model.schema import MISSING
+
 SOURCE: Final = "rocmProfileData"
 """`metadata["source"]` of these recordings."""
 
@@ -66,14 +68,16 @@ def kineto(event: Mapping[str, Any], args: Mapping[str, Any]) -> tuple[str, Mapp
 
 def link(found: dict[str, pd.DataFrame]) -> None:
     """Number the calls, and let each arrow begin where its call does: the last that began before the end that the arrow
-    gives, if it had not ended. Others lead from no call."""
+    gives, if it had not ended. Others lead from no call. Calls with numbers are of another profiler and keep them."""
     api, arrows = found["api"], found["flow_starts"]
+    if (api["correlation"] != MISSING).any():
+        return
     api["correlation"] = np.arange(1, len(api) + 1)
     keys = ["process", "thread"]
     calls = api.assign(begin=api["start"])[[*keys, "start", "begin", "end"]].sort_values("start", kind="stable")
     ends = arrows.assign(at=arrows["start"] + _END_NS).reset_index()[["index", *keys, "at"]].sort_values("at")
     of = pd.merge_asof(ends, calls, left_on="at", right_on="start", by=keys, allow_exact_matches=False)
-    begin = of["begin"].where(of["end"] >= of["at"] - _ROUNDING_NS, -1)
+    begin = of["begin"].where(of["end"] >= of["at"] - _ROUNDING_NS, MISSING)
     found["flow_starts"] = arrows.assign(start=begin.set_axis(of["index"]).reindex(arrows.index).astype(np.int64))
 
 
