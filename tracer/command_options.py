@@ -110,16 +110,27 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
 
     `python_functions` keeps Python functions that the format leaves out by default.
     """
-    from tracer.analysis.tokens import choose_steps
+    trace = read(path, python_functions=python_functions)
+    return trace, chosen(trace, within, bounds)
+
+
+def read(path: Path, *, python_functions: bool = False) -> Trace:
+    """Read the trace; see `load`."""
     from tracer.pandas_options import set_options
     from tracer.stored import cache
 
     set_options()
     with report.reading(path):
-        trace = cache.read(path, python_functions=python_functions)
+        return cache.read(path, python_functions=python_functions)
+
+
+def chosen(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
+    """Select the steps of the trace; notes about them are added to those of the trace."""
+    from tracer.analysis.tokens import choose_steps
+
     steps = choose_steps(trace, within, bounds)
     trace.notes += steps.notes
-    return trace, steps
+    return steps
 
 
 def say(notes: list[str]) -> None:

@@ -4,6 +4,7 @@
     ├── TraceError            a recording cannot be read, written or analysed
     │   ├── FormatError       not a trace, a damaged trace, or an unknown format
     │   ├── EmptyTraceError   readable, but without the data that the analysis needs
+    │   │   └── NoStepsError  what ran on the device is there, but no steps are found
     │   ├── CannotTellError   a prediction for which the recording lacks data
     │   └── RecordError       recording is impossible here: no driver, CUPTI or nsys, or another profiler is active
     ├── UsageError            an invalid option or argument
@@ -38,6 +39,10 @@ class FormatError(TraceError):
 
 class EmptyTraceError(TraceError):
     """A trace is readable but lacks the data that the analysis needs (kernels, token steps, ...)."""
+
+
+class NoStepsError(EmptyTraceError):
+    """A trace holds work on a device, but no steps are found in it."""
 
 
 class CannotTellError(TraceError):

@@ -250,7 +250,7 @@ def test_steps_that_cannot_be_compared_name_the_option_that_tells_them(tmp_path:
     one = decode_loop("sccg", 1)
     one.range("step", 0, 900)
     write(one.trace, tmp_path / "one.json")
-    for name, why in (("turned", "no rate: half of the 12 token steps"), ("one", "no gap: 1 token step(s), no two")):
+    for name, why in (("turned", "no rate: half of the 12 token steps"), ("one", "no gap: 1 step(s), no two")):
         result = run(tmp_path / f"{name}.json", tmp_path / f"{name}.json")
         assert result.exit_code == 2
         assert f"{name}.json: {why}" in result.stderr

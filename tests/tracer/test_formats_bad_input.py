@@ -1,7 +1,9 @@
 """Files that are damaged, hostile or something else: one clear line each, and nothing left behind."""
 
+import gzip
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ def error_of(path: Path) -> str:
     return message
 
 
+INSTEAD = "is not read; record with PyTorch's profiler, or with rocmProfileData and its rpd2tracing"
+
+
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Path:
     return export(tmp_path / "trace.sqlite")
@@ -55,6 +60,41 @@ def test_an_empty_file(tmp_path: Path) -> None:
 def test_another_kind_of_file_named_sqlite(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("kernel,start,end\n")
     assert "not an SQLite file" in error_of(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "begin", "what"),
+    [
+        ("a.json", '{"rocprofiler-sdk-tool":[{"metadata":{"pid":1}}]}', "JSON"),
+        ("a.json.gz", '{\n "rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON"),
+        ("a_kernel_trace.csv", '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n', "CSV"),
+        ("a_hip_api_trace.csv", "Domain,Function,Process_Id,Start_Timestamp,End_Timestamp\n", "CSV"),
+    ],
+)
+def test_a_recording_of_rocprofv3(tmp_path: Path, name: str, begin: str, what: str) -> None:
+    text = begin.encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    assert error_of(tmp_path / name) == (f"{tmp_path / name}: the {what} of rocprofv3 {INSTEAD}")
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        (
+            ["rocpd_op", "rocpd_api"],
+            "a database of rocmProfileData is not read; convert it to JSON with its rpd2tracing",
+        ),
+        (
+            ["rocpd_kernel_dispatch_0000a1", "rocpd_string_0000a1"],
+            f"the database of rocprofv3 (rocpd) {INSTEAD}",
+        ),
+    ],
+)
+def test_a_database_of_amd(tmp_path: Path, tables: list[str], says: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        for table in tables:
+            database.execute(f'CREATE TABLE "{table}" ("id" integer NOT NULL PRIMARY KEY)')
+    assert error_of(tmp_path / "a.db") == f"{tmp_path / 'a.db'}: {says}"
 
 
 def test_a_file_of_no_known_format(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
@@ -13,6 +16,7 @@ from tracer import Trace, formats
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
+from tracer.cli import main
 
 
 def loop(between: int) -> Trace:
@@ -41,8 +45,18 @@ def test_steps_that_doubt_leaves_alone_have_no_rate(left_out: list[int], rate: f
     trace = loop(100)  # a host that runs ahead: alone, each step would be as fast as its launch
     steps = find_steps(trace).without(np.array(left_out), [], ["the clock jumped"])
     assert steps_per_s(trace, steps) == (None if rate is None else pytest.approx(rate))
-    alone = find_steps(trace).select(2, 3)
-    assert steps_per_s(trace, replace(alone, doubts=("of other steps",))) == pytest.approx(1e9 / 1000)
+    two = find_steps(trace).select(2, 4)
+    assert steps_per_s(trace, replace(two, doubts=("of other steps",))) == pytest.approx(2e9 / 2000)
+
+
+def test_one_step_has_no_rate(tmp_path: Path) -> None:
+    trace = loop(2000)
+    one = find_steps(trace).select(2, 3)
+    assert (len(one), wall_rates(trace, one), steps_per_s(trace, one)) == (1, {}, None)
+    formats.write(trace, tmp_path / "run")
+    only = ["info", str(tmp_path / "run"), "--steps", "2:3"]
+    assert "steps/s    – (one step has no rate)" in CliRunner().invoke(main, only).stdout
+    assert json.loads(CliRunner().invoke(main, [*only, "--json"]).stdout)["steps_per_s"] is None
 
 
 @pytest.mark.parametrize("level", ["", "node"])

@@ -175,6 +175,20 @@ def test_batches_in_turn_may_be_steps_each() -> None:
         assert ("3 each, or each a step of its own" in " ".join(steps.notes)) == own_inputs
 
 
+def test_waits_inside_a_single_pass_may_be_parts_of_it() -> None:
+    """The gate of each layer of a mixture of experts waits; the head follows the last."""
+    host = Host(Script())
+    for _ in range(10):
+        host.kernels(["norm", "qkv", "attention", "gate"])
+        host.fetch()
+        host.kernels(["up", "act", "down"])
+        host.fetch()
+    host.kernels(["norm", "head"])
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.confidence) == ("21 iterations", 0.8)
+    assert "which do not show a complete pass through a model each, and may be parts of one" in steps.notes[0]
+
+
 def test_a_pattern_may_name_a_kernel_or_a_call() -> None:
     host = Host(Script())
     for _ in range(5):

@@ -1,10 +1,16 @@
 """Busy time and overlap: unions, never sums."""
 
+import json
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 
 from tests.tracer.handmade import Script
+from tracer import formats
 from tracer.analysis.streams import stream_report
 from tracer.analysis.tokens import find_steps
+from tracer.cli import main
 from tracer.errors import EmptyTraceError
 
 
@@ -25,6 +31,31 @@ def test_busy_time_is_a_union_and_overlap_is_counted_once() -> None:
     assert device["busy_us"] == 0.35
     assert device["overlap_us"] == 0.1  # 100..200
     assert device["concurrency"] == pytest.approx(430 / 300)
+
+
+def test_copies_of_unknown_size_have_no_sum() -> None:
+    script = Script()
+    script.copy((0, 1), (10, 20), stream=1, size=64)
+    script.copy((2, 3), (20, 30), stream=1, size=-1)
+    script.copy((4, 5), (10, 20), stream=2, size=64)
+    found = stream_report(script.trace).streams
+    assert found["bytes"].isna().tolist() == [True, False]
+    assert found["bytes"][1] == 64
+
+
+def test_a_recording_without_steps_has_streams(tmp_path: Path) -> None:
+    script = Script()
+    script.launch((0, 10), (100, 500), stream=1)
+    script.launch((20, 30), (400, 600), stream=2)
+    formats.write(script.trace, tmp_path / "run")
+    asked = CliRunner().invoke(main, ["streams", str(tmp_path / "run"), "--json"])
+    found = json.loads(asked.stdout)
+    assert (asked.exit_code, found["steps"]) == (0, None)
+    assert [(row["stream"], row["busy_us"]) for row in found["streams"]] == [(1, 0.4), (2, 0.2)]
+    assert found["devices"][0]["window_us"] == 0.5
+    assert found["notes"][0].startswith("figures of the whole recording, none per step, because it has no steps: 2 ker")
+    part = CliRunner().invoke(main, ["streams", str(tmp_path / "run"), "--steps", ":1"])
+    assert (part.exit_code, part.stdout) == (2, "")
 
 
 def test_only_the_chosen_steps_count() -> None:

@@ -159,6 +159,28 @@ def test_process_and_thread_are_kept() -> None:
     assert set(table["process"]) == {PROCESS}
 
 
+def problem_of(script: Script, source: str) -> str:
+    trace = script.trace
+    trace.metadata["source"] = source
+    with pytest.raises(EmptyTraceError) as raised:
+        find_steps(trace)
+    return str(raised.value)
+
+
+def test_a_process_that_launches_nothing_is_not_the_one_that_computes() -> None:
+    """vLLM's front end: PyTorch's profiler sees neither an operator nor a call."""
+    needed = "what it recorded launched no work on a device; needed is the recording of the process that did (vLLM: Eng"
+    front = Script()
+    front.range("PyTorch Profiler (0)", 0, 1000)
+    assert f"no graph launches, no operators and no calls: {needed}" in problem_of(front, "PyTorch profiler")
+    assert "was CUDA traced" in problem_of(front, "nsys 2025.3")  # ranges alone: without --trace=cuda, too
+    waits = Script()
+    waits.sync(0, 10)
+    waits.sync(20, 30)
+    for source in ("nsys 2025.3", "PyTorch profiler"):
+        assert f"and none of its 2 recorded calls launches any: {needed}" in problem_of(waits, source)
+
+
 @pytest.mark.parametrize(("source", "is_told"), [("PyTorch profiler", True), ("nsys 2023.4", True), (LIGHT, False)])
 def test_a_recording_of_launches_alone_says_that_the_device_is_missing(source: str, is_told: bool) -> None:
     script = Script()

@@ -53,7 +53,7 @@ _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
 _SUMMED: Final = ["graph", "busy", "fetched", "inputs", "waits", "captures"]
 _DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
-_NO_PASS: Final = "which do not show a complete pass through a model"
+_NO_PASS: Final = "which do not show a complete pass through a model each, and may be parts of one"
 _OR_STEPS: Final = "or each a step of its own, of batches in turn"
 
 

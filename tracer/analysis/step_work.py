@@ -110,20 +110,20 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
 
 
 def steps_per_s(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> float | None:
-    """Steps per second of wall-clock time, the median over several hosts; None if the steps take no time. `spans` are
-    their `step_spans`, if available."""
+    """Steps per second of wall-clock time, the median over several hosts; None if no host has a rate (`wall_rates`).
+    `spans` are their `step_spans`, if available."""
     rates = list(wall_rates(trace, steps, spans).values())
     return float(np.median(rates)) if rates else None
 
 
 def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, ...], float]:
-    """Process and thread of each host -> its steps per second of wall-clock time, if its steps take any time.
+    """Process and thread of each host -> its steps per second of wall-clock time, if they have any.
 
     The wall-clock time is the longer of two: on the host, from the start of its first step to the end of its last, and
     on the device, from the first compute of these steps to the end of the last. A host that runs ahead has launched
     all its steps before the device has executed many. Work between the steps, such as prompts that are left out,
-    counts; periods in doubt (`Steps.spoilt`) do not. A host has no rate if doubt leaves no two consecutive steps of it:
-    its steps overlap, so that one by itself shows no time from one to the next.
+    counts; periods in doubt (`Steps.spoilt`) do not. A host has no rate if it has a single step, or if doubt leaves no
+    two consecutive steps of it: its steps overlap, so that one by itself shows no time from one to the next.
     """
     spans = step_spans(trace, steps) if spans is None else spans
     computed = dict(grouped(spans, ["step_process", "step_thread"]))
@@ -132,7 +132,7 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
     for host, rows in sorted(grouped(steps.table, _HOST), key=itemgetter(0)):
         ns = max(_ns(steps, host, steps.table, rows), _ns(steps, host, spans, computed.get(host, rows[:0])))
         alone = host in spoilt and len(np.unique(group[rows])) == len(rows)
-        if ns > 0 and not alone:
+        if ns > 0 and len(rows) > 1 and not alone:
             rates[host] = len(rows) * 1e9 / ns
     return rates
 

@@ -46,7 +46,8 @@ class StreamReport:
     Attributes:
         streams: one row per (device, process, stream): device process stream kernels copies bytes busy_us compute_us
             communication_us (collectives, which are kernels but not compute) busy_share (of the window). A graph
-            traced at graph level counts as one kernel of the stream that launched it.
+            traced at graph level counts as one kernel of the stream that launched it. The bytes are NA where the
+            recording lacks the size of a copy.
         devices: one row per device: device streams window_us busy_us (union over its streams) busy_share
             communication_us (while nothing computes) overlap_us (two or more streams compute)
             concurrency (streams' compute time / device's compute time; 1 if nothing overlaps).
@@ -85,7 +86,7 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
         ]
         streams += rows
         devices.append({"device": device, **_device_row(on_device, window)})
-    return StreamReport(pd.DataFrame(streams), pd.DataFrame(devices))
+    return StreamReport(pd.DataFrame(streams).astype({"bytes": "Int64"}), pd.DataFrame(devices))
 
 
 def _stream_row(activities: pd.DataFrame, window: int) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def _stream_row(activities: pd.DataFrame, window: int) -> dict[str, Any]:
     return {
         "kernels": len(computing) + len(collective),
         "copies": int((activities["table"] == "memcpys").sum()),
-        "bytes": int(activities["bytes"].sum()),
+        "bytes": pd.NA if (activities["bytes"] == MISSING).any() else int(activities["bytes"].sum()),
         "busy_us": busy / 1e3,
         "compute_us": total(computing["start"], computing["end"]) / 1e3,
         "communication_us": total(collective["start"], collective["end"]) / 1e3,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -31,13 +32,18 @@ from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
-from tracer.errors import EmptyTraceError, UsageError
+from tracer.errors import EmptyTraceError, NoStepsError, UsageError
 from tracer.model import run_json
 from tracer.model.intervals import within_any
 from tracer.model.rows import THREAD, groups_of, taken
 from tracer.model.run_json import was_traced
-from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
+from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, OPERATORS, OTHER_DOMAINS
 from tracer.model.trace import LIGHT, Trace
+
+_OTHER_PROCESS: Final = (
+    "what it recorded launched no work on a device; needed is the recording of the process that did (vLLM: EngineCore "
+    "or a worker; of several ranks, each has its own)"
+)
 
 
 def find_steps(
@@ -77,7 +83,7 @@ def find_steps(
         steps = steps_by_name(trace, chosen, window)
     steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
     if steps is None:
-        raise EmptyTraceError(
+        raise NoStepsError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
@@ -85,9 +91,18 @@ def find_steps(
 
 
 def _why_nothing_ran(trace: Trace) -> str:
-    """What a recording without any compute lacks."""
+    """What a recording without any compute lacks. PyTorch's profiler records one process: its operators, its calls, or
+    both, so a process without either computed nothing."""
     launched = among(host_calls(trace)["letter"].to_numpy(dtype="U1"), LAUNCHES).sum()
-    if launched and not str(trace.metadata.get("source", "")).startswith(LIGHT):
+    source, calls = str(trace.metadata.get("source", "")), len(trace["api"])
+    if source.startswith(LIGHT):
+        return f"; {was_traced('CUDA', trace)}"
+    domains = set(trace["nvtx"]["domain"].astype(str))
+    if calls and not launched and not domains & OTHER_DOMAINS:
+        return f", and none of its {calls:,} recorded calls launches any: {_OTHER_PROCESS}"
+    if source.startswith("PyTorch") and not calls and not domains & {OPERATORS, *OTHER_DOMAINS}:
+        return f", no operators and no calls: {_OTHER_PROCESS}"
+    if launched:
         return f", but {launched:,} calls that launch some: its recorder saw the calls, not what ran on the device"
     return f"; {was_traced('CUDA', trace)}"
 

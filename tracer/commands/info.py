@@ -76,6 +76,8 @@ def show_info(facts: dict[str, Any]) -> None:
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
     usual = f" (the median step takes {number(facts['period_us'])} µs)" if facts["period_us"] else ""
     rates = f"{number(facts['steps_per_s'])} as recorded, wall-clock{usual}"
+    if facts["steps_per_s"] is None:
+        rates = "–" + (" (one step has no rate)" if facts["steps"] == 1 else usual)
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
         report.grid(

@@ -8,7 +8,9 @@ from typing import Any
 import click
 from rich.text import Text
 
-from tracer.command_options import Bounds, emit, load, trace_options
+from tracer.analysis.bounds import ALL_STEPS
+from tracer.command_options import Bounds, chosen, emit, read, trace_options
+from tracer.errors import NoStepsError
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
@@ -22,19 +24,28 @@ from tracer.text import json_rows
     "communication_us, busy_share"
 )
 def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """Show how busy each stream is, and how much streams overlap."""
+    """Show how busy each stream is, and how much streams overlap.
+
+    Without steps, it shows the whole recording, and nothing about ranks.
+    """
     from tracer.analysis.streams import stream_report
 
-    trace, steps = load(path, within, bounds)
+    trace, steps = read(path), None
+    try:
+        steps = chosen(trace, within, bounds)
+    except NoStepsError as problem:
+        if within is not None or bounds != ALL_STEPS:
+            raise
+        trace.notes.append(f"figures of the whole recording, none per step, because it has {problem}")
     busy = stream_report(trace, steps)
     save(busy.streams)
     facts = {
         "schema": "intertoken.streams/1",
-        "steps": len(steps),
+        "steps": None if steps is None else len(steps),
         "streams": json_rows(busy.streams),
         "devices": json_rows(busy.devices),
     }
-    facts |= rank_facts(trace, steps)
+    facts |= {} if steps is None else rank_facts(trace, steps)
     emit(as_json, facts, _show, trace.notes)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
 from tracer.files.output import appearing, check_place, is_leftover
+from tracer.formats import rocprof
 from tracer.model.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
@@ -153,6 +154,8 @@ def format_of(source: Path) -> Format:
     for f in registered():
         if f.sniff(source):
             return f
+    if amd := rocprof.file(source):
+        raise FormatError(f"{source}: {amd}")
     what = "directory holds no trace" if source.is_dir() else "not a trace"
     known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")

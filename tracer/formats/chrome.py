@@ -62,6 +62,7 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     Raises:
         FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
     """
+    from tracer.formats import chrome_rpd
     from tracer.formats.chrome_frames import frames
     from tracer.formats.chrome_ranks import Pids
     from tracer.formats.chrome_stream import open_events
@@ -81,11 +82,16 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     if read and tables.left_out[NO_EVENT] == read:
         raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
     collected = tables.collected()
+    if tables.rpd:
+        chrome_rpd.link(collected)
     pids = Pids(collected, list(tables.pids))
     columns = frames(collected, pids, list(tables.codes), ours=OURS in events.metadata)
     if devices := _devices(events.metadata.get("deviceProperties"), pids):
         columns["devices"] = devices
     trace = Trace.from_columns(_metadata(events.metadata, len(pids.ranks)), **columns)
+    if tables.rpd:
+        trace.metadata["source"] = chrome_rpd.SOURCE
+        trace.notes += chrome_rpd.notes(True in tables.rpd)
     if events.truncated:
         trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
     trace.notes += pids.notes()

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from tracer.formats import chrome_rpd
 from tracer.formats.chrome_lines import DOMAIN, PROCESS, WHOLE_GRAPH
 from tracer.model.intervals import Ints
 from tracer.model.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
@@ -73,6 +74,7 @@ class Tables:
         unclosed: the number of ranges that were begun but never ended.
         codes: text -> its number in text columns.
         pids: text -> its number, for pids that are texts.
+        rpd: whether the times of rocmProfileData's operations have fractions of a µs; empty in other files.
     """
 
     def __init__(self, python_functions: bool = False) -> None:
@@ -80,6 +82,7 @@ class Tables:
         self.unclosed = 0
         self.codes: dict[str, int] = {}
         self.pids: dict[str, int] = {}
+        self.rpd: set[bool] = set()
         self._python = python_functions
         self._rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in COLUMNS}
         self._chunks: dict[str, list[Ints]] = {name: [] for name in COLUMNS}
@@ -101,7 +104,7 @@ class Tables:
         category = category.lower() if isinstance(category, str) else ""
         start = _ns(event.get("ts"))
         if phase in ("s", "f", "t") and start is not None:
-            if category == "ac2g" and phase != "t":
+            if category in ("ac2g", chrome_rpd.ARROW) and phase != "t":
                 table = "flow_starts" if phase == "s" else "flow_ends"
                 self._append(table, (_int(event.get("id")), start, *self._thread(event)))
             return
@@ -146,9 +149,16 @@ class Tables:
         elif duration < 0 or start + duration >= MOST_NS:
             self.left_out["events with a negative or impossible duration"] += 1
         else:
+            if not category and (known := chrome_rpd.kineto(event, args)):
+                category, event = known
+                if category in chrome_rpd.ON_DEVICE:
+                    self.rpd.add("." in str(event["ts"]))
             self._take(category, event, args, (start, start + duration))
 
     def _take(self, category: str, event: Event, args: Event, span: Span) -> None:
+        if category == chrome_rpd.NO_DEVICE:
+            self.left_out[category] += 1
+            return
         table = _TABLE_OF.get(category, "nvtx")
         if table == "kernels" and args.get(WHOLE_GRAPH) == 1:
             table = "graph_launches"

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracer.errors import FormatError
+from tracer.formats import rocprof
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
 
@@ -98,7 +99,8 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
     """
     roots = _real_tables(connection)
     if not roots.keys() & COLUMNS.keys():
-        raise FormatError("an SQLite file, but not an nsys export (it has none of nsys's tables)")
+        other = "an SQLite file, but not an nsys export (it has none of nsys's tables)"
+        raise FormatError(rocprof.database(roots) or other)
     rows, values = _rows_of_tables(connection, size), 0
     for name in sorted(roots if only is None else roots.keys() & only):
         columns, integers = _columns(connection, name)

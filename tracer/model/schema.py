@@ -238,8 +238,11 @@ OTHER_DOMAINS: Final = frozenset({
 })  # fmt: skip
 """Domains of `nvtx` for unsupported accelerators; Kineto's ActivityType lists them all."""
 
+OPERATORS: Final = "cpu_op"
+"""The domain of `nvtx` with PyTorch's operators on the host."""
+
 PROFILER_DOMAINS: Final = (
-    DEVICE_DOMAINS | OTHER_DOMAINS | {"cpu_op", "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
+    DEVICE_DOMAINS | OTHER_DOMAINS | {OPERATORS, "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
 )
 """Domains of `nvtx` with ranges that PyTorch's profiler creates; their names say nothing about token steps."""
 

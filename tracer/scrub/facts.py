@@ -56,7 +56,9 @@ _NUMBERED: Final = _words(
     "transformers vllm sglang created",
 )
 _NUMBER: Final = re.compile(r"\d[\w.:+-]{0,34}")  # a version or a date
-_SOURCE: Final = re.compile(r"(?:host|light|nsys|cupti|PyTorch profiler|Chrome JSON)(?: [\d.]+)?(?:, rank \d+ of \d+)?")
+_SOURCE: Final = re.compile(
+    r"(?:host|light|nsys|cupti|PyTorch profiler|Chrome JSON|rocmProfileData)(?: [\d.]+)?(?:, rank \d+ of \d+)?"
+)
 
 
 def learn(value: Any, texts: Texts, key: str = "") -> None:
