@@ -20,6 +20,7 @@ from tracer.commands.gaps import gaps
 from tracer.commands.streams import streams
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+EXCHANGE = "ncclDevKernel_SendRecv"
 PERIOD, STEPS = 10_000, 5
 
 
@@ -90,6 +91,24 @@ def test_collectives_entered_not_equally_often_are_left_out() -> None:
     assert report.left_out == ("a",)
     assert report.table["waiting"].tolist() == [0, 8]
     assert report.rank == 0
+
+
+def test_kernels_at_different_times_are_not_one_collective() -> None:
+    """Two stages amid a pipeline: the k-th exchange of one is not the k-th of the other, whatever they take."""
+    script = Script()
+    for rank, takes in enumerate((100, 900)):
+        for step in range(STEPS):
+            start, place = 100 + step * PERIOD + 5000 * rank, {"process": 100 + 10 * rank, "device": rank}
+            place["thread"] = place["process"] + 1
+            script.launch((start, start + 10), (start + 10, start + 1010), **place)
+            script.launch((start + 20, start + 30), (start + 1010, start + 1010 + takes), name=EXCHANGE, **place)
+            row = {"text": "token", "start": start - 5, "end": start + 3000, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": place["process"], "thread": place["thread"]})
+    report = rank_report(*found(script.trace))
+    assert report.table["collectives_us"].tolist() == [0.1, 0.9]
+    assert report.table["waiting_us"].isna().all()
+    assert report.waited_for is None
+    assert [note for note in report.notes if "does not run at the same time on all ranks" in note]
 
 
 def exposed() -> Script:
