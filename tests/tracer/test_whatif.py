@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, reject
 
@@ -19,7 +20,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.prediction import TOO_FEW, Prediction, predict
+from tracer.analysis.whatif.prediction import RANKS, TOO_FEW, Prediction, predict
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
@@ -299,3 +300,18 @@ def test_a_device_does_not_idle_while_the_step_before_computes() -> None:
     assert found.before.idle_us["p50"] == pytest.approx(0.02)
     assert found.predicted.period_us == pytest.approx(1.98)
     assert found.predicted.idle_us["p50"] == pytest.approx(0.02)
+
+
+def test_a_rank_of_several_has_no_margin() -> None:
+    """Its collectives may wait for other ranks, which no replay of it alone changes."""
+    trace = light(recorded("sccc"))
+    alone = predicted(trace, FollowStrategy("aaag"))
+    assert alone.speedup.bounds is not None
+    kernels = trace["kernels"]
+    names = ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * len(kernels)
+    after = kernels.assign(start=kernels["end"] + 1, end=kernels["end"] + 2, name=names, short_name=names)
+    both = Trace.from_columns(kernels=pd.concat([kernels.astype({"name": str, "short_name": str}), after]))["kernels"]
+    rank = predicted(Trace(trace.tables | {"kernels": both}, trace.metadata), FollowStrategy("aaag"))
+    assert rank.speedup.bounds is None
+    assert RANKS in rank.notes
+    assert RANKS not in predicted(Trace(trace.tables | {"kernels": both}, trace.metadata)).notes

@@ -110,10 +110,10 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
 
 
 def steps_per_s(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> float | None:
-    """Steps per second of wall-clock time, the median over several hosts; None if no host has a rate (`wall_rates`).
-    `spans` are their `step_spans`, if available."""
+    """Steps per second of wall-clock time, the median over several hosts; None if no host has a rate (`wall_rates`),
+    or if the hosts differ (`Steps.different`). `spans` are their `step_spans`, if available."""
     rates = list(wall_rates(trace, steps, spans).values())
-    return float(np.median(rates)) if rates else None
+    return float(np.median(rates)) if rates and not steps.different else None
 
 
 def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, ...], float]:

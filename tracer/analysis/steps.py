@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import groups_of, numbered
+from tracer.model.rows import grouped, groups_of, numbered
 from tracer.model.schema import MISSING
 
 Span = tuple[int, int]
@@ -29,6 +29,10 @@ _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Below this confidence, the uncertainty about the steps is reported first."""
+_SAME_RATE: Final = 1.1
+"""Hosts whose rates differ by more than this are engines of their own; ranks of one engine step together. Nor do hosts
+gain the same tokens if their numbers differ by more."""
+_MOST_HOSTS: Final = 4  # that are named
 _REGIME: Final = 8
 """The minimum steps of a regime, and the maximum number of regimes: batches that change constantly form none."""
 
@@ -93,6 +97,22 @@ class Steps:
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
 
     @property
+    def different(self) -> str:
+        """The hosts whose steps differ in their rate, in words: engines of their own, not ranks of one, so that no rate
+        is that of all; "" if there are none. A step more or fewer decides nothing, nor do steps that were left out.
+        """
+        hosts = {} if len(self.spoilt) else dict(grouped(self.table, ["process", "thread"]))
+        rates = {}
+        for host, rows in hosts.items():
+            ns = int(self.table["end"].to_numpy()[rows].max() - self.table["start"].to_numpy()[rows].min())
+            rates[host] = (len(rows), 1e9 / max(ns, 1))
+        fastest = max(((count - 1) * each for count, each in rates.values()), default=0.0)
+        if fastest <= _SAME_RATE * min(((count + 1) * each for count, each in rates.values()), default=0.0):
+            return ""
+        said = [f"process {host[0]} thread {host[1]} {n * each:,.1f}" for host, (n, each) in rates.items()]
+        return f"{', '.join(said[:_MOST_HOSTS])}{', …' if len(said) > _MOST_HOSTS else ''} steps/s"
+
+    @property
     def unit(self) -> str:
         """The word for one of the steps in figures: a token, if they gain any."""
         return "token" if self.decodes else "step"
@@ -105,9 +125,12 @@ class Steps:
     @property
     def tokens_per_step(self) -> float | None:
         """The mean number of tokens per step over all its sequences; None if it is not known for every step (drafts,
-        prompts, engines whose marks do not say)."""
+        prompts, engines whose marks do not say), or if the steps of several hosts differ in it."""
         gained = self.table["gained"].to_numpy()
-        return float(gained.mean()) if len(gained) and (gained != MISSING).all() else None
+        if not len(gained) or (gained == MISSING).any():
+            return None
+        means = [gained[rows].mean() for _, rows in grouped(self.table, ["process", "thread"])]
+        return float(gained.mean()) if max(means) <= _SAME_RATE * min(means) else None
 
     @property
     def what(self) -> str:
@@ -133,6 +156,10 @@ class Steps:
                 "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
             )
         notes += self.doubts
+        if self.different:
+            notes.append(
+                f"several engines, not ranks of one: {self.different}; figures are over the steps of all of them"
+            )
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
