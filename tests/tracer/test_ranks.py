@@ -111,6 +111,22 @@ def test_kernels_at_different_times_are_not_one_collective() -> None:
     assert [note for note in report.notes if "does not run at the same time on all ranks" in note]
 
 
+@pytest.mark.parametrize(("devices", "may"), [((0, 1), True), ((0, 0), False)])
+def test_collectives_in_graphs_traced_whole_are_said_to_be_compute(devices: tuple[int, int], may: bool) -> None:
+    """Engines that share a device are not ranks of one."""
+    script = Script()
+    for process, device in zip((100, 200), devices, strict=True):
+        for at in range(0, 5 * PERIOD, PERIOD):
+            script.graph((at, at + 10), (at + 20, at + 5000))
+            script.rows["api"][-1] |= {"process": process, "thread": process + 1}
+            script.rows["graph_launches"][-1] |= {"process": process, "device": device}
+            row = {"text": "token", "start": at - 1, "end": at + 60, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    report = rank_report(*found(script.trace))
+    assert report.hidden == may
+    assert any("traced whole: collectives in them" in note for note in report.notes) == may
+
+
 def exposed() -> Script:
     """Two tokens: 100 to 1000 and 2000 to 3000 compute, an all-reduce from 1100 to 1500 between them."""
     script = Script()

@@ -110,12 +110,14 @@ class RankReport:
         durations: the collectives of each row, over the whole trace.
         waiting: None if fewer than two ranks have collectives.
         apart: names of collectives that do not run at the same time on all ranks, and are left out of `waiting`.
+        hidden: whether ranks that may communicate replay CUDA graphs that were traced whole.
     """
 
     table: pd.DataFrame
     durations: tuple[Durations, ...]
     waiting: Waiting | None
     apart: tuple[str, ...] = ()
+    hidden: bool = False
 
     @property
     def waited_for(self) -> dict[str, int] | None:
@@ -143,6 +145,9 @@ class RankReport:
             if len(hosts) > 1:
                 named = _joined([_host(row) for _, row in hosts.iterrows()])
                 notes.append(f"{named} share device {device}; each has its own figures, see streams")
+        if self.hidden:
+            notes.append("CUDA graphs were traced whole: collectives in them, with their waits for other ranks, count "
+                         "as compute")  # fmt: skip
         if (last := self.waited_for) is not None and self.waiting is not None:
             notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
                          f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip
@@ -207,7 +212,10 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
     if found is not None and found.table["collectives"].any():
         each = (found.table["waiting"] / found.table["collectives"] / 1e3).to_numpy()
         table.loc[having, "waiting_us"] = each * table["collectives"].to_numpy()[having]
-    return RankReport(table, tuple(durations), found, apart)
+    whole = ((work["table"] == "graph_launches") & (work["at"] >= 0)).any()
+    processes_apart = min(table["process"].nunique(), table["device"].nunique()) > 1
+    hidden = bool(whole and (processes_apart or work["collective"].any()))
+    return RankReport(table, tuple(durations), found, apart, hidden)
 
 
 def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
