@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
-from tracer import Trace, formats
+from tracer import Trace, analyse, compare, formats
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.summary import summarise
@@ -145,3 +145,14 @@ def test_hosts_whose_batches_differ_have_no_tokens_per_s_together() -> None:
     steps = find_steps(trace := two_engines((1000, 1000), (4, 8)))
     assert steps_per_s(trace, steps) is not None
     assert tokens_per_step(trace, steps) is None
+
+
+def test_engines_of_different_rates_are_not_compared_together() -> None:
+    """Neither is faster in the second recording; only the share of their steps is another."""
+    one, two = (
+        analyse(two_engines(periods), name=name) for name, periods in (("a", (1000, 3000)), ("b", (3000, 1000)))
+    )
+    found = compare(one, two)
+    assert (found.verdict, found.speedup, found.busy_us) == ("no verdict", None, None)
+    assert found.refusal is not None
+    assert found.refusal.why.startswith("the steps of b and a are of several engines, whose share in them may differ")
