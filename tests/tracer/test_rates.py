@@ -128,10 +128,22 @@ def test_engines_of_different_rates_have_no_rate_together() -> None:
     assert steps_per_s(trace, steps) is None
     assert len(wall_rates(trace, steps)) == 2
     (note,) = steps.notes
-    assert note.startswith("several engines, not ranks of one: process 100 thread 101 1,0")
+    assert note.startswith("hosts of different rates, as of several engines: process 100 thread 101 1,0")
     assert summarise(trace, "both").traced_tokens_per_s is None
-    with pytest.raises(TraceError, match="no prediction: several engines, not ranks of one: process 100"):
+    with pytest.raises(TraceError, match="no prediction: hosts of different rates, as of several engines: process 100"):
         predict(Causality.of(trace), steps, [ScaleHost(0.5)])
+
+
+def test_a_rank_whose_host_runs_ahead_is_as_fast_as_its_device() -> None:
+    script = Script()
+    for device, between in enumerate((1000, 20)):
+        process = 100 * (device + 1)
+        for step in range(40):
+            at, work = between * step, (1000 * step + 20, 1000 * step + 820)
+            script.launch((at, at + 10), work, process=process, thread=process + 1, device=device)
+            row = {"text": "token", "start": at - 1, "end": at + 15, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    assert find_steps(script.trace).different == ""
 
 
 def test_ranks_of_one_engine_have_one() -> None:
@@ -155,4 +167,6 @@ def test_engines_of_different_rates_are_not_compared_together() -> None:
     found = compare(one, two)
     assert (found.verdict, found.speedup, found.busy_us) == ("no verdict", None, None)
     assert found.refusal is not None
-    assert found.refusal.why.startswith("the steps of b and a are of several engines, whose share in them may differ")
+    assert found.refusal.why.startswith(
+        "the steps of b and a are of hosts of different rates, whose share in them may differ"
+    )

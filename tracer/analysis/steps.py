@@ -29,10 +29,8 @@ _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Below this confidence, the uncertainty about the steps is reported first."""
-_SAME_RATE: Final = 1.1
-"""Hosts whose rates differ by more than this are engines of their own; ranks of one engine step together. Nor do hosts
-gain the same tokens if their numbers differ by more."""
-_MOST_HOSTS: Final = 4  # that are named
+SAME_RATE: Final = 1.1
+"""Hosts whose rates, or tokens per step, differ by more than this are not ranks of one engine that step together."""
 _REGIME: Final = 8
 """The minimum steps of a regime, and the maximum number of regimes: batches that change constantly form none."""
 
@@ -64,6 +62,8 @@ class Steps:
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
         hidden: why it is unknown when the device works in most of them; "" if it is known.
+        different: the rate of each host, in words, if they differ so that none is that of all
+            (`step_work.different_rates`); else "".
     """
 
     table: pd.DataFrame
@@ -77,6 +77,7 @@ class Steps:
     doubts: tuple[str, ...] = ()
     others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
     hidden: str = ""
+    different: str = ""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -97,22 +98,6 @@ class Steps:
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
 
     @property
-    def different(self) -> str:
-        """The hosts whose steps differ in their rate, in words: engines of their own, not ranks of one, so that no rate
-        is that of all; "" if there are none. A step more or fewer decides nothing, nor do steps that were left out.
-        """
-        hosts = {} if len(self.spoilt) else dict(grouped(self.table, ["process", "thread"]))
-        rates = {}
-        for host, rows in hosts.items():
-            ns = int(self.table["end"].to_numpy()[rows].max() - self.table["start"].to_numpy()[rows].min())
-            rates[host] = (len(rows), 1e9 / max(ns, 1))
-        fastest = max(((count - 1) * each for count, each in rates.values()), default=0.0)
-        if fastest <= _SAME_RATE * min(((count + 1) * each for count, each in rates.values()), default=0.0):
-            return ""
-        said = [f"process {host[0]} thread {host[1]} {n * each:,.1f}" for host, (n, each) in rates.items()]
-        return f"{', '.join(said[:_MOST_HOSTS])}{', …' if len(said) > _MOST_HOSTS else ''} steps/s"
-
-    @property
     def unit(self) -> str:
         """The word for one of the steps in figures: a token, if they gain any."""
         return "token" if self.decodes else "step"
@@ -130,7 +115,7 @@ class Steps:
         if not len(gained) or (gained == MISSING).any():
             return None
         means = [gained[rows].mean() for _, rows in grouped(self.table, ["process", "thread"])]
-        return float(gained.mean()) if max(means) <= _SAME_RATE * min(means) else None
+        return float(gained.mean()) if max(means) <= SAME_RATE * min(means) else None
 
     @property
     def what(self) -> str:
@@ -157,9 +142,8 @@ class Steps:
             )
         notes += self.doubts
         if self.different:
-            notes.append(
-                f"several engines, not ranks of one: {self.different}; figures are over the steps of all of them"
-            )
+            each = f"hosts of different rates, as of several engines: {self.different}"
+            notes.append(f"{each}; figures are over all steps")
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime

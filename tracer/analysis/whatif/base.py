@@ -96,7 +96,9 @@ class Base:
     ) -> Base:
         """Find the starting point; arguments and errors are those of `prediction.predict`."""
         if steps.different:
-            raise TraceError(f"no prediction: several engines, not ranks of one: {steps.different}; record one of them")
+            raise TraceError(
+                f"no prediction: hosts of different rates, as of several engines: {steps.different}; record one of them"
+            )
         trace, times = causality.trace, StepTimes.of(causality, steps)
         if trace.is_untraced:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
