@@ -19,8 +19,8 @@ from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost
 from tracer.analysis.whatif.prediction import predict
-from tracer.errors import TraceError
 from tracer.cli import main
+from tracer.errors import TraceError
 
 
 def loop(between: int) -> Trace:
