@@ -151,15 +151,17 @@ def _step_times(ranks: pd.DataFrame, device: int | None = None) -> dict[str, flo
 
 
 def _collectives(trace: Trace, path: str) -> dict[str, Any]:
-    """The rank of a recording of one rank, and its collectives as returned by `ranks.durations_of`; empty for any
-    other."""
+    """The rank of a recording of one rank, and its collectives of all ranks as returned by `ranks.durations_of`; empty
+    for any other."""
     from tracer.analysis.ranks import durations_of
+    from tracer.model.collectives import is_exchange
 
     communication = trace.communication()
     rank = _rank(path, str(trace.metadata.get("source", "")))
     if rank is None or len(pd.unique(communication["device"])) != 1:
         return {}
-    return {"rank": rank, "collectives": durations_of(communication)}
+    every = {name: took for name, took in durations_of(communication).items() if not is_exchange(name)}
+    return {"rank": rank, "collectives": every}
 
 
 def problem_row(path: Path, root: Path, problem: str) -> dict[str, Any]:

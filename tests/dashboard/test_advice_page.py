@@ -60,7 +60,7 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
     assert shown[0][5] == "; and ".join(facts["advice"][0]["conditions"])
     assert [row[6] for row in shown] == [one["effort"] for one in facts["advice"]]
     assert any("ggml-backend.cpp (ggml 0.25.3)" in row[7] for row in shown)
-    assert any(note.startswith("the device computes for ") for note in notes)
+    assert any(note.startswith("the device idles for ") for note in notes)
     assert notes[0].startswith("call sites are unknown")
     addresses = [row.children[0].children.href for row in table.children[1].children]
     assert all(address.startswith("../whatif/?run=llama1b-sccc-graph&") for address in addresses)

@@ -271,7 +271,7 @@ def test_the_report_has_the_advice_of_the_command():
     found = advice_for(runs_at([path])[0])
     assert [row[0] for row in found.changes] == [one["edit"] for one in facts["advice"]]
     assert [row[4] for row in found.changes] == ["; ".join(one["sites"]) or "–" for one in facts["advice"]]
-    assert any(note.startswith("the device computes for ") for note in found.notes)
+    assert any(note.startswith("the device idles for ") for note in found.notes)
     page = unescape(report_page(runs_at([path])))
     assert "What to change" in page
     assert all(cell in page for row in found.changes for cell in row)

@@ -116,10 +116,10 @@ def test_under_a_profiler_without_a_rate_there_is_no_advice(tmp_path: Path) -> N
     assert json.loads(shown.stdout)["speedup"] == given["advice"][0]["speedup"]
 
 
-def test_where_nothing_is_to_be_gained_it_says_how_much_is_compute() -> None:
+def test_where_nothing_is_to_be_gained_it_says_how_much_the_device_idles() -> None:
     words = " ".join(run(OURS["ggg"]).stdout.split())
     assert "no edit is predicted to gain more than its margin" in words
-    assert "the device computes for 100% of a step" in words
+    assert "the device idles for 0% of a step" in words
 
 
 def test_markdown_is_a_table_and_a_list(tmp_path: Path) -> None:

@@ -195,3 +195,12 @@ def test_causes_add_up_and_are_never_negative(data: st.DataObject) -> None:
     assert (parts.sum(axis=1) == found.table["gap"].to_numpy()).all()
     assert sum(found.causes_us.values()) == pytest.approx(found.gap_us["mean"])
     assert np.issubdtype(parts.dtype, np.integer)
+
+
+def test_prompts_alone_have_no_gap_and_it_says_why() -> None:
+    script = Script()
+    for at in range(0, 5000, 1000):
+        script.range("execute_context_1(512)_generation_0(0)", at - 1, at + 60)
+        script.launch((at, at + 10), (at + 20, at + 700))
+    with pytest.raises(EmptyTraceError, match="no gap: 5 prompts, before each of which the device may have waited"):
+        gap_report(script.trace, find_steps(script.trace))

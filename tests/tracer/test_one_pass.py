@@ -72,6 +72,17 @@ def prompts_alone(host: Host) -> None:
         host.fetch()
 
 
+def prompts_alone_with_a_paged_cache(host: Host) -> None:
+    """FlashAttention 2 reads pages with its split kernel only, whatever the number of queries."""
+    for _ in range(12):
+        host.copy()
+        host.kernels(
+            ["norm", "gemm_qkv", "flash_fwd_splitkv_kernel", "gemm_up", "gemm_down"] * 8, PROMPT_KERNEL_NS, 512
+        )
+        host.kernels(["argmax"])
+        host.fetch()
+
+
 def a_classifier(host: Host) -> None:
     for _ in range(20):
         host.copy()
@@ -99,7 +110,7 @@ SHAPES: dict[Callable[[Host], None], int] = {
     an_image_fetched_at_its_end: 100, prompts_alone: 0, a_classifier: 0, a_solver: 0, drafts_and_their_target: 12,
     sampled_sequence_by_sequence: 12, drafts_of_a_graph_and_their_eager_target: 12,
     eager_drafts_and_the_graph_of_their_target: 12, drafts_chosen_on_the_device: 12, drafts_looked_up_in_the_text: 0,
-    a_token_by_a_graph_and_drafts_by_kernels: 7,
+    a_token_by_a_graph_and_drafts_by_kernels: 7, prompts_alone_with_a_paged_cache: 0,
 }  # fmt: skip
 """Shape of a loop -> how many steps of it decode, train or verify."""
 

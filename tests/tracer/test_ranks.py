@@ -20,6 +20,7 @@ from tracer.commands.gaps import gaps
 from tracer.commands.streams import streams
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+EXCHANGE = "ncclDevKernel_SendRecv"
 PERIOD, STEPS = 10_000, 5
 
 
@@ -90,6 +91,40 @@ def test_collectives_entered_not_equally_often_are_left_out() -> None:
     assert report.left_out == ("a",)
     assert report.table["waiting"].tolist() == [0, 8]
     assert report.rank == 0
+
+
+def test_kernels_at_different_times_are_not_one_collective() -> None:
+    """Two stages amid a pipeline: the k-th exchange of one is not the k-th of the other, whatever they take."""
+    script = Script()
+    for rank, takes in enumerate((100, 900)):
+        for step in range(STEPS):
+            start, place = 100 + step * PERIOD + 5000 * rank, {"process": 100 + 10 * rank, "device": rank}
+            place["thread"] = place["process"] + 1
+            script.launch((start, start + 10), (start + 10, start + 1010), **place)
+            script.launch((start + 20, start + 30), (start + 1010, start + 1010 + takes), name=EXCHANGE, **place)
+            row = {"text": "token", "start": start - 5, "end": start + 3000, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": place["process"], "thread": place["thread"]})
+    report = rank_report(*found(script.trace))
+    assert report.table["collectives_us"].tolist() == [0.1, 0.9]
+    assert report.table["waiting_us"].isna().all()
+    assert report.waited_for is None
+    assert [note for note in report.notes if "does not run at the same time on all ranks" in note]
+
+
+@pytest.mark.parametrize(("devices", "may"), [((0, 1), True), ((0, 0), False)])
+def test_collectives_in_graphs_traced_whole_are_said_to_be_compute(devices: tuple[int, int], may: bool) -> None:
+    """Engines that share a device are not ranks of one."""
+    script = Script()
+    for process, device in zip((100, 200), devices, strict=True):
+        for at in range(0, 5 * PERIOD, PERIOD):
+            script.graph((at, at + 10), (at + 20, at + 5000))
+            script.rows["api"][-1] |= {"process": process, "thread": process + 1}
+            script.rows["graph_launches"][-1] |= {"process": process, "device": device}
+            row = {"text": "token", "start": at - 1, "end": at + 60, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    report = rank_report(*found(script.trace))
+    assert report.hidden == may
+    assert any("traced whole: collectives in them" in note for note in report.notes) == may
 
 
 def exposed() -> Script:

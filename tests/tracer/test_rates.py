@@ -12,11 +12,15 @@ from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
-from tracer import Trace, formats
+from tracer import Trace, analyse, compare, formats
+from tracer.analysis.causality.paths import Causality
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.edits import ScaleHost
+from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
+from tracer.errors import TraceError
 
 
 def loop(between: int) -> Trace:
@@ -104,3 +108,65 @@ def test_a_kernel_without_a_call_is_of_the_step_in_which_it_ran() -> None:
         script.launch((begin + 410, begin + 420), (begin + 430, begin + 500))
     trace = script.trace
     assert step_spans(trace, find_steps(trace))["start"].tolist() == [20, 1020, 2020, 3020]
+
+
+def two_engines(periods: tuple[int, int], sequences: tuple[int, int] = (4, 4)) -> Trace:
+    """Two processes with a device each, whose steps, marked like those of vLLM, begin every so many ns."""
+    script = Script()
+    for device, (period, size) in enumerate(zip(periods, sequences, strict=True)):
+        process = 100 * (device + 1)
+        for at in range(0, 60_000, period):
+            script.launch((at, at + 10), (at + 20, at + 820), process=process, thread=process + 1, device=device)
+            text = f"execute_context_0(0)_generation_{size}({size})"
+            row = {"text": text, "start": at - 1, "end": at + 900, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    return script.trace
+
+
+def test_engines_of_different_rates_have_no_rate_together() -> None:
+    steps = find_steps(trace := two_engines((1000, 2000)))
+    assert steps_per_s(trace, steps) is None
+    assert len(wall_rates(trace, steps)) == 2
+    (note,) = steps.notes
+    assert note.startswith("hosts of different rates, as of several engines: process 100 thread 101 1,0")
+    assert summarise(trace, "both").traced_tokens_per_s is None
+    with pytest.raises(TraceError, match="no prediction: hosts of different rates, as of several engines: process 100"):
+        predict(Causality.of(trace), steps, [ScaleHost(0.5)])
+
+
+def test_a_rank_whose_host_runs_ahead_is_as_fast_as_its_device() -> None:
+    script = Script()
+    for device, between in enumerate((1000, 20)):
+        process = 100 * (device + 1)
+        for step in range(40):
+            at, work = between * step, (1000 * step + 20, 1000 * step + 820)
+            script.launch((at, at + 10), work, process=process, thread=process + 1, device=device)
+            row = {"text": "token", "start": at - 1, "end": at + 15, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    assert find_steps(script.trace).different == ""
+
+
+def test_ranks_of_one_engine_have_one() -> None:
+    steps = find_steps(trace := two_engines((1000, 1050)))
+    assert steps.notes == []
+    assert steps_per_s(trace, steps) == pytest.approx(1e9 / 1025, rel=0.01)
+    assert tokens_per_step(trace, steps) == 4
+
+
+def test_hosts_whose_batches_differ_have_no_tokens_per_s_together() -> None:
+    steps = find_steps(trace := two_engines((1000, 1000), (4, 8)))
+    assert steps_per_s(trace, steps) is not None
+    assert tokens_per_step(trace, steps) is None
+
+
+def test_engines_of_different_rates_are_not_compared_together() -> None:
+    """Neither is faster in the second recording; only the share of their steps is another."""
+    one, two = (
+        analyse(two_engines(periods), name=name) for name, periods in (("a", (1000, 3000)), ("b", (3000, 1000)))
+    )
+    found = compare(one, two)
+    assert (found.verdict, found.speedup, found.busy_us) == ("no verdict", None, None)
+    assert found.refusal is not None
+    assert found.refusal.why.startswith(
+        "the steps of b and a are of hosts of different rates, whose share in them may differ"
+    )

@@ -285,3 +285,14 @@ def test_a_report_of_a_rank_has_its_idle_and_communication(tmp_path: Path) -> No
     (row,) = report_rows(path, tmp_path)
     assert (row["rank"], row["collectives"]) == (3, {ALL_REDUCE: [2890] * STEPS})
     assert row["step_communication_us"] == pytest.approx(2.89)
+
+
+def test_exchanges_of_two_ranks_are_not_matched_over_all(tmp_path: Path) -> None:
+    trace, path = ranks([100]), tmp_path / "rank3.sqlite"
+    for column in ("name", "short_name"):
+        names = trace["kernels"][column].cat.rename_categories({ALL_REDUCE: "ncclDevKernel_SendRecv"})
+        trace.tables["kernels"] = trace["kernels"].assign(**{column: names})
+    write(trace, path)
+    (row,) = report_rows(path, tmp_path)
+    assert (row["rank"], row["collectives"]) == (3, {})
+    assert row["step_communication_us"] == pytest.approx(2.89)

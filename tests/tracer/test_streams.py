@@ -69,6 +69,19 @@ def test_only_the_chosen_steps_count() -> None:
     assert stream_report(script.trace, steps.select(1, 3)).devices["window_us"].tolist() == [1.4]
 
 
+def test_two_engines_on_a_device_share_its_time() -> None:
+    """Each has steps of its own, at the same time: the device is busy for 1.6 of 3 µs, not of 5.8."""
+    script = Script()
+    for at in range(0, 3200, 400):
+        for process in (100, 200):
+            start = at + process
+            script.launch((start, start + 10), (start, start + 100), process=process, thread=process + 1)
+            row = {"text": "token", "start": start - 1, "end": start + 60, "kind": "push/pop"}
+            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
+    device = stream_report(script.trace, find_steps(script.trace)).devices.iloc[0]
+    assert device[["window_us", "busy_us"]].tolist() == [3.0, 1.6]
+
+
 def test_nothing_on_a_device_is_said() -> None:
     with pytest.raises(EmptyTraceError, match="nothing ran"):
         stream_report(Script().trace)

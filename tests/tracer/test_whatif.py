@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, reject
 
@@ -19,7 +20,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.prediction import TOO_FEW, Prediction, predict
+from tracer.analysis.whatif.prediction import RANKS, TOO_FEW, Prediction, predict
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
@@ -280,3 +281,37 @@ def test_the_device_takes_its_time_to_choose_where_the_host_did(size: int) -> No
 def test_bad_strategies_are_named() -> None:
     with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; choose one of saaas, aaas, aaag, ggg"):
         predicted(recorded("aaag"), FollowStrategy("sccc"))
+
+
+def test_a_device_does_not_idle_while_the_step_before_computes() -> None:
+    """The host launches a step while the device computes the one before, and its first kernel, on a stream of its own,
+    runs there and then: the time from it to the next one is not idle, however long the others take."""
+    script = Script()
+    for step in range(12):
+        at = 1000 * step
+        script.launch((at + 110, at + 120), (at + 150, at + 160), stream=8, name="prepare")
+        script.launch((at + 130, at + 140), (at + 1020, at + 2000), name="layers")
+        script.copy((at + 150, at + 160), (at + 2000, at + 2002), "DtoH")
+        if step:
+            script.sync(at + 170, at + 1010)
+            script.rows["syncs"][-1] |= {"type": "event", "event": step - 1}
+        script.record(at + 1012, at + 1014, step)
+    found = predicted(light(script.trace), ScaleKernels("layers", 2))
+    assert found.before.idle_us["p50"] == pytest.approx(0.02)
+    assert found.predicted.period_us == pytest.approx(1.98)
+    assert found.predicted.idle_us["p50"] == pytest.approx(0.02)
+
+
+def test_a_rank_of_several_has_no_margin() -> None:
+    """Its collectives may wait for other ranks, which no replay of it alone changes."""
+    trace = light(recorded("sccc"))
+    alone = predicted(trace, FollowStrategy("aaag"))
+    assert alone.speedup.bounds is not None
+    kernels = trace["kernels"]
+    names = ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * len(kernels)
+    after = kernels.assign(start=kernels["end"] + 1, end=kernels["end"] + 2, name=names, short_name=names)
+    both = Trace.from_columns(kernels=pd.concat([kernels.astype({"name": str, "short_name": str}), after]))["kernels"]
+    rank = predicted(Trace(trace.tables | {"kernels": both}, trace.metadata), FollowStrategy("aaag"))
+    assert rank.speedup.bounds is None
+    assert RANKS in rank.notes
+    assert RANKS not in predicted(Trace(trace.tables | {"kernels": both}, trace.metadata)).notes

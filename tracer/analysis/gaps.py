@@ -25,6 +25,7 @@ from tracer.analysis.run_ends import ended_at_known_times
 from tracer.analysis.step_work import all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import split_windows
+from tracer.engines.engine import PREFILL
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
 from tracer.model.rows import groups_of, runs_of
@@ -189,6 +190,10 @@ def gap_report(
         if not len(table):
             raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
+        if (steps.table["phase"] == PREFILL).all() and len(steps) > 1:
+            raise EmptyTraceError(
+                f"no gap: {len(steps)} prompts, before each of which the device may have waited for a request"
+            )
         raise EmptyTraceError(f"no gap: {steps.counted}, no two consecutive ones with kernels; {HOW_TO_TELL}")
     ended = ended_at_known_times(trace, table, compute)
     if 2 * ended.sum() < len(table):

@@ -46,14 +46,16 @@ if it is one number per sequence (token, position, length), for up to that many 
 larger."""
 
 _ONE_QUERY: Final = re.compile(
-    r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
+    r"(?i)mul_mat_vec|splitkv_(?:combine|mla)|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
     r"|flash_attn(?:_ext)?_vec|batch_?decode|decode_?attention|attention_?decode|mla_?decode"
 )
 """Kernels for one token of a sequence, which prompts do not use: products with one column, attention with one query.
-Names from ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM. The output head has one for a prompt too."""
+Names from ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM. The output head has one for a prompt too.
+FlashAttention 2 runs `flash_fwd_splitkv_kernel` for every paged cache, prompts included (`mha_varlen_fwd` in its
+flash_api.cpp); only for one query it splits, and then combines."""
 
 _GENERATES: Final = re.compile(
-    _ONE_QUERY.pattern + "|gemv|paged_attention|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
+    _ONE_QUERY.pattern + "|splitkv|gemv|paged_attention|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
 )
 """These and other kernels of a step that generates: caches, sampling."""
 

@@ -3,7 +3,8 @@
 A rank is a device together with the host (process and thread) whose steps compute on it, so two engines on one device
 are two ranks. A collective ends on all ranks at the same time, and a rank that enters early waits in it. The rank with
 the shortest time in a collective came last, and the extra time of the others is waiting. Only durations are needed, so
-this also holds for ranks whose clocks are not aligned.
+this also holds for ranks whose clocks are not aligned. In one recording, kernels of one name that do not run at the
+same time on all ranks are not one collective: they belong to groups of ranks, or to exchanges of two of them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idl
 
 _LEAST_SHARE: Final = 0.6
 """The share of all waiting that a rank must cause to be named; among many ranks, twice its equal share is enough."""
+
+_LEAST_MET: Final = 0.9
+"""The share of the kernels of one name that must run at the same time on all ranks."""
 
 Durations = Mapping[str, Sequence[int]]
 """Name of a collective -> the rank's time in each occurrence, in order, ns."""
@@ -105,11 +109,15 @@ class RankReport:
             from the mean over collectives; None if unknown).
         durations: the collectives of each row, over the whole trace.
         waiting: None if fewer than two ranks have collectives.
+        apart: names of collectives that do not run at the same time on all ranks, and are left out of `waiting`.
+        hidden: whether ranks that may communicate replay CUDA graphs that were traced whole.
     """
 
     table: pd.DataFrame
     durations: tuple[Durations, ...]
     waiting: Waiting | None
+    apart: tuple[str, ...] = ()
+    hidden: bool = False
 
     @property
     def waited_for(self) -> dict[str, int] | None:
@@ -137,6 +145,9 @@ class RankReport:
             if len(hosts) > 1:
                 named = _joined([_host(row) for _, row in hosts.iterrows()])
                 notes.append(f"{named} share device {device}; each has its own figures, see streams")
+        if self.hidden:
+            notes.append("CUDA graphs were traced whole: collectives in them, with their waits for other ranks, count "
+                         "as compute")  # fmt: skip
         if (last := self.waited_for) is not None and self.waiting is not None:
             notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
                          f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip
@@ -144,6 +155,12 @@ class RankReport:
             names = ", ".join(self.waiting.left_out[:3])
             notes.append(
                 f"some ranks entered {names} more often than others, so the waits between ranks in it are unknown"
+            )
+        if self.apart:
+            names = ", ".join(self.apart[:3])
+            notes.append(
+                f"{names} does not run at the same time on all ranks, but in groups or pairs of them, so the waits "
+                "between ranks in it are unknown"
             )
         return notes
 
@@ -171,7 +188,7 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
     work = work[work["computes"] | work["collective"]]
     rates = wall_rates(trace, steps)
     rows: list[dict[str, Any]] = []
-    durations: list[Durations] = []
+    exchanges: list[pd.DataFrame] = []
     for rank in cast("list[tuple[int, int]]", list(work.groupby(["device", "host"]).groups)):
         device, host = rank
         on_device = work[work["device"] == device]
@@ -184,15 +201,21 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
         rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get((process, thread))}
         alone = set(on_device["host"]) <= {host, MISSING}
         communication = on_device[on_device["process"] == first["process"]] if alone else own
-        durations.append(durations_of(communication[communication["collective"]]))
+        exchanges.append(communication[communication["collective"]])
     table = pd.DataFrame(rows, columns=[*HOST, "steps", "steps_per_s", *TIMES, "collectives_us", "collectives"])
+    durations = [durations_of(each) for each in exchanges]
     having = [i for i, each in enumerate(durations) if each]
-    found = waiting([durations[i] for i in having]) if len(having) > 1 else None
+    apart = _apart([exchanges[i] for i in having]) if len(having) > 1 else ()
+    matched = [{name: took for name, took in durations[i].items() if name not in apart} for i in having]
+    found = waiting(matched) if len(having) > 1 else None
     table["waiting_us"] = np.nan
     if found is not None and found.table["collectives"].any():
         each = (found.table["waiting"] / found.table["collectives"] / 1e3).to_numpy()
         table.loc[having, "waiting_us"] = each * table["collectives"].to_numpy()[having]
-    return RankReport(table, tuple(durations), found)
+    whole = ((work["table"] == "graph_launches") & (work["at"] >= 0)).any()
+    processes_apart = min(table["process"].nunique(), table["device"].nunique()) > 1
+    hidden = bool(whole and (processes_apart or work["collective"].any()))
+    return RankReport(table, tuple(durations), found, apart, hidden)
 
 
 def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
@@ -213,9 +236,25 @@ def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[s
 
 def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
     """The collectives of a rank by name (without parameters), in order."""
-    names = communication["name"].astype("str").str.split("(").str[0]
     took = communication["end"] - communication["start"]
-    return {str(name): part.tolist() for name, part in took.groupby(names)}
+    return {str(name): part.tolist() for name, part in took.groupby(_short(communication))}
+
+
+def _short(communication: pd.DataFrame) -> pd.Series:
+    return communication["name"].astype("str").str.split("(").str[0]
+
+
+def _apart(ranks: Sequence[pd.DataFrame]) -> tuple[str, ...]:
+    """The names of the kernels that all of these ranks run equally often, but mostly not at the same time."""
+    spans = [{str(name): part for name, part in rank.groupby(_short(rank))[["start", "end"]]} for rank in ranks]
+    found = []
+    for name, first in spans[0].items():
+        of_name = [rank[name] for rank in spans if len(rank.get(name, ())) == len(first)]
+        if len(of_name) == len(ranks):
+            entered, left = (np.array([part[column] for part in of_name]) for column in ("start", "end"))
+            if np.mean(entered.max(axis=0) < left.min(axis=0)) < _LEAST_MET:
+                found.append(name)
+    return tuple(found)
 
 
 def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:

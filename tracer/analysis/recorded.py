@@ -91,6 +91,7 @@ class Measured:
         kernels: one row per step and kernel: step, name, blocks, calls, us.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
         notes: caveats about the trace and its steps.
+        different: as `Steps.different`: "" unless the steps are of several engines.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Measured:
     strategy: str | None
     signature: str | None
     notes: tuple[str, ...]
+    different: str = ""
 
     @property
     def inflated(self) -> bool:
@@ -213,6 +215,7 @@ def measure(
         strategy=strategy,
         signature=signature,
         notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
+        different=steps.different,
     )
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
-from tracer.analysis.steps import Steps
+from tracer.analysis.steps import SAME_RATE, Steps
 from tracer.model import run_json
 from tracer.model.intervals import covered
 from tracer.model.rows import grouped, runs_of
@@ -22,6 +22,7 @@ from tracer.model.trace import Trace
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
 _FIRST: Final = ["device", "at", "start", "correlation", "process"]  # of the first compute of a step on a device
 _HOST: Final = ["process", "thread"]
+_MOST_HOSTS: Final = 4  # that are named
 _STREAM: Final = ["process", "device", "context", "stream"]
 
 
@@ -110,10 +111,10 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
 
 
 def steps_per_s(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> float | None:
-    """Steps per second of wall-clock time, the median over several hosts; None if no host has a rate (`wall_rates`).
-    `spans` are their `step_spans`, if available."""
+    """Steps per second of wall-clock time, the median over several hosts; None if no host has a rate (`wall_rates`),
+    or if the hosts differ (`Steps.different`). `spans` are their `step_spans`, if available."""
     rates = list(wall_rates(trace, steps, spans).values())
-    return float(np.median(rates)) if rates else None
+    return float(np.median(rates)) if rates and not steps.different else None
 
 
 def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) -> dict[tuple[int, ...], float]:
@@ -135,6 +136,17 @@ def wall_rates(trace: Trace, steps: Steps, spans: pd.DataFrame | None = None) ->
         if ns > 0 and len(rows) > 1 and not alone:
             rates[host] = len(rows) * 1e9 / ns
     return rates
+
+
+def different_rates(trace: Trace, steps: Steps) -> str:
+    """`Steps.different`. A step more or fewer decides nothing, nor do steps that were left out."""
+    hosts = dict(grouped(steps.table, _HOST))
+    rates = wall_rates(trace, steps) if len(hosts) > 1 and not len(steps.spoilt) else {}
+    fastest = max(((1 - 1 / len(hosts[host])) * rate for host, rate in rates.items()), default=0.0)
+    if fastest <= SAME_RATE * min(((1 + 1 / len(hosts[host])) * rate for host, rate in rates.items()), default=0.0):
+        return ""
+    said = [f"process {host[0]} thread {host[1]} {rate:,.1f}" for host, rate in rates.items()]
+    return f"{', '.join(said[:_MOST_HOSTS])}{', …' if len(said) > _MOST_HOSTS else ''} steps/s"
 
 
 def _ns(steps: Steps, host: tuple[int, ...], times: pd.DataFrame, rows: NDArray[np.int64]) -> int:

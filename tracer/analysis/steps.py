@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import groups_of, numbered
+from tracer.model.rows import grouped, groups_of, numbered
 from tracer.model.schema import MISSING
 
 Span = tuple[int, int]
@@ -29,6 +29,8 @@ _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Below this confidence, the uncertainty about the steps is reported first."""
+SAME_RATE: Final = 1.1
+"""Hosts whose rates, or tokens per step, differ by more than this are not ranks of one engine that step together."""
 _REGIME: Final = 8
 """The minimum steps of a regime, and the maximum number of regimes: batches that change constantly form none."""
 
@@ -60,6 +62,8 @@ class Steps:
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
         hidden: why it is unknown when the device works in most of them; "" if it is known.
+        different: the rate of each host, in words, if they differ so that none is that of all
+            (`step_work.different_rates`); else "".
     """
 
     table: pd.DataFrame
@@ -73,6 +77,7 @@ class Steps:
     doubts: tuple[str, ...] = ()
     others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
     hidden: str = ""
+    different: str = ""
 
     def __len__(self) -> int:
         return len(self.table)
@@ -105,9 +110,12 @@ class Steps:
     @property
     def tokens_per_step(self) -> float | None:
         """The mean number of tokens per step over all its sequences; None if it is not known for every step (drafts,
-        prompts, engines whose marks do not say)."""
+        prompts, engines whose marks do not say), or if the steps of several hosts differ in it."""
         gained = self.table["gained"].to_numpy()
-        return float(gained.mean()) if len(gained) and (gained != MISSING).all() else None
+        if not len(gained) or (gained == MISSING).any():
+            return None
+        means = [gained[rows].mean() for _, rows in grouped(self.table, ["process", "thread"])]
+        return float(gained.mean()) if max(means) <= SAME_RATE * min(means) else None
 
     @property
     def what(self) -> str:
@@ -133,6 +141,9 @@ class Steps:
                 "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
             )
         notes += self.doubts
+        if self.different:
+            each = f"hosts of different rates, as of several engines: {self.different}"
+            notes.append(f"{each}; figures are over all steps")
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime

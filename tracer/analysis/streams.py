@@ -62,8 +62,8 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
 
     Args:
         trace: the recording.
-        steps: only what these steps launched; None for the whole recording. The window of a device runs from its first
-            to its last activity, summed over the groups of steps.
+        steps: only what these steps launched; None for the whole recording. The window of a device runs from the first
+            to the last activity of each group of steps; groups of several hosts that overlap count once.
 
     Raises:
         EmptyTraceError: nothing ran on a device.
@@ -79,7 +79,7 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
     streams, devices = [], []
     for device, on_device in activities.groupby("device"):
         groups = on_device.groupby("group")
-        window = int((groups["end"].max() - groups["start"].min()).sum())
+        window = total(groups["start"].min(), groups["end"].max())
         rows = [
             {"device": device, "process": process, "stream": stream, **_stream_row(on_stream, window)}
             for (process, stream), on_stream in on_device.groupby(["process", "stream"])

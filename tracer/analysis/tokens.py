@@ -30,6 +30,7 @@ from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
+from tracer.analysis.step_work import different_rates
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError
@@ -87,7 +88,8 @@ def find_steps(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
-    return _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
+    steps = _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
+    return replace(steps, different=different_rates(trace, steps))
 
 
 def _why_nothing_ran(trace: Trace) -> str:

@@ -45,6 +45,16 @@ def is_collective(name: str) -> bool:
     return _COLLECTIVE.search(plain) is not None and _FUSED.match(plain) is None
 
 
+def is_exchange(name: str) -> bool:
+    """Whether a kernel with this name may be between two ranks, as the sends and receives of a pipeline are.
+
+    Example:
+        >>> is_exchange("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+        True
+    """
+    return "SendRecv" in name
+
+
 def collectives(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     """Which rows of trace["kernels"] are communication; each distinct name is examined once."""
     full, short = (

@@ -136,7 +136,7 @@ def rest(facts: dict[str, Any]) -> list[str]:
         lines.insert(0, "no edit is predicted to gain more than its margin")
     if bound is not None:
         lines.append(
-            f"the device computes for {1 / bound:.0%} of a step of {number(before['period_us'])} µs: without any idle "
+            f"the device idles for {1 - 1 / bound:.0%} of a step of {number(before['period_us'])} µs: without any idle "
             f"time it would be about {(bound - 1) * 100:.1f} % faster"
         )
     return lines

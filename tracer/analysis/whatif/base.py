@@ -21,11 +21,12 @@ from tracer.analysis.causes import PARTS
 from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import statistics
-from tracer.analysis.step_work import steps_per_s, tokens_per_step
+from tracer.analysis.step_work import activity_steps, steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes
 from tracer.errors import TraceError
+from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints
 from tracer.model.trace import Trace
 
@@ -94,6 +95,10 @@ class Base:
         cls, causality: Causality, steps: Steps, untraced_tokens_per_s: float | None = None, within: str | None = None
     ) -> Base:
         """Find the starting point; arguments and errors are those of `prediction.predict`."""
+        if steps.different:
+            raise TraceError(
+                f"no prediction: hosts of different rates, as of several engines: {steps.different}; record one of them"
+            )
         trace, times = causality.trace, StepTimes.of(causality, steps)
         if trace.is_untraced:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
@@ -163,6 +168,12 @@ class Base:
         of_launches = parts[list(PARTS["launch"])].drop("launch_queued").sum()
         everything = parts.drop("launch_queued").sum() - of_launches * (1 - left)
         return bool(not waits_for_work and parts[list(PARTS["host"])].sum() <= everything / 2)
+
+    @cached_property
+    def communicates(self) -> bool:
+        """Whether its steps contain collectives, which wait for other ranks."""
+        kernels = self.causality.trace["kernels"]
+        return bool((activity_steps(self.causality.trace, self.steps, kernels[collectives(kernels)]) >= 0).any())
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,

@@ -33,7 +33,11 @@ UNLIKE: Final = (
     "margin"
 )
 TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps that follow others, too few for an interval"
-NO_MARGIN: Final = (UNMEASURED, UNLIKE, TOO_FEW)
+RANKS: Final = (
+    "a rank of several: collectives take as long as recorded, with their waits for the others, and host code that "
+    "waits for another rank counts as its own; no such case was checked, so there is no model margin"
+)
+NO_MARGIN: Final = (UNMEASURED, UNLIKE, TOO_FEW, RANKS)
 """Notes that say why a prediction has no model margin."""
 NO_GAP: Final = (
     "the share of the gap in the idle time that the rate leaves is unknown: recorded shares and replay differ"
@@ -124,6 +128,8 @@ def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) ->
         notes, half = [*notes, UNLIKE], None
     elif of_steps.bounds is None:
         notes.append(TOO_FEW)
+    if edits and base.communicates:
+        notes, half = [*notes, RANKS], None
     if base.fits.caution:
         notes.append(base.fits.caution)
     if not base.before.gap_us:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,12 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import CannotTellError
 from tracer.model.collectives import computes
-from tracer.model.intervals import Ints
-from tracer.model.rows import positions
+from tracer.model.intervals import Ints, covered
+from tracer.model.rows import grouped, groups_of, positions
 from tracer.model.schema import MISSING
+
+_CHAIN: Final = ["device", "group"]
+_NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -85,24 +89,33 @@ class StepTimes:
         return statistics(self._gaps(time))
 
     def idle_ns(self, time: Ints) -> Ints:
-        """How long no compute of a step runs, inside the step and in the gap after it, for each of `followed`.
+        """How long no compute of these steps runs, for each of `followed`: inside the step and in the gap after it.
 
         Communication, and compute of others on the device, count as idle here.
         """
-        first = self.spans["first"].to_numpy()
-        span = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(self.points))))
-        order = np.lexsort((time[self.points], span))
-        start, end = time[self.points[order]], time[self.points[order] + 1]
-        reached = pd.Series(end).groupby(span).cummax().to_numpy()
-        holes = np.where(np.diff(span, prepend=-1) == 0, start - np.append(0, reached[:-1]), 0)
-        inside = np.add.reduceat(np.maximum(holes, 0), first)
-        return np.asarray(inside[np.flatnonzero(self.spans["follows"]) - 1] + self._gaps(time))
+        begin, until = self._windows(time)
+        idle, follows = until - begin, np.flatnonzero(self.spans["follows"])
+        chain, _ = groups_of(self.spans, _CHAIN)
+        of_point = np.repeat(chain, np.diff(np.append(self.spans["first"], len(self.points))))
+        for _, rows in grouped(self.spans.iloc[follows], _CHAIN):
+            points = self.points[of_point == chain[follows[rows[0]]]]
+            idle[rows] -= covered(time[points], time[points + 1], begin[rows], until[rows])
+        return idle
 
     def rounds(self, time: Ints) -> Ints:
-        """From the first compute of each of `followed` to that of the following step, ns."""
-        start = np.minimum.reduceat(time[self.points], self.spans["first"].to_numpy())
-        follows = np.flatnonzero(self.spans["follows"])
-        return np.asarray(start[follows] - start[follows - 1])
+        """From the beginning of each of `followed` to that of the following step, ns."""
+        begin, until = self._windows(time)
+        return until - begin
+
+    def _windows(self, time: Ints) -> tuple[Ints, Ints]:
+        """When each of `followed` and the step after it begin, ns: with their first compute, but not before the
+        preceding steps have ended. A replay may start a part of a step on a stream of its own long before."""
+        first = self.spans["first"].to_numpy()
+        start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
+        chain, _ = groups_of(self.spans, _CHAIN)
+        ended = pd.Series(end).groupby(chain).cummax().groupby(chain).shift(1, fill_value=_NEVER).to_numpy()
+        begin, follows = np.maximum(start, ended), np.flatnonzero(self.spans["follows"])
+        return begin[follows - 1], begin[follows]
 
     def _gaps(self, time: Ints) -> Ints:
         first = self.spans["first"].to_numpy()
