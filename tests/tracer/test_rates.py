@@ -15,6 +15,7 @@ from tests.tracer.handmade import Script
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
+from tracer.analysis.streams import bubble_report
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost
@@ -97,6 +98,7 @@ def test_what_was_launched_before_the_recording_is_of_no_step(stream: int) -> No
     first = 20 if stream == 8 else early * ns
     assert step_spans(trace, steps)["start"].tolist() == [first, 6 * ns, 7 * ns]
     assert steps_per_s(trace, steps) == pytest.approx(3e9 / (8 * ns - first))
+    assert bubble_report(trace, steps).steps["step"].tolist() == [0, 1, 2]
 
 
 def test_a_kernel_without_a_call_is_of_the_step_in_which_it_ran() -> None:

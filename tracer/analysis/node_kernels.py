@@ -139,12 +139,12 @@ def _graphs_of(light: Trace, steps: Steps) -> pd.DataFrame:
 def _replays_of(node: Trace, steps: Steps) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The replays of graphs in the steps of the node pass, numbered: replay, device, since, until; and the activities
     inside them: table, row (position in it), replay."""
-    columns = ["start", "end", "device", "stream", "process", "correlation"]
+    columns = ["start", "end", "device", "context", "stream", "process", "correlation"]
     parts = [node[name][columns].assign(table=name, row=np.arange(len(node[name]))) for name in _INSIDE]
     inside = pd.concat([rows[_of_graphs(node, rows)] for rows in parts], ignore_index=True)
     inside["replay"] = inside.groupby(["process", "correlation", "device"], sort=False).ngroup()
     replays = inside.groupby("replay").agg(
-        start=("start", "min"), until=("end", "max"), **{c: (c, "first") for c in ("process", "correlation", "device")}
+        start=("start", "min"), until=("end", "max"), **{name: (name, "first") for name in columns[2:]}
     )
     replays = replays.reset_index().assign(since=lambda table: table["start"])
     return _numbered(replays, node, steps, ["device"]), inside
