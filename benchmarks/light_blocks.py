@@ -29,6 +29,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import graph_events
 import numpy as np
 import pandas as pd
 import record_engines
@@ -48,7 +49,6 @@ from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s
 ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI
-EVENTS = 3  # processes that measure the graphs of a case by events
 WRITTEN_S = 1.5  # until what CUPTI reported is written, in case the engine kills its child
 
 
@@ -211,38 +211,15 @@ def events_of(options: argparse.Namespace, case: str) -> Path:
     return output.with_suffix(f".{case}.events")
 
 
-def graph_by_events(options: argparse.Namespace, case: str) -> pd.DataFrame:
-    """Return the intervals that `graph_events.c` measured, µs, with the process that measured them. A process that
-    fails is said and left out."""
-    columns = ["a", "b", "c", "d"]
-    found, path = [], events_of(options, case)
-    for process in range(EVENTS):
-        given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
-        command = [sys.executable, *sys.argv, "--cases", case]
-        code = subprocess.run(command, env=given, timeout=LIMIT, check=False).returncode
-        if code or not path.stat().st_size:
-            print(f"{case}: no events of process {process}, exit code {code}", flush=True)
-        else:
-            found.append(pd.read_csv(path, sep=" ", names=columns).assign(process=process))
-        path.unlink(missing_ok=True)
-    return pd.concat(found) if found else pd.DataFrame(columns=[*columns, "process"])
-
-
 def with_events(options: argparse.Namespace, busy: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Replace the graphs' part of the busy times by what events tell of them, in processes of their own: the mean of
-    their medians."""
+    """Replace the graphs' part of the busy times by what events tell of them, in processes of their own."""
+    given = {**os.environ, ROLE: "events", FOLDER: os.devnull}
     for case, each in busy.items():
-        rows = graph_by_events(options, case)
-        if rows.empty:
-            continue
-        medians = rows.groupby("process").median()
-        least, node = (
-            medians["a"] - medians["c"],
-            (medians["d"] - medians["b"]) / 2,
-        )  # which contains the step to the next
-        each |= {"busy_cupti": each["busy"], "graph_events": (least + node / 2).round(3).tolist(),
-                 "launches": len(rows), "events": medians.round(3).to_dict("list")}  # fmt: skip
-        each["busy"] += statistics.mean(each["graph_events"]) - each["graph"]
+        path = events_of(options, case)
+        found = graph_events.measured([sys.executable, *sys.argv, "--cases", case], given, path, LIMIT)
+        if found:
+            each |= {"busy_cupti": each["busy"], **found}
+            each["busy"] += statistics.mean(found["graph_events"]) - each["graph"]
         print(f"{case}: {each}", flush=True)
     return busy
 

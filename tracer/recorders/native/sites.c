@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "files.h"
-#include "hot.h"
 
 #define WANTED "INTERTOKEN_LIGHT_SITES"
 enum { MOST = (1 << (32 - SITE_SHIFT)) - 1, SLOTS = 4096, DEPTH = 32, PATH_BYTES = 512 };
