@@ -15,7 +15,7 @@ import pandas as pd
 from tracer.analysis.calls import BLOCKING_COPY, SYNC, among, match_rows
 from tracer.analysis.waits import targets
 from tracer.model.intervals import Ints
-from tracer.model.rows import groups_of, last_at
+from tracer.model.rows import LANE, groups_of, last_at
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -23,8 +23,6 @@ TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
 
 NO_BOUND: Final = np.iinfo(np.int64).max // 4
-LANE: Final = ["process", "device", "context", "stream"]
-"""The columns that name a stream."""
 
 
 def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> tuple[Ints, Ints]:

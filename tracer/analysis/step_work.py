@@ -15,7 +15,7 @@ from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import SAME_RATE, Steps
 from tracer.model import run_json
 from tracer.model.intervals import covered
-from tracer.model.rows import grouped, runs_of
+from tracer.model.rows import LANE, grouped, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -23,7 +23,6 @@ SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation",
 _FIRST: Final = ["device", "at", "start", "correlation", "process"]  # of the first compute of a step on a device
 _HOST: Final = ["process", "thread"]
 _MOST_HOSTS: Final = 4  # that are named
-_STREAM: Final = ["process", "device", "context", "stream"]
 
 
 def activity_steps(
@@ -56,7 +55,7 @@ def _launched_before(activities: pd.DataFrame, is_alone: NDArray[np.bool_]) -> N
     where none of them starts behind one with a call. A stream executes in the order of the calls."""
     if is_alone.all():
         return np.zeros(len(activities), dtype=bool)
-    stream = activities.groupby(_STREAM, sort=False, observed=True).ngroup().to_numpy()
+    stream = activities.groupby(LANE, sort=False, observed=True).ngroup().to_numpy()
     start = activities["start"].to_numpy()
     first = np.full(stream.max() + 1, np.iinfo(np.int64).min)  # of a stream without any call
     launched = pd.Series(start[~is_alone]).groupby(stream[~is_alone]).min()

@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 THREAD: Final = ["process", "thread"]
 """The columns that tell the threads of a recording apart."""
 
+LANE: Final = ["process", "device", "context", "stream"]
+"""The columns that tell the streams of a recording apart."""
+
 
 def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
     """Number the distinct rows in order of appearance: the number of each row, and the distinct rows.

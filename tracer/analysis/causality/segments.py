@@ -13,11 +13,9 @@ import pandas as pd
 
 from tracer.analysis.calls import SYNC, match_rows, outermost_calls
 from tracer.model.intervals import Ints
+from tracer.model.rows import LANE
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
-
-LANE = ["process", "device", "context", "stream"]
-"""The columns that identify a stream."""
 
 
 @dataclass(frozen=True)
