@@ -135,7 +135,7 @@ class Engine:
         chain = [(i // 2 * 2 * (OWN + STEP) + i % 2 * (OWN + STEP) + (1 - i % 2) * OWN, i % 2) for i in range(8)]
         words = [(time + AHEAD, i + 1 << 40 | CHAIN_GRAPH << 1 | kind) for i, (time, kind) in enumerate(chain)]
         return Ring(
-            Path("1-0.ring"), 1, 0, 0, "engine", 0, 0, CALLS, {}, len(self.records), 1 << 18,
+            Path("1-0.ring"), 1, 0, 0, "engine", 0, 0, CALLS, {}, len(self.records), 1 << 18, 0,
             np.array(self.records, RECORD), np.array([], RECORD), None, [np.array(self.stamps, STAMP)],
             [np.array(words, STAMP)], 1 << 17, [Context(0, gpu, True, bytes(16))],
         )  # fmt: skip

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -117,7 +119,8 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
     """Of three programs the last finds no room, and the one before it none for its stamps."""
     ring = 65536 + 4096 * 64
     decode = f"{built.folder}/decode proc '' 2 > /dev/null"
-    most = str(ring + (131072 + 4096) * 16 + ring + 50_000)
+    names = 65536  # of kernels, beside the ring
+    most = str(2 * (ring + names) + (131072 + 4096) * 16 + 50_000)
     with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         subprocess.run(
@@ -128,28 +131,70 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
         assert (first.counters["stamps_failed"], second.counters["stamps_failed"]) == (0, 1)
         trace = light_program.read_folder(rings)
         assert trace
-        (note,) = [note for note in trace.notes if "not enough space" in note]
+        (note,) = [note for note in trace.notes if "not recorded" in note]
         assert note.endswith("(decode)")
+        assert "not enough space for a ring in" in note
         assert "half of which is kept free; not recorded: process" in note
+        (note,) = [note for note in trace.notes if "1 parts of the recording are missing" in note]
+        assert f"process {second.process} (decode)" in note
+
+
+@contextmanager
+def memory(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system in memory of that size, as /dev/shm of a container."""
+    folder.mkdir()
+    size = f"size={megabytes}m,mode=700"
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", folder], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("may not mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def free(folder: Path) -> int:
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
-def test_half_of_the_shared_memory_stays_free(built: Build, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", small], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("may not mount")
-    try:
+def test_all_rings_together_leave_half_of_the_shared_memory_free(built: Build, tmp_path: Path) -> None:
+    """Of what is free without them, however many programs begin one after the other."""
+    with memory(tmp_path / "small", 8) as small:
+        before = free(small)
         environment = light_program.environment(built.folder / "light.so", small)
-        for _ in range(6):
+        for _ in range(12):
             subprocess.run([built.folder / "decode", "proc"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        assert free(small) >= before // 2
         rings = read_rings(small)
-        assert rings[0].capacity == 1 << 15  # of 2 MiB; with 4 MiB half would be taken
-        space = os.statvfs(small)
-        assert space.f_bavail * space.f_frsize > 300_000
-        assert (small / "programs").read_text().count("!") == 6 - len(rings)
-    finally:
-        subprocess.run(["umount", small], check=True)
+        assert 1 <= len(rings) < 12
+        said = (small / "programs").read_text()
+        assert said.count("!space ") == 12 - len(rings)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+def test_eight_living_processes_are_recorded_in_64_megabytes(built: Build, tmp_path: Path) -> None:
+    """The /dev/shm of a container: all of them begin at once, with stamps, and half of it stays free."""
+    with memory(tmp_path / "shm", 64) as small:
+        before = free(small)
+        environment = light_program.environment(built.folder / "light.so", small)
+        programs = [
+            subprocess.Popen(
+                [built.folder / "decode", "proc", "stays", "40"], env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            for _ in range(8)
+        ]  # fmt: skip
+        for program in programs:
+            assert program.stdout
+            assert program.stdout.readline()
+        assert free(small) >= before // 2
+        for program in programs:
+            program.communicate(b"\n")
+        rings = read_rings(small)
+        assert len(rings) == 8
+        assert [ring.counters["stamps_failed"] for ring in rings] == [0] * 8
+        assert all(len(ring.stamps[0]) for ring in rings)
+        assert "!" not in (small / "programs").read_text()

@@ -133,13 +133,29 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     assert "no-such-program cannot be run: No such file or directory" in result.stderr
 
 
-def test_a_full_disk_is_said(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limited = f"ulimit -f 64; {built.folder}/decode proc"  # blocks of 512 or 1024 bytes; the signal is for SIGXFSZ
-    result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", f"trap '' XFSZ; {limited}")
-    assert result.exit_code == 2
-    assert (
-        f"not enough space for a ring in {tmp_path}, half of which is kept free; not recorded: process" in result.stderr
+@pytest.mark.parametrize(
+    ("kilobytes", "told"),
+    [(0, None), (64, "limit on the size of files is too low for a ring (ulimit -f); not recorded: process"),
+     (1000, "1 parts of the recording are missing: the program's limit on the size of files is too low")],
+)  # fmt: skip
+def test_a_limit_on_the_size_of_files_kills_nobody(built: Build, tmp_path: Path, kilobytes: int, told: str) -> None:
+    """With the signal's own action, which ends a program; of a ring of 320 KB none, or all but its stamps fits."""
+    code = (
+        f"ulimit -Sf {kilobytes * 1024 // 512}; {built.folder}/decode proc; code=$?; ulimit -Sf unlimited; exit $code"
     )
+    plain = subprocess.run(
+        ["sh", "-c", code], env={"LD_LIBRARY_PATH": str(built.folder)}, capture_output=True, check=False
+    )
+    with light_folder.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings) | {"INTERTOKEN_LIGHT_RECORDS": "4096"}
+        done = subprocess.run(["sh", "-c", code], env=environment, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr) == (0, b"")
+        if told:
+            trace = light_program.read_folder(rings)
+            notes = trace.notes if trace else light_program.without_room(rings)
+            assert [note for note in notes if told in note]
+        else:  # not even its name
+            assert (rings / "programs").read_text().split()[1::2] == ["sh"]
 
 
 def test_the_programs_own_preload_stays(built: Build, tmp_path: Path) -> None:

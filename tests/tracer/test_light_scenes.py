@@ -178,7 +178,7 @@ def test_kernels_have_the_names_with_which_the_program_looks_them_up(built: Buil
     assert ring.counters["names_left"] == 0
     path = ring.path.with_name(f"{ring.path.name}.names")
     assert path.stat().st_mode & 0o777 == 0o600
-    assert len(path.read_text().splitlines()) == 4  # each name once, however often it is asked for
+    assert path.read_text().count("\n") == 4  # each name once, however often it is asked for
 
 
 def test_a_handle_has_the_name_that_it_had_when_it_was_launched(tmp_path: Path) -> None:

@@ -58,6 +58,16 @@ _FAILED: Final = {
     "entries_left": "driver functions are newer than this recorder or from another library; they are not recorded",
 }
 
+REFUSED: Final = {
+    "space": "there is not enough space for a ring in {folder}, half of which is kept free",
+    "size": "the program's limit on the size of files is too low for a ring (ulimit -f)",
+    "files": "the program may open no more files (ulimit -n)",
+    "memory": "the program may map no more memory (ulimit -v)",
+    "seccomp": "the program forbade itself system calls (seccomp) before its first call of the driver",
+    "folder": "the recorder's folder {folder} cannot be reached from the program (chroot, container, other user)",
+}
+"""Why the library could not keep something (`files.h`)."""
+
 
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
     """Read the rings in a folder, sorted by their start.
@@ -304,6 +314,16 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     if left:
         notes.append(f"{who}: CUDA graphs without stamps, whose times are unknown: {', '.join(left)}")
     notes += [f"{who}: {counters[name]} {words}" for name, words in _FAILED.items() if counters.get(name)]
+    notes += [
+        f"{who}: {counters[f'refused_{reason}']} parts of the recording are missing: "
+        + words.format(folder=ring.path.parent.parent)
+        for reason, words in REFUSED.items()
+        if counters.get(f"refused_{reason}")
+    ]
+    if ring.lost:
+        notes.append(
+            f"{who}: {ring.lost} calls are missing: the process was killed, or was running, while it wrote them"
+        )
     if counters.get("contexts_left"):
         notes.append(f"{who}: contexts after the first {len(ring.contexts)} have no times")
     notes += [

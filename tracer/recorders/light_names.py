@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,9 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.recorders.cupti_names import demangled
-from tracer.recorders.light_ring import beside
+from tracer.recorders.light_ring import lines_beside
 
 _PARTS: Final = 3
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+_HANDLE: Final = re.compile("[0-9a-f]{1,16}")
 _SAME: Final = "="
 """Before the handle of a kernel, whose function a handle is."""
 
@@ -42,9 +45,8 @@ def kernel_names(ring: Path, launches: NDArray[Any]) -> pd.Categorical:
 
 def _said(ring: Path) -> pd.DataFrame:
     """What was said of each handle, in order: at (the number of records before), handle, name."""
-    path = beside(ring, ".names")
-    lines = path.read_text(errors="replace").split("\n") if path else []
-    rows = [(int(parts[0]), int(parts[1], 16), parts[2]) for line in lines if _is_whole(parts := line.split("\t"))]
+    lines = lines_beside(ring, ".names")
+    rows = [(int(parts[0]), int(parts[1], 16), parts[2]) for parts in lines if _is_whole(parts)]
     said = pd.DataFrame(rows, columns=["at", "handle", "name"]).astype({"at": "uint64", "handle": "uint64"})
     known = dict(zip(said["handle"], said["name"], strict=True))
     alike = [known.get(int(name[1:], 16), "") if name.startswith(_SAME) else name for name in said["name"]]
@@ -53,11 +55,8 @@ def _said(ring: Path) -> pd.DataFrame:
 
 
 def _is_whole(parts: list[str]) -> bool:
-    """Whether a line is; the process may have been killed while it wrote the last one."""
-    if len(parts) != _PARTS or not parts[0].isdecimal() or not parts[2]:
+    """Whether a line is one of the library's."""
+    if len(parts) != _PARTS or not parts[2]:
         return False
-    try:
-        int(parts[1], 16), int(parts[2][1:] if parts[2].startswith(_SAME) else "0", 16)
-    except ValueError:
-        return False
-    return True
+    handles = [parts[1], parts[2][1:]] if parts[2].startswith(_SAME) else [parts[1]]
+    return _NUMBER.fullmatch(parts[0]) is not None and all(map(_HANDLE.fullmatch, handles))

@@ -24,10 +24,11 @@ from tracer.model.trace import Trace, add_pauses
 from tracer.recorders import foreground
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
-from tracer.recorders.light import light_trace, read_rings
+from tracer.recorders.light import REFUSED, light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.native import compile as native
 from tracer.recorders.window import WHOLE, Window, pauses_between, profiler_spans, switched
+from tracer.text import spelled
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
@@ -181,18 +182,20 @@ def why_nothing(rings: Path, omitted: str = _NO_CALL) -> str:
 
 
 def without_room(rings: Path) -> list[str]:
-    """A note on the processes without enough space for a ring, if any."""
-    marked = [line.partition("! ") for line in _programs(rings) if "!" in line.partition(" ")[0]]
-    whose = [f"process {process} ({name})" for process, _, name in marked]
-    if not whose:
-        return []
-    return [f"not enough space for a ring in {rings.parent}, half of which is kept free; not recorded: {_some(whose)}"]
+    """A note on the processes that have no ring, for each reason."""
+    whose: dict[str, list[str]] = {}
+    for line in _programs(rings):
+        who, _, name = line.partition(" ")
+        process, mark, reason = who.partition("!")
+        if mark:
+            whose.setdefault(REFUSED.get(reason, reason), []).append(f"process {process} ({name})")
+    return [f"{words.format(folder=rings.parent)}; not recorded: {_some(names)}" for words, names in whose.items()]
 
 
 def _programs(rings: Path) -> list[str]:
-    """The lines that programs wrote: process id, "!" if there was no space for a ring, and name."""
+    """The lines that programs wrote: process id, "!" and the reason if it has no ring, and name."""
     with suppress(FileNotFoundError):
-        return (rings / "programs").read_text(errors="replace").splitlines()
+        return [spelled(line) for line in (rings / "programs").read_text(errors="replace").split("\n") if line]
     return []
 
 

@@ -1,7 +1,9 @@
 """Reads the ring that the preloaded library writes, one file per process, as laid out in `recorders/native/ring.h`.
 
-A ring may be read while its process runs and after it died; records that are being written are skipped. It is read, not
-mapped, so that a missing page (too little memory, a truncated file) is an error and not a signal.
+A ring may be read while its process runs and after it died. The header, each pair of clocks and each record carry a
+check of their content, so that what is being written, or was written by two threads at once, is skipped whatever the
+order in which its words arrive. It is read, not mapped, so that a missing page (too little memory, a truncated file) is
+an error and not a signal.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -17,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.errors import FormatError
+from tracer.text import spelled
 
 MAGIC: Final = b"ITLIGHT1"
-VERSION: Final = 5
+VERSION: Final = 6
 RECORD: Final = np.dtype([
     ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
     ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
@@ -33,13 +37,14 @@ INSIDE_GRAPH: Final = 0x7FFE  # of stamps inside runs of launches
 BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right before or after the call
 _GRAPHS: Final = 0x7FFF
 _NUMBERS: Final = 0xFFFFFF
-PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
-_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIII128s")
+PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8"), ("check", "<u8")])
+_MARK: Final = 40  # bits of a record's number; its check lies above them
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQqqQII128sQ")
 _HEADER_BYTES: Final = 4096
 _RANGES: Final = "nvtx_"  # prefix of the names of NVTX records
 _TEXTS_AT: Final = 1 << 16  # offset of the texts in their part of the file
 _DOMAINS, _DOMAIN_NAME = 64, 64
-_LIVE: Final = struct.Struct("<QII")  # records written, turns, pairs written
+_LIVE: Final = struct.Struct("<QIIQI")  # records written, turns, pairs written, bytes of texts, contexts used
 _LIVE_AT: Final = -(-_HEADER.size // 64) * 64  # in a cache line of their own
 _COUNTERS_AT: Final = _LIVE_AT + 64
 _FACTS: Final = struct.Struct("<QiI16s48s")
@@ -93,6 +98,8 @@ class Ring:
         counters: name -> count.
         written: the number of records ever written, including overwritten ones.
         capacity: the number of records that fit.
+        lost: the number of records, of those that were not overwritten, that are incomplete: their process was killed, or
+            is running, while they were written.
         records: complete records (`RECORD`), in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
         ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
         texts: the texts of ranges; None if there are none.
@@ -114,6 +121,7 @@ class Ring:
     counters: dict[str, int]
     written: int
     capacity: int
+    lost: int
     records: NDArray[Any]
     ranges: NDArray[Any]
     texts: RingTexts | None
@@ -135,6 +143,13 @@ def beside(ring: Path, suffix: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def lines_beside(ring: Path, suffix: str) -> list[list[str]]:
+    """The lines of that file, split at tabs; a line that was being written is left out. The file ends with zeros."""
+    path = beside(ring, suffix)
+    lines = path.read_text(errors="replace").split("\n")[:-1] if path else []
+    return [line.split("\t") for line in lines if "\0" not in line]
+
+
 def read_ring(path: Path, last: int | None = None) -> Ring:
     """Read a ring, or only its last records.
 
@@ -148,6 +163,49 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     except (ValueError, IndexError, struct.error) as problem:
         raise FormatError(f"{path}: a damaged ring of the light recorder: {problem}") from problem
+
+
+def check_of(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The check of each row of words, as `check_of` in `ring.h` computes it.
+
+    Args:
+        words: (rows, words), uint64.
+
+    Returns:
+        (rows,), uint64.
+    """
+    at = np.arange(words.shape[1], dtype=np.uint64)
+    factors = np.uint64(0x9E3779B97F4A7C15) + at * np.uint64(0xBF58476D1CE4E5B8)
+    return np.asarray((words * factors).sum(axis=1, dtype=np.uint64))
+
+
+def marks(records: NDArray[Any]) -> NDArray[np.uint64]:
+    """The words `mark` of records, from their numbers (`sequence`) and the rest of them."""
+    words = records.copy()
+    words["sequence"] &= (1 << _MARK) - 1
+    check = check_of(words.view(np.uint64).reshape(len(words), RECORD.itemsize // 8))
+    return words["sequence"] | check >> np.uint64(_MARK) << np.uint64(_MARK)
+
+
+def header_check(head: bytes) -> int:
+    """The check of a header's unchanging part."""
+    words = np.frombuffer(head[: _HEADER.size - 8], "<u8").astype(np.uint64)
+    return int(check_of(words[np.newaxis])[0])
+
+
+_order = threading.Lock()
+
+
+def _read_before() -> None:
+    """What is read after this is not older than what was read before it.
+
+    Processors may read in another order (aarch64). A lock that is released and taken again is a barrier for reads: the
+    first do not pass its release, the later ones not its acquisition, and the two stay in order. Source: Arm Architecture
+    Reference Manual, B2.3, Load-Acquire and Store-Release.
+    """
+    for _ in range(2):
+        with _order:
+            pass
 
 
 class Facts(NamedTuple):
@@ -166,10 +224,10 @@ def facts_of(path: Path) -> Facts:
     """
     with path.open("rb") as file:
         head = file.read(_COUNTERS_AT)
-    if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC:
+    if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC or header_check(head) != _HEADER.unpack_from(head)[-1]:
         return Facts(0, 0, 0)
     fields = _HEADER.unpack_from(head)
-    return Facts(fields[3], fields[16], _LIVE.unpack_from(head, _LIVE_AT)[1])
+    return Facts(fields[3], fields[15], _LIVE.unpack_from(head, _LIVE_AT)[1])
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
@@ -179,28 +237,32 @@ def switch_recording(path: Path, *, on: bool) -> None:
         OSError: the ring cannot be written.
     """
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
-        _, turn, _ = _LIVE.unpack_from(header, _LIVE_AT)
+        turn = _LIVE.unpack_from(header, _LIVE_AT)[1]
         if header[: len(MAGIC)] == MAGIC and (turn % 2 == 0) != on:
             struct.pack_into("<I", header, _LIVE_AT + 8, (turn + 1) % 2**32)
 
 
 def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     size = os.fstat(file.fileno()).st_size
-    head = file.read(_HEADER_BYTES)
-    if size > _MOST_BYTES or len(head) < _HEADER.size or head[:8] != MAGIC:
+    live = os.pread(file.fileno(), _LIVE.size, _LIVE_AT)
+    _read_before()  # the contexts, texts and records of which it tells
+    head = os.pread(file.fileno(), _HEADER_BYTES, 0)
+    if size > _MOST_BYTES or len(head) < _COUNTERS_AT or head[:8] != MAGIC:
         raise FormatError(f"{path}: not a ring of the light recorder, or one that is not initialised")
     (_, version, header_bytes, process, record_bytes, capacity, places, chain, names_at, pairs_at, records_at,
-     stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, program,
+     stamps_at, texts_at, start, start_utc, namespace, parent, pair_count, program, check,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
         raise FormatError(f"{path}: the ring has version {version}; this version of intertoken reads version {VERSION}")
+    if check != header_check(head):
+        raise FormatError(f"{path}: the header is damaged, or not complete yet")
+    written, _, _, text_bytes, contexts_used = _LIVE.unpack(live)
     parts = (header_bytes, names_at, pairs_at, records_at - pair_count * PAIR.itemsize)
     if list(parts) != sorted(parts) or records_at + capacity * RECORD.itemsize > stamps_at:
         raise FormatError(f"{path}: the parts of the ring overlap")
     if not capacity or contexts_used > _CONTEXTS or stamps_at > size:
         raise FormatError(f"{path}: the header states {stamps_at} bytes, but the file has {size}")
     calls, counter_names = _names(os.pread(file.fileno(), pairs_at - names_at, names_at))
-    written, _, _ = _LIVE.unpack_from(head, _LIVE_AT)
     counts = struct.unpack_from(f"<{len(counter_names)}Q", head, _COUNTERS_AT)
     at = _COUNTERS_AT + len(counter_names) * 8
     facts = [_FACTS.unpack_from(head, at + i * _FACTS.size) for i in range(contexts_used)]
@@ -210,16 +272,16 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         found = _read(file, STAMP, places + chain if has_stamps else 0, where)
         stamps.append(_in_order(found[:places]))
         chains.append(_in_order(found[places:]))
-    whole = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
+    whole, lost = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
     sites = _take_sites(whole)
     records = _in_ns(whole[whole["call"] < len(calls)], _read(file, PAIR, pair_count, pairs_at))
     is_range = np.array([name.startswith(_RANGES) for name in calls], bool)[records["call"]]
     texts = _texts(file, texts_at, text_bytes) if text_bytes else None  # after the records that need them
     return Ring(
-        path, process, parent, namespace, _text(program), start, start_utc, calls,
-        dict(zip(counter_names, counts, strict=True)), written, capacity, records[~is_range], records[is_range], texts,
+        path, process, parent, namespace, spelled(_text(program)), start, start_utc, calls,
+        dict(zip(counter_names, counts, strict=True)), written, capacity, lost, records[~is_range], records[is_range], texts,
         stamps, chains, places,
-        [Context(device, _text(name), bool(has), uuid) for _, device, has, uuid, name in facts], sites,
+        [Context(device, spelled(_text(name)), bool(has), uuid) for _, device, has, uuid, name in facts], sites,
     )  # fmt: skip
 
 
@@ -263,25 +325,24 @@ def _read(file: BinaryIO, kind: np.dtype[Any], count: int, at: int) -> NDArray[A
     return np.frombuffer(found, kind)
 
 
-def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | None) -> NDArray[Any]:
-    """The last records, in order, that are complete and were not modified while being read."""
+def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | None) -> tuple[NDArray[Any], int]:
+    """The last records, in order, that are complete, and the number of those that are not."""
     count = min(written, capacity, written if last is None else last)
     first = (written - count) % capacity
     to_the_end = min(count, capacity - first)
-
-    def look() -> NDArray[Any]:
-        parts = ((to_the_end, at + first * RECORD.itemsize), (count - to_the_end, at))
-        return np.concatenate([_read(file, RECORD, *part) for part in parts])
-
-    found = look()
-    kept = found["sequence"] == np.arange(written - count + 1, written + 1)
-    kept &= look()["sequence"] == found["sequence"]
-    return np.asarray(found[kept])
+    parts = ((to_the_end, at + first * RECORD.itemsize), (count - to_the_end, at))
+    found = np.concatenate([_read(file, RECORD, *part) for part in parts])
+    numbers = np.arange(written - count + 1, written + 1, dtype=np.uint64)
+    is_whole = (found["sequence"] ^ numbers) & np.uint64((1 << _MARK) - 1) == 0
+    is_whole &= marks(found) == found["sequence"]
+    found["sequence"] = numbers
+    return np.asarray(found[is_whole]), count - int(is_whole.sum())
 
 
 def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
     """Convert the ticks of records to ns of CLOCK_MONOTONIC; extrapolates before the first and after the last pair."""
-    known = np.sort(pairs[pairs["monotonic"] != 0], order="tick")
+    is_whole = check_of(np.stack([pairs["tick"], pairs["monotonic"].view(np.uint64)], axis=1)) == pairs["check"]
+    known = np.sort(pairs[is_whole & (pairs["monotonic"] != 0)], order="tick")
     if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
         return records[:0]
     tick, ns = known["tick"].astype(np.int64), known["monotonic"]

@@ -7,6 +7,7 @@ System V ABI, chapters 4 and 5; elf.h.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +18,12 @@ from numpy.typing import NDArray
 
 from tracer.model.schema import MISSING
 from tracer.recorders.cupti_names import demangled
-from tracer.recorders.light_ring import Ring, beside
+from tracer.recorders.light_ring import Ring, lines_beside
 
 _COLUMNS: Final = ["site", "offset", "symbol", "file"]
 _CHAIN: Final = ["chain", "depth", "symbol", "module"]
 _PARTS: Final = 4
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 _SECTION: Final = np.dtype([
     ("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8"),
     ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry", "<u8"),
@@ -52,9 +54,8 @@ def chains_beside(ring: Path) -> pd.DataFrame:
 
     A function without a symbol has no name. The table is empty if no sites were recorded.
     """
-    path = beside(ring, ".sites")
-    lines = path.read_text(errors="replace").splitlines() if path else []
-    rows = [parts for line in lines if len(parts := line.split("\t")) == _PARTS and (parts[0] + parts[1]).isdecimal()]
+    lines = lines_beside(ring, ".sites")
+    rows = [parts for parts in lines if len(parts) == _PARTS and all(map(_NUMBER.fullmatch, parts[:2]))]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({"site": "int64", "offset": "int64"})
     table["named"] = [plain_name(symbol) for symbol in table["symbol"]]
     for file, mine in table.groupby("file", sort=False):

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <linux/futex.h>
 #include <link.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -24,8 +25,8 @@ Cupti cupti;
 /* Lines: "library PATH", "kind NUMBER" in order, "skip NAME", and "wrap DRIVER" to record both ways. */
 static char settings[SETTINGS_BYTES];
 static _Atomic pid_t started_in;      /* 0: not started */
-static sem_t ending, ended;
-static _Atomic int is_ending;
+static sem_t ending;
+static _Atomic int is_ending, has_ended;
 
 void cupti_fork(void) {
     if (started_in) cupti_buffers_fork();
@@ -120,24 +121,27 @@ static void *flush(void *nothing) {
     }
     ring_count(COUNT_cupti_buffers_left, cupti_buffers_given());
     ring_count(COUNT_cupti_ended, 1);
-    sem_post(&ended);
+    atomic_store(&has_ended, 1);
+    syscall(SYS_futex, &has_ended, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
     return nothing;
 }
 
 /* Take what is left, before the process ends. The other thread does it: this one may be inside CUPTI, with a lock of
- * it, if a signal's handler ends the process. */
+ * it, if a signal's handler ends the process. All that is called here may be called in such a handler. */
 static void end(void) {
     if (!started_in || started_in != getpid() || atomic_exchange(&is_ending, 1)) return;
     sem_post(&ending);
-    wait_for(&ended, END_S * INT64_C(1000000000));
+    const struct timespec part = {.tv_nsec = 100000000};
+    const int64_t until = ring_monotonic() + END_S * INT64_C(1000000000);
+    while (!atomic_load(&has_ended) && ring_monotonic() < until)
+        syscall(SYS_futex, &has_ended, FUTEX_WAIT_PRIVATE, 0, &part, NULL, 0);
 }
 
 static int start_flushing(void) {
     sigset_t all, before;
     pthread_t thread;
     sem_init(&ending, 0, 0);
-    sem_init(&ended, 0, 0);
-    is_ending = 0;
+    is_ending = has_ended = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* the program's signals are for its own threads */
     int result = pthread_create(&thread, NULL, flush, NULL);
@@ -175,18 +179,24 @@ EXPORT int InitializeInjection(void);
 
 /* Called by the driver within cuInit (CUPTI's documentation, "Injection"). */
 int InitializeInjection(void) {
-    if (settings[0] && !started_in && ring_ready()) start();
+    if (settings[0] && ring_ready() && !started_in) start();
     return 1;
 }
 
-/* A process that ends with these runs no exit handlers. */
-#define ENDING(name)                                                                                                  \
+/* A process that ends with these runs no exit handlers, so that what is left is taken here. Programs call them from
+ * handlers of signals and after vfork, while other threads hold any lock: what is called is known since the start, and
+ * without CUPTI nothing else is done. */
+typedef void (*Ending)(int);
+static Ending endings[2];
+
+void cupti_find_endings(void *first, void *second) { endings[0] = (Ending)first, endings[1] = (Ending)second; }
+
+#define ENDING(name, at)                                                                                              \
     EXPORT __attribute__((noreturn)) void name(int code);                                                             \
     void name(int code) {                                                                                             \
-        end();                                                                                                        \
-        void (*real)(int) = (void (*)(int))interpose_next(#name);                                                     \
-        if (real) real(code);                                                                                         \
+        if (started_in) end();                                                                                        \
+        if (endings[at]) endings[at](code);                                                                           \
         for (;;) syscall(SYS_exit_group, code);                                                                       \
     }
-ENDING(_exit)
-ENDING(_Exit)
+ENDING(_exit, 0)
+ENDING(_Exit, 1)

@@ -54,6 +54,9 @@ typedef struct {
  * (benchmarks/light_beside_cupti.py). Call it before any other thread runs. */
 int cupti_alone(void);
 
+/* The functions with which a process ends without exit handlers, as they are without us. Call it in the constructor. */
+void cupti_find_endings(void *end, void *end_as_well);
+
 /* A forked child starts anew. */
 void cupti_fork(void);
 

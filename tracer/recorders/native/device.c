@@ -72,10 +72,19 @@ static _Thread_local __attribute__((tls_model("initial-exec"), aligned(64))) str
     uint8_t device;
 } mine;
 
-COLD static void find_driver(void) {
+static int wants_graphs = 1, wants_runs = 1;
+static double percent = BUDGET;
+
+void device_start(void) {
     const char *wish = getenv("INTERTOKEN_LIGHT_STAMPS"); /* all (default), graphs or none */
-    int graphs = !wish || strcmp(wish, "none") != 0;
-    int runs = graphs && (!wish || strcmp(wish, "graphs") != 0);
+    const char *budget = getenv("INTERTOKEN_LIGHT_BUDGET");
+    wants_graphs = !wish || strcmp(wish, "none") != 0;
+    wants_runs = wants_graphs && (!wish || strcmp(wish, "graphs") != 0);
+    if (budget) percent = strtod(budget, NULL);
+}
+
+COLD static void find_driver(void) {
+    int graphs = wants_graphs;
 #define X(name, params) driver.name = (Result(*) params)interpose_driver(#name);
     DRIVER_CALLS(X)
 #undef X
@@ -84,9 +93,7 @@ COLD static void find_driver(void) {
     DRIVER_CALLS(X)
 #undef X
     driver.stamps_graphs = graphs;
-    driver.stamps_runs = graphs && runs;
-    const char *wished = getenv("INTERTOKEN_LIGHT_BUDGET");
-    double percent = wished ? strtod(wished, NULL) : BUDGET;
+    driver.stamps_runs = graphs && wants_runs;
     driver.apart = percent > 0 ? 2 * 100 / percent : 0; /* half of it for the ends of runs, half for parts */
     atomic_store_explicit(&driver.is_found, 1, memory_order_release);
 }
@@ -116,7 +123,7 @@ COLD static uint8_t new_device(Context context) {
         Result (*uuid)(void *, int) = interpose_driver("cuDeviceGetUuid_v2"); /* since CUDA 11.4 */
         if (uuid && uuid(facts->uuid, facts->device)) memset(facts->uuid, 0, sizeof facts->uuid);
         if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
-        ring.header->contexts_used = at + 1;
+        atomic_store_explicit(&ring.header->contexts_used, at + 1, memory_order_release);
         atomic_store(&driver.contexts, at + 1);
     } else if (at == count) {
         ring_count(COUNT_contexts_left, 1);

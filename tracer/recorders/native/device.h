@@ -55,6 +55,9 @@ typedef struct {
 
 extern Device devices[CONTEXTS];
 
+/* Read what the environment says of stamps. Call it before any other thread runs. */
+void device_start(void);
+
 const Driver *device_driver(void);
 
 /* The index of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */

@@ -64,19 +64,19 @@ __attribute__((constructor)) static void start(void) {
     find_linker();
     wanted = getenv("INTERTOKEN_LIGHT") != NULL;
     if (wanted) ring_announce();
-    ring.wraps = wanted && !cupti_alone();
+    ring_wraps = wanted && !cupti_alone();
+    cupti_find_endings(intertoken_dlsym(RTLD_NEXT, "_exit"), intertoken_dlsym(RTLD_NEXT, "_Exit"));
 }
 
 int interpose_wanted(void) { return wanted; }
 
-void *interpose_next(const char *name) { return intertoken_dlsym(RTLD_NEXT, name); }
-
+/* The driver stays loaded from now on (RTLD_NODELETE): we keep pointers into it, also while the program has closed it. */
 void *interpose_driver(const char *name) {
     void *found = intertoken_dlsym(RTLD_NEXT, name);
-    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     if (driver) {
         found = intertoken_dlsym(driver, name);
-        dlclose(driver); /* only decrements the count; the driver stays loaded */
+        dlclose(driver); /* only decrements the count */
     }
     if (found) dlerror(); /* clear errors of our own look-ups */
     return found;
@@ -132,7 +132,7 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
         intertoken_dlsym(RTLD_NEXT, name); /* sets dlerror */
         return NOTHING;
     }
-    if (!ring.wraps || !real) return NULL;
+    if (!ring_wraps || !real) return NULL;
     return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
 }
 
@@ -189,7 +189,7 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
 
 /* Uses the first version of the interface, which all drivers since 11.3 have. */
 static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
-    if (!ring.wraps || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
+    if (!ring_wraps || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");

@@ -20,13 +20,10 @@ static inline void *real_call(enum Call call) {
 /* The same for any exported name. */
 void *interpose_driver(const char *name);
 
-/* The next library's function of that name. */
-void *interpose_next(const char *name);
-
 /* Whether a recorder is running. */
 int interpose_wanted(void);
 
-static inline int ring_there(void) { return ring.wraps && (ring.header != NULL || ring_ready()); }
+static inline int ring_there(void) { return ring.header ? ring.wraps : ring_reached(); }
 
 static inline int recording(void) { return ring_there() && !(ring_turn() & 1); }
 

@@ -15,13 +15,15 @@ enum { SLOTS = 1 << 14, MOST = 3 * SLOTS / 4, NAME_BYTES = 4000 };
 
 static _Atomic uint64_t known[SLOTS]; /* keys of what is in the file; 0 for an empty place */
 static unsigned used;
+static FilesText file = {.suffix = ".names"};
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
 
 void names_fork(void) {
     const pthread_mutex_t again = PTHREAD_MUTEX_INITIALIZER;
     writing = again;
+    if (used) memset(known, 0, sizeof known);
     used = 0;
-    memset(known, 0, sizeof known);
+    file = (FilesText){.suffix = file.suffix};
 }
 
 /* A key of a handle and what marks its name: a handle may be that of another kernel after its module was unloaded. */
@@ -57,7 +59,7 @@ COLD static void add(uint64_t key, uint64_t handle, uint64_t kernel, const char 
     text[length] = '\n';
     pthread_mutex_lock(&writing);
     unsigned slot = place_of(key);
-    if (!known[slot] && used < MOST && files_add(".names", text, (size_t)length + 1)) {
+    if (!known[slot] && used < MOST && files_append(&file, text, (size_t)length + 1)) {
         used++;
         atomic_store_explicit(&known[slot], key, memory_order_relaxed);
     } else if (!known[slot]) ring_count(COUNT_names_left, 1);

@@ -34,7 +34,7 @@ typedef struct {
 
 /* The part of the ring's file for texts: a page with their end and the names of the domains, then the texts. */
 typedef struct {
-    _Atomic uint64_t end; /* of everything ever written; the last TEXT_BYTES are stored */
+    _Atomic uint64_t end; /* of everything ever written; the last of them are stored */
     char domains[DOMAINS][DOMAIN_NAME];
 } TextHead;
 _Static_assert(sizeof(TextHead) <= TEXTS_AT, "the domains' names fit their place");
@@ -67,9 +67,10 @@ static TextHead *texts(void) {
 
 static void write_text(TextHead *all, Record *record, const char *text) {
     char *places = (char *)all + TEXTS_AT;
+    uint64_t bytes = atomic_load_explicit(&ring.header->text_bytes, memory_order_relaxed);
     size_t length = text ? strnlen(text, MOST_TEXT) : 0;
     uint64_t at = atomic_fetch_add_explicit(&all->end, length, memory_order_relaxed);
-    size_t first = at % TEXT_BYTES, until_end = TEXT_BYTES - first < length ? TEXT_BYTES - first : length;
+    size_t first = at % bytes, until_end = bytes - first < length ? bytes - first : length;
     if (length) memcpy(places + first, text, until_end), memcpy(places, text + until_end, length - until_end);
     record->object = at;
     record->result = (uint16_t)length;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -26,14 +27,18 @@
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
 #define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* start paused, until the recorder or ("program") the program resumes */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
-enum { APART_NS = 50000000 };
+enum { APART_NS = 50000000, SHARES = 8 };
 enum { COMM = 17 /* including the newline */ };
 #define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
-HOT_DATA Ring ring;
+Ring ring;
+int ring_wraps;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char program[64]; /* saved early: a title that the program sets later overwrites argv */
-static int is_programs;  /* whether the program controls the window */
+static _Atomic pid_t begun_in; /* the process whose ring it is, or which has none; 0: not tried */
+static char program[64];       /* saved early: a title that the program sets later overwrites argv */
+static uint64_t records_wanted = DEFAULT_RECORDS;
+static int is_paused, is_programs; /* whether recording begins paused, and whether the program controls the window */
+static int has_sites;
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 static _Thread_local uint64_t ended __attribute__((tls_model("initial-exec")));
 
@@ -60,16 +65,27 @@ HOT uint64_t ring_ended(void) { return ended; }
 
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
+/* A process takes at most this part of the room that is left, so that others that begin later get theirs. */
+static uint64_t share(void) { return files_room() / SHARES; }
+
+typedef struct {
+    uint64_t records;
+    void *map;
+} Start;
+
 /* Map a new file, with fewer records if memory is short. */
-static void *map_file(uint64_t *records) {
-    const char *text = getenv(RECORDS);
-    const uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS;
-    void *map = NULL;
-    if (!files_new()) return NULL;
-    for (*records = LEAST_RECORDS; *records < wanted && *records < MOST_RECORDS;) *records *= 2;
-    for (; *records >= LEAST_RECORDS && !(map = files_map(0, stamps_at(*records)));) *records /= 2;
-    if (!map) files_drop();
-    return map;
+static int map_file(void *given) {
+    Start *start = given;
+    uint64_t most;
+    if (!files_new()) return 0;
+    most = share();
+    for (start->records = LEAST_RECORDS; start->records < records_wanted && start->records < MOST_RECORDS;)
+        start->records *= 2;
+    while (start->records > LEAST_RECORDS && stamps_at(start->records) + STAMP_BYTES > most) start->records /= 2;
+    while (start->records >= LEAST_RECORDS && !(start->map = files_map(0, stamps_at(start->records))))
+        start->records /= 2;
+    if (!start->map) files_drop();
+    return start->map != NULL;
 }
 
 Stamp *ring_take_stamps(unsigned context) {
@@ -77,8 +93,10 @@ Stamp *ring_take_stamps(unsigned context) {
 }
 
 void *ring_take_texts(void) {
-    void *map = files_map(ring.header->texts_at, TEXTS_AT + TEXT_BYTES);
-    if (map) ring.header->text_bytes = TEXT_BYTES;
+    uint64_t most = share(), bytes = MOST_TEXT_BYTES;
+    while (bytes > LEAST_TEXT_BYTES && TEXTS_AT + bytes > most) bytes /= 2;
+    void *map = files_map(ring.header->texts_at, TEXTS_AT + bytes);
+    if (map) atomic_store_explicit(&ring.header->text_bytes, bytes, memory_order_release);
     return map;
 }
 
@@ -113,9 +131,10 @@ COLD static void write_pair(Pair *pair) {
         uint64_t second = ring_now();
         if (second - first < after - before) before = first, after = second, monotonic = at;
     }
-    atomic_store_explicit(&pair->monotonic, 0, memory_order_relaxed);
-    atomic_store_explicit(&pair->tick, before + (after - before) / 2, memory_order_release);
-    atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
+    const uint64_t words[] = {before + (after - before) / 2, (uint64_t)monotonic};
+    __atomic_store_n(&pair->tick, words[0], __ATOMIC_RELAXED);
+    __atomic_store_n(&pair->monotonic, words[1], __ATOMIC_RELAXED);
+    __atomic_store_n(&pair->check, check_of(words, 2), __ATOMIC_RELAXED);
 }
 
 /* The same moment by two clocks, as close as possible. */
@@ -144,8 +163,8 @@ static void read_title(char title[COMM]) {
 
 static void begin_header(Header *header, uint64_t records) {
     struct stat namespace;
-    const char *paused = getenv(PAUSED);
     char title[COMM] = "";
+    memcpy(header->magic, RING_MAGIC, sizeof header->magic);
     header->version = RING_VERSION;
     header->header_bytes = HEADER_BYTES;
     header->pid = (uint32_t)getpid();
@@ -157,8 +176,7 @@ static void begin_header(Header *header, uint64_t records) {
     header->names_at = HEADER_BYTES;
     header->pairs_at = HEADER_BYTES + NAMES_BYTES;
     header->pairs = PAIRS;
-    header->turns = paused != NULL;
-    is_programs = paused && strcmp(paused, "program") == 0;
+    header->turns = (uint32_t)is_paused;
     header->records_at = RECORDS_AT;
     header->stamps_at = stamps_at(records);
     header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
@@ -169,21 +187,23 @@ static void begin_header(Header *header, uint64_t records) {
     else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
     memcpy((char *)header + header->names_at, names, sizeof names);
     atomic_thread_fence(memory_order_release);
-    memcpy(header->magic, RING_MAGIC, sizeof header->magic);
+    header->check = check_of((const uint64_t *)header, offsetof(Header, check) / sizeof(uint64_t));
 }
 
 static void begin(void) {
-    uint64_t records;
-    char *map = program[0] ? map_file(&records) : NULL;
-    if (!map) {
-        if (program[0]) files_say("!", program); /* no space */
+    Start start = {0, NULL};
+    begun_in = getpid();
+    if (!program[0] || !files_apart(map_file, &start)) {
+        if (program[0]) files_say(files_reason(), program);
         return;
     }
-    Header *header = (Header *)map;
-    begin_header(header, records);
-    ring.records = (Record *)(map + header->records_at);
-    ring.pairs = (Pair *)(map + header->pairs_at);
-    ring.mask = records - 1;
+    Header *header = start.map;
+    begin_header(header, start.records);
+    ring.records = (Record *)((char *)header + header->records_at);
+    ring.pairs = (Pair *)((char *)header + header->pairs_at);
+    ring.mask = start.records - 1;
+    ring.wraps = ring_wraps;
+    ring.has_sites = has_sites;
     ring.counts_cycles = counter_is_even();
     write_pair(pair_of(0));
     uint64_t tick = ring_now();
@@ -198,15 +218,12 @@ static void begin(void) {
     ring.header = header;
 }
 
-int ring_ready(void) {
-    pthread_once(&once, begin);
-    return ring.header != NULL;
-}
-
-/* A forked child writes to its own ring, or none; it inherits the mapping of its parent's. */
+/* A child process writes to its own ring, or none; it inherits the mapping of its parent's. A process that has tried no
+ * ring has nothing to forget. */
 static void forget_parent(void) {
     pthread_once_t again = PTHREAD_ONCE_INIT;
-    ring.header = NULL;
+    if (!begun_in || begun_in == getpid()) return;
+    memset(&ring, 0, sizeof ring);
     once = again;
     thread = 0;
     device_fork();
@@ -216,17 +233,34 @@ static void forget_parent(void) {
     sites_fork();
     names_fork();
     cupti_fork();
+    begun_in = 0;
 }
+
+int ring_ready(void) {
+    if (ring.is_tried) return ring.header != NULL;
+    forget_parent(); /* of a bare clone, which ran no handlers of fork */
+    pthread_once(&once, begin);
+    ring.is_tried = 1;
+    return ring.header != NULL;
+}
+
+int ring_reached(void) { return ring_wraps && ring_ready(); }
 
 void ring_announce(void) {
     char title[COMM] = "";
-    const char *name = program_invocation_short_name;
+    const char *name = program_invocation_short_name, *wanted = getenv(RECORDS), *paused = getenv(PAUSED);
     if (!files_find()) return;
+    if (wanted) records_wanted = strtoull(wanted, NULL, 10);
+    is_paused = paused != NULL;
+    is_programs = paused && strcmp(paused, "program") == 0;
     read_title(title); /* for a script this is the script's name, not its interpreter's */
     snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
-    ring.has_sites = sites_start();
+    if (!program[0]) strcpy(program, "?");
+    has_sites = sites_start();
+    device_start();
+    madvise(&ring, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK); /* since Linux 4.14 */
     pthread_atfork(NULL, NULL, forget_parent);
-    files_say("", program);
+    files_say(REASON_NONE, program);
 }
 
 void ring_switch(int on) {
@@ -243,16 +277,15 @@ COLD static void write_next_pair(int64_t now) {
 
 HOT void ring_write(Record *from) {
     enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
+    const uint64_t *words = (const uint64_t *)from;
     from->thread = ring_thread() | (ring.has_sites && from->call < CALL_COUNT ? sites_here() : 0);
     Header *header = ring.header;
     uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
-    Record *to = &ring.records[number & ring.mask];
-    atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
+    uint64_t *to = (uint64_t *)&ring.records[number & ring.mask];
+    from->mark = (number + 1) & ((UINT64_C(1) << MARK_BITS) - 1);
+    from->mark |= check_of(words, WORDS) >> MARK_BITS << MARK_BITS;
     /* Word by word: a thread that slept for a whole round of the ring may write here at the same time. */
-    for (size_t i = 1; i < WORDS; i++)
-        __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
-    atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
+    for (size_t i = 0; i < WORDS; i++) __atomic_store_n(to + i, words[i], __ATOMIC_RELAXED);
     int64_t end = (int64_t)(ended = from->end);
     if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed)) write_next_pair(end);
 }

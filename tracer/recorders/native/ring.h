@@ -9,6 +9,7 @@
 #define INTERTOKEN_RING_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -18,7 +19,7 @@
 
 #define RING_MAGIC "ITLIGHT1"
 enum {
-    RING_VERSION = 5,
+    RING_VERSION = 6,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
     PAIRS = 1024,
@@ -28,16 +29,19 @@ enum {
     CHAIN_STAMPS = 1 << 12, /* never overwritten: one page of the largest size */
     NO_CONTEXT = 0xff,
     TEXTS_AT = 1 << 16,     /* offset in their part of the file */
-    TEXT_BYTES = 1 << 22,
+    MOST_TEXT_BYTES = 1 << 22,
+    LEAST_TEXT_BYTES = 1 << 16,
 };
 
 #define NUMBERS 0xffffffu /* of launches of graphs and of runs; then they wrap around */
 #define BEFORE (1u << 30)
 #define BEHIND (1u << 31)
 
-/* A record of 64 bytes. `sequence` is its number + 1 once it is complete, and 0 while it is being written. */
+/* A record of 64 bytes. `mark` is its number + 1 in the lower MARK_BITS, and above them a check of all of it: the reader
+ * takes only records whose check fits. So it does not matter in which order the words arrive (aarch64), nor if a thread
+ * that slept for a whole round of the ring writes into a newer record. */
 typedef struct {
-    _Atomic uint64_t sequence;
+    uint64_t mark;
     uint64_t begin, end;    /* ticks of `ring_now`; the pairs convert them to CLOCK_MONOTONIC */
     uint32_t thread;        /* with its call site above SITE_SHIFT, 0 for none (sites.h) */
     uint16_t call, result;
@@ -53,17 +57,30 @@ typedef struct {
     uint64_t time, word;
 } Stamp;
 
-/* A tick and CLOCK_MONOTONIC at that moment (ns); the first pair is kept, the others are overwritten in turn. */
+/* A tick and CLOCK_MONOTONIC at that moment (ns), and a check of both; the first pair is kept, the others are overwritten
+ * in turn. */
 typedef struct {
-    _Atomic uint64_t tick;
-    _Atomic int64_t monotonic;
+    uint64_t tick, monotonic, check;
 } Pair;
+
+/* A check of words: the sum of their products with odd constants, of which the upper bits depend on all bits
+ * (multiply-add hashing: Dietzfelbinger, "Universal hashing and k-wise independent random variables via integer
+ * arithmetic without primes", STACS 1996). */
+enum { MARK_BITS = 40 };
+#define CHECK_FACTOR UINT64_C(0x9e3779b97f4a7c15)
+#define CHECK_STEP UINT64_C(0xbf58476d1ce4e5b8) /* even: the factor of each word is odd */
+static inline uint64_t check_of(const uint64_t *words, size_t count) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += words[i] * (CHECK_FACTOR + i * CHECK_STEP);
+    return sum;
+}
 
 #define COUNTERS(X)                                                                                                   \
     X(runs) X(runs_with_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
-    X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended)
+    X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) \
+    X(refused_space) X(refused_size) X(refused_files) X(refused_memory) X(refused_seccomp) X(refused_folder)
 
 /* The recorded NVTX calls, numbered after the others. */
 #define RANGE_CALLS(X) X(mark) X(push) X(pop) X(start) X(end)
@@ -95,23 +112,34 @@ typedef struct {
     uint32_t pid, record_bytes;
     uint64_t records, stamps, chain_stamps; /* capacities (stamps: per context) */
     uint64_t names_at, pairs_at, records_at, stamps_at, texts_at;
-    _Atomic uint64_t text_bytes;            /* 0: there are none yet */
     int64_t start_monotonic, start_realtime;
     uint64_t pid_namespace;                 /* the namespace of `pid` */
-    uint32_t parent, contexts_used, pairs;
+    uint32_t parent, pairs;
     char program[128];
+    uint64_t check;                         /* of all before it: the reader takes only a header whose check fits */
     /* What each call uses is in one cache line. */
     _Atomic uint64_t written __attribute__((aligned(64)));
     _Atomic uint32_t turns;                 /* odd: recording is paused; the reader may switch it */
     _Atomic uint32_t pairs_written;
+    _Atomic uint64_t text_bytes;            /* 0: there are none yet */
+    _Atomic uint32_t contexts_used;
     _Atomic uint64_t counters[COUNTER_COUNT] __attribute__((aligned(64)));
     ContextFacts contexts[CONTEXTS];
 } Header;
 
 _Static_assert(sizeof(Record) == 64, "a record is a cache line");
 _Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
+_Static_assert(offsetof(Header, check) % sizeof(uint64_t) == 0, "the check is of words");
 
-/* One cache line, because a program's own work evicts it between two calls. */
+#if defined(__aarch64__)
+#define PAGE_BYTES 65536 /* the largest */
+#else
+#define PAGE_BYTES 4096
+#endif
+
+/* What calls use is in one cache line, because a program's own work evicts it between two calls. The line has a page of
+ * its own, which the kernel clears in a child process (MADV_WIPEONFORK): one made by a bare `clone`, which runs no
+ * handlers of fork, never writes into the ring of its parent. */
 typedef struct {
     _Atomic(Header *) header; /* NULL: nothing is recorded in this process */
     Record *records;
@@ -120,26 +148,32 @@ typedef struct {
     _Atomic int64_t next_pair; /* the tick from which another pair is due */
     int64_t ticks_apart;       /* minimum between two pairs */
     double ticks_per_us;
-    _Bool wraps;               /* whether the driver's calls are wrapped; otherwise CUPTI records them */
+    _Atomic _Bool is_tried;    /* whether creating the ring was tried in this process */
+    _Bool wraps;               /* whether the driver's calls are recorded; otherwise CUPTI records them */
     _Bool counts_cycles;       /* whether ticks are the processor's counter; otherwise nanoseconds */
     _Bool has_sites;           /* whether records get call sites */
-} __attribute__((aligned(64))) Ring;
+} __attribute__((aligned(PAGE_BYTES))) Ring;
 
-_Static_assert(sizeof(Ring) == 64, "a cache line");
+_Static_assert(offsetof(Ring, has_sites) < 64, "a cache line");
 
 extern Ring ring;
+extern int ring_wraps; /* whether the driver's calls are to be recorded in this program */
 
 /* Create the ring of this process at its first CUDA call; returns whether there is one. */
 int ring_ready(void) __attribute__((cold));
 
-/* Announce a program that could be recorded, with a line in the file `programs`. */
+/* The same for a call of the driver, which may be without a ring because CUPTI records it. */
+int ring_reached(void) __attribute__((cold));
+
+/* Announce a program that could be recorded, with a line in the file `programs`. Called before any other thread runs:
+ * everything that the environment says is read here. */
 void ring_announce(void);
 
 /* Allocate the blocks of a context's stamps and touch their pages: first those of the program's work, then those of the
  * chain. NULL if there is no space. */
 Stamp *ring_take_stamps(unsigned context);
 
-/* The same for the texts. */
+/* The same for the texts: TEXTS_AT bytes, then as many as the header's `text_bytes` says. */
 void *ring_take_texts(void);
 
 /* A forked child has its own texts. */

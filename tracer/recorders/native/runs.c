@@ -60,13 +60,14 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 /* Lock the runs of a context; fails if this thread is launching a stamp. */
 static int lock(Runs *all) {
     if (last.has_lock) return 0;
+    last.has_lock = 1; /* before: a handler of a signal may come in between, and call the driver */
     pthread_mutex_lock(&all->lock);
-    return last.has_lock = 1;
+    return 1;
 }
 
 static void unlock(Runs *all) {
-    last.has_lock = 0;
     pthread_mutex_unlock(&all->lock);
+    last.has_lock = 0;
 }
 
 void stamps_fork(void) {

@@ -26,6 +26,7 @@ static struct {
 static uint32_t used;
 static void *own;                 /* base address of this library */
 static char program[PATH_BYTES];  /* the file of the program */
+static FilesText text_file = {.suffix = ".sites"};
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
 
 int sites_start(void) {
@@ -42,8 +43,9 @@ int sites_start(void) {
 void sites_fork(void) {
     pthread_mutex_t again = PTHREAD_MUTEX_INITIALIZER;
     writing = again;
+    if (used) memset(table, 0, sizeof table);
     used = 0;
-    memset(table, 0, sizeof table);
+    text_file = (FilesText){.suffix = text_file.suffix};
 }
 
 static void write_stack(uint32_t site, void *const *stack, int depth) {
@@ -58,7 +60,7 @@ static void write_stack(uint32_t site, void *const *stack, int depth) {
                                    (unsigned long)((char *)stack[i] - (char *)found.dli_fbase), symbol,
                                    PATH_BYTES - 1, file);
     }
-    files_add(".sites", text, length);
+    files_append(&text_file, text, length);
 }
 
 /* The place of a stack in the table, or the empty one for it. */

@@ -87,9 +87,10 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
         Stream stream_ = stamps_stream(on, own);                                                                      \
         enter(&record, CALL_##id, how, stream_, other);                                                               \
         Result result = real args;                                                                                    \
+        int is_done = result == SUCCESS; /* the arguments of a refused call may point anywhere */                     \
         record.object = (uintptr_t)(about);                                                                           \
-        record.bytes = (uint64_t)(size);                                                                              \
-        record.copy_kind = (uint8_t)(kind);                                                                           \
+        record.bytes = is_done ? (uint64_t)(size) : 0;                                                                \
+        record.copy_kind = is_done ? (uint8_t)(kind) : COPY_UNKNOWN;                                                  \
         LEAVE(how)                                                                                                    \
         return result;                                                                                                \
     }
