@@ -98,8 +98,8 @@ class Ring:
         counters: name -> count.
         written: the number of records ever written, including overwritten ones.
         capacity: the number of records that fit.
-        lost: the number of records, of those that were not overwritten, that are incomplete: their process was killed, or
-            is running, while they were written.
+        lost: the number of records, of those not overwritten, that are incomplete: their process was killed, or is
+            running, while they were written.
         records: complete records (`RECORD`), in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
         ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
         texts: the texts of ranges; None if there are none.
@@ -184,7 +184,7 @@ def marks(records: NDArray[Any]) -> NDArray[np.uint64]:
     words = records.copy()
     words["sequence"] &= (1 << _MARK) - 1
     check = check_of(words.view(np.uint64).reshape(len(words), RECORD.itemsize // 8))
-    return words["sequence"] | check >> np.uint64(_MARK) << np.uint64(_MARK)
+    return np.asarray(words["sequence"] | check >> np.uint64(_MARK) << np.uint64(_MARK))
 
 
 def header_check(head: bytes) -> int:
@@ -200,8 +200,8 @@ def _read_before() -> None:
     """What is read after this is not older than what was read before it.
 
     Processors may read in another order (aarch64). A lock that is released and taken again is a barrier for reads: the
-    first do not pass its release, the later ones not its acquisition, and the two stay in order. Source: Arm Architecture
-    Reference Manual, B2.3, Load-Acquire and Store-Release.
+    first do not pass its release, the later ones not its acquisition, and the two stay in order. Source: Arm
+    Architecture Reference Manual, B2.3, Load-Acquire and Store-Release.
     """
     for _ in range(2):
         with _order:
@@ -276,11 +276,12 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     sites = _take_sites(whole)
     records = _in_ns(whole[whole["call"] < len(calls)], _read(file, PAIR, pair_count, pairs_at))
     is_range = np.array([name.startswith(_RANGES) for name in calls], bool)[records["call"]]
-    texts = _texts(file, texts_at, text_bytes) if text_bytes else None  # after the records that need them
+    _read_before()  # the texts to which records point
+    texts = _texts(file, texts_at, text_bytes) if text_bytes else None
     return Ring(
         path, process, parent, namespace, spelled(_text(program)), start, start_utc, calls,
-        dict(zip(counter_names, counts, strict=True)), written, capacity, lost, records[~is_range], records[is_range], texts,
-        stamps, chains, places,
+        dict(zip(counter_names, counts, strict=True)), written, capacity, lost, records[~is_range], records[is_range],
+        texts, stamps, chains, places,
         [Context(device, spelled(_text(name)), bool(has), uuid) for _, device, has, uuid, name in facts], sites,
     )  # fmt: skip
 
