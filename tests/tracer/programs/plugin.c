@@ -1,0 +1,16 @@
+/* Loads a plugin that is linked to the driver, and drops both again, three times.
+ *
+ * argv[1]: "drops", "deep" (RTLD_DEEPBIND), or "apart" (loaded into a namespace of its own). */
+#include "cuda.h"
+
+int main(int argc, char **argv) {
+    for (int round = 0; round < 3; round++) {
+        void *plugin = IS("apart") ? dlmopen(LM_ID_NEWLM, "libplugin.so", RTLD_NOW)
+                                   : dlopen("libplugin.so", RTLD_NOW | (IS("deep") ? RTLD_DEEPBIND : 0));
+        int (*work)(int) = plugin ? (int (*)(int))dlsym(plugin, "plugin_work") : NULL;
+        need(work != NULL, "libplugin.so");
+        say("round %d: %d\n", round, work(4));
+        need(dlclose(plugin) == 0, "dlclose");
+    }
+    return 0;
+}

@@ -1,0 +1,422 @@
+"""Programs of others do the same with the recorder's library preloaded: exit code, output, files and time.
+
+Each program of `programs/` runs without it, then with it. That it was recorded at all is looked up in its ring.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tracer import programs
+from tests.tracer.fake_driver import Build
+from tests.tracer.programs import HERE, Outcome, Recorded, recorded, run
+
+MORE_S = 1.0
+"""The recorder may add this much to a program's time, on a busy machine."""
+
+SMALL = {"INTERTOKEN_LIGHT_RECORDS": "4096", "INTERTOKEN_LIGHT_BUDGET": "0"}
+BLOCKS = str(20000 * 1024)  # ulimit -f 20000
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, or a variant of one, and how it ends.
+
+    Attributes:
+        command: its name and arguments.
+        status: its exit code, or the negative number of the signal that ends it.
+        waits: how often it, with its children, calls cuStreamSynchronize, all of which is recorded; None: not said.
+        rings: how many of its processes have a ring; None: not said, as of one that lets no file be made.
+        cupti: whether it is tried with CUPTI, too.
+        preload: a library of `programs/` that is preloaded before the recorder's, or behind it (" libname.so").
+        extra: of its environment.
+        is_root: whether it needs root.
+    """
+
+    command: str
+    status: int = 0
+    waits: int | None = None
+    rings: int | None = 1
+    cupti: bool = True
+    preload: str = ""
+    extra: dict[str, str] = field(default_factory=dict)
+    is_root: bool = False
+
+    @property
+    def name(self) -> str:
+        where = " behind " if self.preload[:1] == " " else " before "
+        return where.join([self.command, self.preload.strip()] if self.preload else [self.command]) + "".join(
+            f" {name}" for name in self.extra
+        )
+
+
+PROGRAMS = [
+    Program("work", 0, 5),
+    Program("work", 0, 5, extra={"LD_BIND_NOW": "1"}),
+    Program("work", 0, 5, extra={"LD_AUDIT": "libauditor.so"}),
+    Program("work", 0, 5, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
+    Program("work", 0, 5, preload="libinterposer.so"),
+    Program("work", 0, 5, preload=" libinterposer.so"),
+    *(Program("work", 0, 5, preload=each) for each in ("libarena.so", " libarena.so")),
+    *(Program("work", 0, 5, preload=each, extra={"ARENA_TRACES": "1"}) for each in ("libarena.so", " libarena.so")),
+    Program("daemon first", 0, 6),
+    Program("daemon later", 0, 8, rings=2),
+    Program("loading watchdog", 7, 2),
+    Program("loading Watchdog", 8, 2),
+    Program("loading aborts", -6, 2),
+    Program("loading exits", 11, 2),
+    Program("loading execs", 11, 2),
+    Program("loading failed", 11, 2),
+    Program("loading spawns", 11, 3, rings=2),
+    Program("loading forks", 11, 4, rings=2),
+    Program("loading calls", 11, 3),
+    Program("loading more", 11, 5),
+    Program("loading initializer", 3, 3),
+    Program("spawn spawns", 25, 11, rings=6),
+    Program("spawn vforks", 25, 11, rings=6),
+    Program("spawn exits", 25, 6),
+    Program("spawn system", 10, 6),
+    Program("loader again", 0, 12, cupti=False),
+    Program("loader apart", 0, 12, cupti=False),
+    Program("loader kept", 0, 12, cupti=False),
+    Program("loader fork", 0, 14, rings=2, cupti=False),
+    Program("plugin drops", 0, 12, cupti=False),
+    Program("plugin deep", 0, rings=None, cupti=False),  # its calls go past every preloaded library
+    Program("plugin apart", 0, rings=None, cupti=False),
+    *(Program(f"sandbox {how} before", 9, rings=None) for how in ("kills", "refuses", "strict")),
+    *(Program(f"sandbox {how} after", 9, 10) for how in ("kills", "refuses", "strict")),
+    Program("closed opens", 0, 4),
+    Program("closes", 0, 20 * 2),
+    Program("limits files", 5, rings=None),
+    Program("limits none", 5, rings=None),
+    Program("limits memory", 5, rings=None),
+    Program("limits locked", 5, 5),
+    Program("limits processes", 5, 5),
+    Program("limits stack", 5, 5),
+    *(Program(f"filesize keeps {most}", 6, rings=None) for most in (0, 1 << 20)),
+    *(Program(f"filesize exceeds {most}", -25, rings=None) for most in (0, 1 << 20)),
+    *(Program(f"filesize counts {most}", 6, rings=None) for most in (0, 1 << 20)),
+    *(Program(f"filesize ignores {most}", 6, rings=None) for most in (0, 1 << 20)),
+    Program(f"filesize keeps {BLOCKS}", 6, 6, extra={"INTERTOKEN_LIGHT_RECORDS": "524288"}),
+    Program(f"filesize exceeds {BLOCKS}", -25, 3, extra={"INTERTOKEN_LIGHT_RECORDS": "524288"}),
+    Program("threads", 0, 2500),
+    Program("execs", 7, 50, rings=50),
+    Program("signals ticks", 0, cupti=False),
+    Program("signals first", 0, 40 * 5, rings=40, cupti=False),
+    Program("signals jumps", 0, rings=None, cupti=False),
+    Program("signals alternate", 0, 2),
+    Program("clones clone", 0, rings=None, cupti=False),
+    Program("clones Fork", 0, rings=None, cupti=False),
+    Program("clones shares", 0, 21, cupti=False),
+    Program("lookups", 0, 2, cupti=False),
+    Program("order", 12, 8),
+    Program("endings returns", 20, 4),
+    Program("endings thread", 21, 4),
+    Program("endings main", 0, 6),
+    Program("endings busy", 22),
+    Program("endings abort", -6, 3),
+    Program("endings aborts", 24, 3),
+    Program("endings quick", 26, 4),
+    Program("endings _exit", 27, 3),
+    Program("endings _Exit", 28, 3),
+    Program("endings large", 0x34, 3),
+    Program("endings handler", 23, 3),
+    Program("endings term", -15, 3),
+    Program("endings kill", -9, 3),
+    Program("endings fault", -11, 3),
+    Program("endings caught", 24, 3),
+    Program("endings signal", 25, 4),
+    Program("endings fork", 30, 7, rings=2),
+    Program("stacks thread", 0, 3),
+    Program("stacks thread", 0, 3, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
+    Program("stacks coroutine", 0, 3),
+    Program("surroundings clearenv", 10, 5),
+    Program("surroundings environ", 10, 5),
+    Program("surroundings moved", 10, 5),
+    Program("surroundings gone", 10, 5),
+    Program("surroundings umask", 10, 5),
+    Program("surroundings undumpable", 10, 5),
+    Program("surroundings nobody", 10, rings=None, is_root=True),
+    Program("surroundings chroot", 10, rings=None, is_root=True),
+    Program("surroundings single", 10, 5, cupti=False),  # CUPTI itself has threads
+    Program("surroundings reads", 10, 5, extra={"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8"}),
+    *(Program(f"state {what}", 0, 6) for what in ("errno", "flags", "traps", "rounding")),
+    Program("state signals", 0, 6, cupti=False),  # the first thread brings a handler of the C library's
+    Program("state files", 0, 6, cupti=False),
+    Program("forks calls", 0, rings=31, cupti=False),
+    Program("forks first", 0, rings=31, cupti=False),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where programs run, with a driver and the recorder's library.
+
+    Attributes:
+        built: the compiled programs.
+        drivers: the folder of libcuda.so.1.
+        light: the library.
+        folder: of one test.
+        settings: what the recorder's file `cupti` says; empty: there is none.
+    """
+
+    built: Path
+    drivers: Path
+    light: Path
+    folder: Path
+    settings: str = ""
+
+    @property
+    def rings(self) -> Path:
+        return self.folder / "rings"
+
+    @property
+    def bare(self) -> dict[str, str]:
+        """The environment without the recorder."""
+        return {"LD_LIBRARY_PATH": f"{self.drivers}:{self.built}", "PATH": os.environ["PATH"], "FAKE_SILENT": "1"}
+
+    @property
+    def preloaded(self) -> dict[str, str]:
+        """The environment with it."""
+        injected = {"CUDA_INJECTION64_PATH": str(self.light)} if self.settings else {}
+        return {**self.bare, **SMALL, **injected, "LD_PRELOAD": str(self.light), "INTERTOKEN_LIGHT": str(self.rings)}
+
+    def run(self, command: list[str | bytes | Path], environment: dict[str, str]) -> Outcome:
+        """Run a command in a new folder; that of the recorder is empty before."""
+        shutil.rmtree(self.rings, ignore_errors=True)
+        self.rings.mkdir(mode=0o700)
+        if self.settings:
+            (self.rings / "cupti").write_text(self.settings)
+        number = len(list(self.folder.glob("run*.report")))
+        return run(self.built, command, self.folder / f"run{number}", environment)
+
+    def same(
+        self, command: list[str | bytes | Path], extra: dict[str, str] | None = None, preload: str = ""
+    ) -> Outcome:
+        """Run a command without and with the recorder, and compare; what both did."""
+        more = extra or {}
+        ours = f"{preload} {self.light}" if preload[:1] != " " else f"{self.light} {preload}"
+        bare = self.run(command, {**self.bare, **more, "LD_PRELOAD": preload.strip()})
+        with_it = self.run(command, {**self.preloaded, **more, "LD_PRELOAD": ours.strip()})
+        assert bare.status != programs.HUNG, "it does not end by itself"
+        assert with_it.seen == bare.seen
+        for _ in range(2):  # others use this machine, too
+            if with_it.wall_s < bare.wall_s + MORE_S:
+                break
+            with_it = self.run(command, {**self.preloaded, **more, "LD_PRELOAD": ours.strip()})
+        assert with_it.wall_s < bare.wall_s + MORE_S
+        return with_it
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    programs.build(folder := tmp_path_factory.mktemp("programs"))
+    return folder
+
+
+@pytest.fixture
+def light(compiled: Path, built: Build, tmp_path: Path) -> Place:
+    return Place(compiled, built.folder, built.folder / "light.so", tmp_path)
+
+
+@pytest.fixture
+def cupti(compiled: Path, built: Build, cuda: Path, tmp_path: Path) -> Place:
+    settings = f"library {cuda / 'libcupti.so.13'}\nkind 4\nkind 10\nkind 38\n"
+    return Place(compiled, cuda, built.folder / "light.so", tmp_path, settings)
+
+
+@cache
+def may(*how: str) -> bool:
+    """Whether `unshare` makes such namespaces here."""
+    program = shutil.which("unshare")
+    return (
+        program is not None
+        and subprocess.run([program, *how, "true"], capture_output=True, check=False).returncode == 0
+    )
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def named(chosen: Callable[[Program], bool]) -> list[object]:
+    """Parameters: the chosen programs, by name."""
+    return [
+        pytest.param(each, id=each.name, marks=[needs_root] if each.is_root else [])
+        for each in PROGRAMS
+        if chosen(each)
+    ]
+
+
+def command(place: Place, program: Program) -> list[str | bytes | Path]:
+    name, *arguments = program.command.split()
+    return [place.built / name, name, *arguments]
+
+
+def check_recorded(found: Recorded, waits: int | None, rings: int | None) -> None:
+    """The programs were announced, and have the rings and the recorded calls that they should have."""
+    assert found.announced
+    if rings is not None:
+        assert found.rings == rings
+    if waits is not None:
+        assert found.waits.total() == waits
+    elif rings is not None:
+        assert found.waits.total() > 0
+
+
+@pytest.mark.parametrize("program", named(lambda each: True))
+def test_a_program_does_the_same(light: Place, program: Program) -> None:
+    outcome = light.same(command(light, program), program.extra, program.preload)
+    assert outcome.status == program.status
+    if program.command != "surroundings nobody":  # who may not read the folder any more
+        check_recorded(recorded(light.rings), program.waits, program.rings)
+
+
+@pytest.mark.parametrize("program", named(lambda each: each.cupti))
+def test_a_program_does_the_same_under_cupti(cupti: Place, program: Program) -> None:
+    outcome = cupti.same(command(cupti, program), program.extra, program.preload)
+    assert outcome.status == program.status
+    if program.rings is not None:
+        kept = list(cupti.rings.glob("*.cupti"))
+        assert kept
+        assert all(each.stat().st_size for each in kept)
+
+
+def test_what_is_written_to_files_that_are_closed_goes_nowhere(light: Place) -> None:
+    """Without the files 1 and 2 a write fails, also at the moment at which the recorder opens a file of its own."""
+    command: list[str | bytes | Path] = [light.built / "closed", "closed", "stray"]
+    outcome = light.run(command, light.preloaded)
+    spoilt = [path.name for path in light.rings.iterdir() if b"stray" in path.read_bytes()]
+    assert not spoilt
+    assert outcome.status == light.run(command, light.bare).status == 0
+
+
+@pytest.mark.parametrize("how", ["clone", "Fork"])
+def test_a_child_that_no_handler_hears_of_is_not_its_parent(light: Place, how: str) -> None:
+    """Its calls are in a ring of its own, or in none."""
+    light.run([light.built / "clones", "clones", how], light.preloaded)
+    waits = sorted(recorded(light.rings).waits.values())
+    assert waits in ([15], [3, 3, 15])
+
+
+@needs_root
+def test_a_setuid_helper(light: Place) -> None:
+    helper = light.folder / "helper"
+    shutil.copy(light.built / "helper", helper)
+    if os.statvfs(helper).f_flag & os.ST_NOSUID:
+        pytest.skip("this file system has no setuid programs")
+    os.chown(helper, 65534, 65534)
+    helper.chmod(0o4755)
+    outcome = light.same([light.built / "helper", "helper", helper])
+    assert (outcome.status, outcome.stdout) == (3, b"secure 1, user 65534\n")
+    found = recorded(light.rings)
+    check_recorded(found, 4, 1)
+    assert len(found.announced) == 1
+
+
+@pytest.mark.parametrize("most", ["0", "1000", "20000"])
+def test_a_limit_of_files_set_before_it_starts(light: Place, most: str) -> None:
+    """As by `ulimit -f`, whose blocks are of 512 bytes here; every program of the shell has it."""
+    shell = shutil.which("sh") or "sh"
+    script = f'ulimit -f {most}; "{light.built}/filesize" keeps; echo "ended with $?"; exit 3'
+    outcome = light.same([shell, "sh", "-c", script])
+    assert (outcome.status, outcome.stdout) == (3, b"0 signals\nended with 6\n")
+
+
+def test_a_shell_and_what_it_starts(light: Place) -> None:
+    if not (light.built / "static").exists():
+        pytest.skip("there is no static C library")
+    shell = shutil.which("sh") or "sh"
+    outcome = light.same([shell, "sh", HERE / "jobs.sh", light.built])
+    assert outcome.status == 14
+    assert b"\nstatic\n" in outcome.stdout
+    check_recorded(recorded(light.rings), 15, 5)
+
+
+def test_a_pool_of_python(light: Place) -> None:
+    outcome = light.same([sys.executable, sys.executable, HERE / "pool.py"])
+    assert (outcome.status, outcome.stdout) == (13, b"[0, 0, 0, 0]\n0\n3\n")
+    check_recorded(recorded(light.rings), 18, None)
+
+
+NAMES = {
+    "newline": b"a\nb", "forged": b"x\n1 forged", "escape": b"\x1b[31mred\x1b[0m", "tabs": b"a\tb",
+    "bytes": b"\xff\xfe", "long": b"n" * 255, "space": b" ", "percent": b"%s%n",
+}  # fmt: skip
+
+
+def check_names(light: Place, command: list[str | bytes | Path]) -> None:
+    """It does the same, and its name is one line, with nothing that a terminal obeys."""
+    assert light.same(command).status == 8
+    found = recorded(light.rings)
+    check_recorded(found, 2, 1)
+    (line,) = found.announced
+    assert line.partition(b" ")[0].isdigit()
+    assert line.decode(errors="replace").isprintable()
+    assert found.names[0].isprintable()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_of_any_name(light: Place, name: str) -> None:
+    file = os.fsencode(light.folder) + b"/" + NAMES[name]
+    shutil.copy(light.built / "names", file)
+    check_names(light, [file, NAMES[name]])
+
+
+@pytest.mark.parametrize("name", [*NAMES, "empty", "none"])
+def test_an_argv_0_of_any_content(light: Place, name: str) -> None:
+    given = {**NAMES, "empty": b""}
+    check_names(light, [light.built / "names", *([given[name]] if name in given else [])])
+
+
+@pytest.mark.parametrize("how", ["title", "argv"])
+@pytest.mark.parametrize("name", [*NAMES, "empty"])
+def test_a_title_of_any_content(light: Place, how: str, name: str) -> None:
+    check_names(light, [light.built / "names", "names", how, {**NAMES, "empty": b""}[name]])
+
+
+def on_tmpfs(light: Place, size: str, script: str, extra: dict[str, str] | None = None) -> tuple[Outcome, Recorded]:
+    """Run a script whose folder of rings is a file system in memory; what is in it at the end is kept."""
+    if not may("-m"):
+        pytest.skip("no mount namespace may be made here (unshare -m)")
+    kept = light.folder / "kept"
+    around = f"""
+        mount -t tmpfs -o size={size},mode=0700 none "{light.rings}" || exit 90
+        {script}
+        code=$?
+        rm -rf "{kept}"; cp -r "{light.rings}" "{kept}"
+        exit $code"""
+    unshare = shutil.which("unshare") or ""
+    outcome = light.same([unshare, "unshare", "-m", "sh", "-c", around], extra)
+    return outcome, recorded(kept)
+
+
+def test_a_folder_with_little_space(light: Place) -> None:
+    outcome, found = on_tmpfs(light, "1m", f'"{light.built}/work" 20')
+    assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
+    check_recorded(found, 20, 1)
+
+
+def test_a_folder_without_space(light: Place) -> None:
+    fill = f'head -c 1048576 /dev/zero > "{light.rings}/full" 2>/dev/null'
+    outcome, found = on_tmpfs(light, "1m", f'{fill}; "{light.built}/work" 20')
+    assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
+    assert found.rings == 0
+
+
+@pytest.mark.parametrize("namespaces", ["", "unshare -p -f"])
+def test_a_crowd(light: Place, namespaces: str) -> None:
+    """Eight processes at once with 64 MiB for all of them; in containers each is process 1."""
+    if namespaces and not may("-p", "-f"):
+        pytest.skip("no PID namespace may be made here (unshare -p)")
+    one = f'{{ {namespaces} "{light.built}/work" 20 2>/dev/null || echo failed; }} &\n'
+    outcome, found = on_tmpfs(light, "64m", f"{one * 8} wait", {"INTERTOKEN_LIGHT_RECORDS": "524288"})
+    assert (outcome.status, outcome.stdout) == (0, b"decoded\n" * 8)
+    assert found.rings == 8
+    assert found.waits.total() == 160
