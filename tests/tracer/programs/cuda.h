@@ -65,8 +65,9 @@ __attribute__((unused)) static void cuda_waits(int count) {
 
 /* Look up a kernel, whose name is recorded, too. */
 __attribute__((unused)) static void cuda_kernel(const char *name) {
-    cuda.kernel = (void *)name;
-    if (cuda.get_function && cuda.get_function(&cuda.kernel, NULL, name)) _exit(96);
+    void *found = (void *)name;
+    if (cuda.get_function && cuda.get_function(&found, NULL, name)) _exit(96);
+    cuda.kernel = found;
 }
 
 /* The same with a launch before each. */

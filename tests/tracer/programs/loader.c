@@ -1,10 +1,8 @@
 /* Loads the driver as ffmpeg's nv-codec-headers do: a struct of functions, found one by one, and given back at the end.
  *
- * argv[1]: "again" (three times), "apart" (what is unloaded leaves nothing at its addresses), "kept" (the functions are
+ * argv[1]: "again" (three times), "moved" (it is loaded elsewhere each time), "kept" (the functions are
  * found once more while another handle keeps the driver), "fork" (a child does so). */
-#include "cuda.h"
-#include <link.h>
-#include <sys/mman.h>
+#include "unloaded.h"
 
 typedef struct {
     void *library;
@@ -26,12 +24,6 @@ static void unload(Functions **from) {
     *from = NULL;
 }
 
-/* Where the driver was there is nothing that could be read or run. */
-static void take_addresses(char *from) {
-    for (int page = 0; page < 64; page++)
-        mmap(from + page * 4096l, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-}
-
 static void encode(int frames) {
     Functions *f = NULL;
     need(load(&f) == 0, "the driver");
@@ -44,10 +36,8 @@ static void encode(int frames) {
 int main(int argc, char **argv) {
     void *kept = IS("kept") ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
     for (int round = 0; round < 3; round++) {
-        struct link_map *driver = NULL;
-        void *handle = IS("apart") ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
-        if (handle) dlinfo(handle, RTLD_DI_LINKMAP, &driver);
-        char *at = driver ? (char *)driver->l_addr : NULL;
+        void *handle = IS("moved") ? dlopen("libcuda.so.1", RTLD_NOW) : NULL;
+        char *at = handle ? address_of(handle) : NULL;
         encode(4);
         if (handle) dlclose(handle), take_addresses(at);
         say("round %d\n", round);
