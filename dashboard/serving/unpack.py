@@ -13,6 +13,8 @@ from tracer.errors import FormatError
 _END: Final = struct.Struct("<4s4H2LH")
 _MOST_FILES, _MOST_DIRECTORY, _DEEPEST = 2_000, 1 << 20, 3
 _CHUNK: Final = 1 << 20
+_OTHERS: Final = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
+"""Methods of compression that other programs write, by their numbers in the zip specification (APPNOTE.TXT, 4.4.5)."""
 
 
 def check_gzip(path: Path, limit: int) -> None:
@@ -40,15 +42,19 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
         limit: maximum number of bytes unpacked.
 
     Raises:
-        FormatError: not a zip, a damaged one, too large unpacked, or with names that lead elsewhere. `target` may then
-            contain a part of it.
+        FormatError: not a zip, a damaged one, too large unpacked, with names that lead elsewhere or occur twice, or
+            with files that are neither stored nor deflated. `target` may then contain a part of it.
     """
     _check_directory(path)
     target.mkdir()
     try:
         with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
+            members = [member for member in archive.infolist() if not member.filename.endswith("/")]
             names = [_inside(path, member) for member in members]
+            if len(set(names)) < len(names):
+                raise FormatError(f"{path.name}: holds two files of the same name")
+            for member in members:
+                _check_packing(path, member)
             around = {name.parts[0] for name in names if len(name.parts) > 1}
             skip = 1 if len(around) == 1 and all(len(name.parts) > 1 for name in names) else 0
             left = limit
@@ -63,8 +69,10 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
                                 f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit"
                             )
                         file.write(chunk)
-    # What zipfile raises for archives that are damaged, encrypted, cut short or packed in unknown ways.
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as problem:
+    except OSError as problem:  # without the place, which is the server's
+        raise FormatError(f"{path.name}: cannot be unpacked: {problem.strerror or problem}") from None
+    # What zipfile raises for archives that are damaged, encrypted, cut short or of a later version.
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as problem:
         raise FormatError(f"{path.name}: cannot be unpacked: {problem}") from None
 
 
@@ -88,3 +96,12 @@ def _inside(path: Path, member: zipfile.ZipInfo) -> PurePosixPath:
     if not is_plain or name.is_absolute() or ".." in name.parts or not 1 <= len(name.parts) <= _DEEPEST:
         raise FormatError(f"{path.name}: {member.filename[:80]!r} is not a valid path in a recording")
     return name
+
+
+def _check_packing(path: Path, member: zipfile.ZipInfo) -> None:
+    """Accept what zip programs write by default: other decompressors need more memory, and fail in other ways."""
+    method = member.compress_type
+    if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        packed = _OTHERS.get(method, f"method {method}")
+        what = f"{member.filename[:80]!r} is packed with {packed}"
+        raise FormatError(f"{path.name}: {what}; only stored and deflated files are read")

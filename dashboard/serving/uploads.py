@@ -33,6 +33,7 @@ MOST_KEPT: Final = 50
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
 """Seconds after which a stalled upload is dropped, and after which one that has sent nothing may be replaced."""
+_UNPACKED: Final = ".unpacked"  # no upload has this name, see `safe_name`
 _SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
 Answer = tuple[dict[str, Any], int]
 
@@ -212,7 +213,7 @@ class Inbox:
         with part.open("rb") as file:
             magic = file.read(4)
         if magic == b"PK\3\4":
-            unpacked = part.with_name("unpacked")  # out of the store's sight until it is whole
+            unpacked = part.with_name(_UNPACKED)  # out of the store's sight until it is whole
             unpack_zip(part, unpacked, self._limit)
             unpacked.rename(target)
             return

@@ -36,10 +36,14 @@ def files(tmp_path_factory):
     return made
 
 
-def zip_of(members, **options):
+def zip_of(members, method=zipfile.ZIP_DEFLATED):
+    return zip_of_pairs(members.items(), method)
+
+
+def zip_of_pairs(members, method=zipfile.ZIP_DEFLATED):
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, **options) as archive:
-        for name, data in members.items():
+    with zipfile.ZipFile(buffer, "w", method) as archive:
+        for name, data in members:
             archive.writestr(name, data)
     return buffer.getvalue()
 
@@ -118,6 +122,47 @@ def test_what_is_no_recording_is_refused_in_words_and_deleted(client, inbox, nam
     assert str(inbox) not in said
     assert left(inbox) == []
     assert client.get("/healthz").get_json()["runs"] == {"read": 0, "total": 0}
+
+
+@pytest.mark.parametrize(
+    ("method", "packed"),
+    [(zipfile.ZIP_LZMA, "LZMA"), (zipfile.ZIP_BZIP2, "bzip2"), (93, "Zstandard"), (77, "method 77")],
+)
+def test_a_zip_packed_in_another_way_is_refused_with_the_name_of_the_file_and_the_way(client, inbox, method, packed):
+    is_known = method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2)
+    whole = zip_of({"NVTX_EVENTS.parquet": "x" * 99}, method if is_known else zipfile.ZIP_STORED)
+    at = whole.index(b"PK\1\2") + 10  # the method in the table of contents
+    data = whole[:at] + method.to_bytes(2, "little") + whole[at + 2 :]
+    damaged = data[:60] + b"\xff" * 8 + data[68:]
+    for each in (data, damaged):
+        answer = send(client, "x.zip", each)
+        said = f"x.zip: 'NVTX_EVENTS.parquet' is packed with {packed}; only stored and deflated files are read"
+        assert (answer.status_code, answer.get_json()) == (422, {"error": said})
+        assert left(inbox) == []
+
+
+def test_a_zip_with_a_damaged_byte_is_read_or_refused_in_words(client, inbox):
+    client.application.config["PROPAGATE_EXCEPTIONS"] = False
+    whole = zip_of({"aé.parquet": "x" * 99, "b": "y"})
+    for at in range(4, len(whole)):  # the first four say that it is a zip
+        for value in (0, 255, whole[at] ^ 1):
+            answer = send(client, "x.zip", whole[:at] + bytes([value]) + whole[at + 1 :])
+            assert (answer.status_code, answer.is_json) == (422, True), (at, value)
+            assert str(inbox) not in answer.get_json()["error"]
+    assert left(inbox) == []
+
+
+def test_two_files_of_one_name_in_a_zip_are_refused(client):
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        data = zip_of_pairs([("a", "x"), ("a", "y")])
+    assert send(client, "x.zip", data).get_json()["error"] == "x.zip: holds two files of the same name"
+
+
+@pytest.mark.parametrize("name", ["unpacked", ".unpacked", "unpacked.zip", ".unpacked.zip", ".parts", ".parts.zip"])
+def test_no_name_of_an_upload_is_that_of_a_place_of_the_server(client, files, name):
+    answer = send(client, name, files["zip"])
+    assert answer.status_code == 200, answer.text
+    assert client.get("/healthz").get_json()["runs"] == {"read": 1, "total": 1}
 
 
 def test_bombs_are_refused_before_they_fill_disk_or_memory(client, inbox):
