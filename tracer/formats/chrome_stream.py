@@ -7,7 +7,6 @@ text are held in memory, however large the file is.
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
 import zlib
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from ijson.common import JSONError
 
 from tracer.errors import FormatError
 from tracer.files.bounded import Pieces, check_unpacked, parsed
+from tracer.files.gunzip import Gunzip
 
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
@@ -47,7 +47,7 @@ class EventStream:
         self._raw = file
         self._is_gzip = file.read(2) == _GZIP
         file.seek(0)
-        self._file = gzip.GzipFile(fileobj=file) if self._is_gzip else file
+        self._file = Gunzip(file) if self._is_gzip else file
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._bytes = 0
         self._tail = b""
@@ -113,8 +113,10 @@ class EventStream:
                 chunk = self._file.read1(size)
             except EOFError:
                 self.truncated, chunk = True, b""
-            except (gzip.BadGzipFile, zlib.error) as error:
+            except zlib.error as error:
                 raise FormatError(f"{self._path}: its gzip data is damaged: {error}") from error
+            except FormatError as problem:
+                raise FormatError(f"{self._path}: {problem}") from None
             self._bytes += len(chunk)
             if self._is_gzip:
                 self._check_unpacked()
