@@ -1,4 +1,7 @@
-"""Uploaded archives: unpacked only as long as they stay small and inside their directory."""
+"""Uploaded files: checked, and archives unpacked, as long as they stay small and inside their directory.
+
+This is done where recordings are read, see `dashboard.reading.readers`, so that an upload costs the server no time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ import zlib
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tracer import formats
 from tracer.errors import FormatError
+from tracer.files.gunzip import Gunzip
 
 _END: Final = struct.Struct("<4s4H2LH")
 _MOST_FILES, _MOST_DIRECTORY, _DEEPEST = 2_000, 1 << 20, 3
@@ -17,20 +22,43 @@ _OTHERS: Final = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: 
 """Methods of compression that other programs write, by their numbers in the zip specification (APPNOTE.TXT, 4.4.5)."""
 
 
+def accept(path: Path, target: Path, limit: int) -> None:
+    """Check that a file is a recording, or unpack it if it is an archive.
+
+    Args:
+        path: the file.
+        target: the directory to create for an archive.
+        limit: maximum number of bytes unpacked.
+
+    Raises:
+        FormatError: neither, or too large unpacked; see `unpack_zip`. Damage is reported by the recording's reader.
+    """
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic == b"PK\3\4":
+        unpack_zip(path, target, limit)
+        return
+    if magic.startswith(b"\x1f\x8b"):
+        check_gzip(path, limit)
+    if not formats.is_trace(path):
+        known = ", ".join(form.name for form in formats.registered() if form.read is not None)
+        raise FormatError(f"{path.name}: not a recording; expected one of: {known}; a directory as a zip")
+
+
 def check_gzip(path: Path, limit: int) -> None:
-    """Raise FormatError if a gzip file unpacks to more than `limit` bytes. Damage is reported by its reader."""
+    """Raise FormatError if a gzip file unpacks to more than `limit` bytes, or has too many members."""
     size = 0
     with path.open("rb") as file:
-        unpacker = zlib.decompressobj(wbits=31)
-        while packed := unpacker.unconsumed_tail or unpacker.unused_data or file.read(_CHUNK):
-            if unpacker.eof:  # another member follows
-                unpacker = zlib.decompressobj(wbits=31)
-            try:
-                size += len(unpacker.decompress(packed, _CHUNK))
-            except zlib.error:
-                return
-            if size > limit:
-                raise FormatError(f"{path.name}: exceeds {limit:,} bytes unpacked, the limit set by --upload-limit")
+        unpacked = Gunzip(file)
+        try:
+            while chunk := unpacked.read1(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise FormatError(f"exceeds {limit:,} bytes unpacked, the limit set by --upload-limit")
+        except (EOFError, zlib.error):
+            return
+        except FormatError as problem:
+            raise FormatError(f"{path.name}: {problem}") from None
 
 
 def unpack_zip(path: Path, target: Path, limit: int) -> None:

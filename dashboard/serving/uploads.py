@@ -21,10 +21,9 @@ from typing import IO, Any, Final
 from flask import Flask, request
 
 from dashboard.reading.store import RunStore
-from dashboard.serving.unpack import check_gzip, unpack_zip
+from dashboard.serving.unpack import accept
 from dashboard.text import plain, safe_name
-from tracer import formats
-from tracer.errors import FormatError, UsageError
+from tracer.errors import FormatError, TraceError, UsageError
 
 SLICE: Final = 1 << 20
 """Maximum number of bytes in one request."""
@@ -172,7 +171,7 @@ class Inbox:
             self._keep(target, upload.sender)
             return readable[0].key
         except FormatError as problem:
-            message = str(problem).replace(f"{self._folder}/", "")
+            message = str(problem).replace(f"{upload.part.parent}/", "").replace(f"{self._folder}/", "")
             raise FormatError(message.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
         finally:
             self._remove(upload)
@@ -209,20 +208,16 @@ class Inbox:
         shutil.rmtree(upload.part.parent, ignore_errors=True)
 
     def _place(self, part: Path, target: Path) -> None:
-        """Move a complete upload to where the store sees it."""
-        with part.open("rb") as file:
-            magic = file.read(4)
-        if magic == b"PK\3\4":
-            unpacked = part.with_name(_UNPACKED)  # out of the store's sight until it is whole
-            unpack_zip(part, unpacked, self._limit)
-            unpacked.rename(target)
-            return
-        if magic.startswith(b"\x1f\x8b"):
-            check_gzip(part, self._limit)
-        if not formats.is_trace(part):
-            known = ", ".join(form.name for form in formats.registered() if form.read is not None)
-            raise FormatError(f"{target.name}: not a recording; expected one of: {known}; a directory as a zip")
-        part.rename(target)
+        """Move a complete upload to where the store sees it, once it is checked in the process that will read it."""
+        unpacked = part.with_name(_UNPACKED)  # out of the store's sight until it is whole
+        if self._store.readers is None:
+            accept(part, unpacked, self._limit)
+        else:
+            try:
+                self._store.readers.do(part, accept, unpacked, self._limit)
+            except TraceError as problem:
+                raise FormatError(str(problem)) from None
+        (unpacked if unpacked.exists() else part).rename(target)
 
     def _unused(self, name: str) -> Path:
         name = name[:-4] if name.lower().endswith(".zip") else name

@@ -1,5 +1,7 @@
 """Recordings are read in processes of their own: what ends one of them costs one recording, and the page says so."""
 
+import gzip
+import io
 import json
 import os
 import re
@@ -7,8 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
+import zipfile
+import zlib
 from contextlib import closing, contextmanager
 from itertools import pairwise
 
@@ -94,6 +99,50 @@ def test_an_upload_that_once_ended_the_process(tmp_path, readers):
     assert aborted.get_json() == {"error": SAID["abort"]}
     assert not list((tmp_path / "inbox").glob("*"))[1:]
     assert send("good.sqlite", (tmp_path / "good.sqlite").read_bytes())[-1].get_json()["run"] == "good"
+
+
+def test_an_upload_is_checked_and_unpacked_in_the_process_that_reads_it(tmp_path, readers, monkeypatch):
+    (tmp_path / "inbox").mkdir()
+    formats.write(decode(tokens=9), tmp_path / "a.json")
+    formats.write(decode(tokens=9), tmp_path / "dir")
+    unpacker, here = zlib.decompressobj, []
+
+    class Counted:
+        def __init__(self, *given, **named):
+            self._true = unpacker(*given, **named)
+
+        def decompress(self, *given):
+            found = self._true.decompress(*given)
+            here.append(len(found))
+            return found
+
+        def __getattr__(self, name):
+            return getattr(self._true, name)
+
+    client = create_app([], Serving(uploads=tmp_path / "inbox", readers=readers)).server.test_client()
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in (tmp_path / "dir").iterdir():
+            archive.write(file, file.name)
+    padded = gzip.compress((tmp_path / "a.json").read_bytes() + b" " * 30_000_000)
+    many = gzip.compress(b" " * 1_000_000) + gzip.compress(b" ") * 50_000
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+
+    def send(name, data):
+        key = client.post("/upload", query_string={"name": name, "size": len(data)}).get_json()["id"]
+        answers = [
+            client.put(f"/upload/{key}?at={at}", data=data[at : at + SLICE]) for at in range(0, len(data), SLICE)
+        ]
+        return answers[-1].get_json()
+
+    assert send("a.json.gz", padded)["run"] == "a.json.gz"
+    assert sum(here) < 10 << 20  # what tells its format
+    begin = time.process_time()
+    assert send("b.json.gz", many)["error"].startswith("has more than 1,000 gzip members")
+    assert time.process_time() - begin < 0.5
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    assert send("c.zip", zipped.getvalue())["run"] == "c"
+    assert send("d.zip", zipped.getvalue()[:-40])["error"] == "d.zip: truncated zip file"
 
 
 @contextmanager
