@@ -21,6 +21,8 @@ from dashboard.text import plain
 LOGIN: Final = "/login"
 _log = logging.getLogger(__name__)
 _OPEN: Final = ("/assets/", "/healthz")
+_COST: Final = {"n": 1 << 15, "r": 8, "p": 3, "maxmem": 1 << 26}
+"""What a key costs with scrypt: 32 MiB and about 0.2 s (OWASP's Password Storage Cheat Sheet, 2024)."""
 _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
 
 _PAGE = """<!doctype html>
@@ -73,14 +75,24 @@ class _Sessions(SecureCookieSessionInterface):
         return request.is_secure
 
 
+def session_key(token: str) -> bytes:
+    """The key of 32 bytes that signs the sessions of a token.
+
+    Whoever has a cookie can try tokens until one explains its signature, without asking the server. Each try costs as
+    much as this function. The salt is the same everywhere, because servers with the same token share their sessions.
+    """
+    return hashlib.scrypt(_bytes(token), salt=b"session of intertoken", dklen=32, **_COST)
+
+
 def require_token(server: Flask, token: str, prefix: str) -> None:
     """Require the token, at /login by form or link; other requests get a page that asks for it (403).
 
     The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is derived
-    from the token, so it is valid for all workers and across restarts with the same token, for a week.
+    from the token, see `session_key`, so it is valid for all workers and across restarts with the same token, for a
+    week.
     """
     attempts = Attempts()
-    key = hashlib.sha256(b"session of intertoken\0" + token.encode()).digest()
+    key = session_key(token)
     server.secret_key = key
     server.session_interface = _Sessions()
     server.config.update(
@@ -126,4 +138,9 @@ def require_token(server: Flask, token: str, prefix: str) -> None:
 
 
 def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    """What is compared in place of a token: of the same length for all."""
+    return hashlib.sha256(_bytes(text)).digest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

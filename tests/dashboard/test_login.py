@@ -1,11 +1,13 @@
 """Who gets in by the token, and where the login leads."""
 
+import hashlib
 import time
 
 import pytest
+from itsdangerous import TimestampSigner
 
 from dashboard.serving.guard import local_path
-from dashboard.serving.login import Attempts
+from dashboard.serving.login import Attempts, session_key
 from dashboard.view import View
 from tests.dashboard.conftest import client_of
 
@@ -56,6 +58,31 @@ def test_the_token_opens_a_session_by_link_and_by_form(runs):
     assert other.get("/graph/?run=a").status_code == 200
     for elsewhere in ("//evil.example", "/\\evil.example", "https://evil.example"):
         assert other.post("/login", data={"token": "secret", "next": elsewhere}).location == "/"
+
+
+def test_tokens_are_tried_against_a_cookie_only_at_the_price_of_scrypt(runs, monkeypatch):
+    derived = []
+
+    def scrypt(*given, **named):
+        derived.append(given)
+        return true(*given, **named)
+
+    true = hashlib.scrypt
+    monkeypatch.setattr(hashlib, "scrypt", scrypt)
+    client = client_of(runs, token="secret")
+    cookie = client.get("/login?token=secret").headers["Set-Cookie"].partition("=")[2].partition(";")[0]
+    assert client.get("/").status_code == client.get("/healthz").status_code == 200
+    assert len(derived) == 1  # once, when the server is made
+
+    def explains(key):
+        signer = TimestampSigner(key, "cookie-session", key_derivation="hmac", digest_method=hashlib.sha1)
+        return signer.validate(cookie)
+
+    cheap = [b"secret", *(hashlib.sha256(salt + b"secret").digest() for salt in (b"", b"session of intertoken\0"))]
+    assert [explains(key) for key in cheap] == [False] * 3
+    begin = time.process_time()
+    assert [explains(session_key(token)) for token in ("guess", "secret")] == [False, True]
+    assert time.process_time() - begin > 0.1  # s of CPU; with SHA-256 it is less than 1 µs
 
 
 def test_ten_wrong_tokens_a_minute(runs, caplog):
