@@ -17,6 +17,11 @@ _log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names of this machine itself in a browser."""
+_HOST: Final = re.compile(
+    r"(?:(?P<name>[\w.-]+)|\[(?P<six>[\da-f:.]+)])(?::(?P<port>\d{1,5}))?", re.ASCII | re.IGNORECASE
+)
+"""A name or an IPv4 address, or an IPv6 address in brackets, and perhaps a port (RFC 9110, 7.2)."""
+_MOST_PORT: Final = 65_535
 _PATH: Final = r"(?:[\w~-][\w.~-]*/)*(?:[\w~-][\w.~-]*)?"  # no part begins with a dot, so that none leads upwards
 _QUERY: Final = r"(?:[\w.~+=&,:;@!*()/?-]|%(?![01]|7[fF])[0-9a-fA-F]{2})*"
 _LONGEST: Final = 4_000
@@ -51,7 +56,7 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     Args:
         server: the server.
         policy: the content security policy.
-        hosts: names that the Host header may give, against DNS rebinding; None for any.
+        hosts: names that the Host header may give, against DNS rebinding; None for any name.
         prefix: path before all addresses in the browser, "" or such as "/tool".
     """
     headers = {
@@ -64,16 +69,16 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
         "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     }
 
+    allowed = None if hosts is None else {name.lower() for name in hosts}
+
     @server.before_request
     def check() -> Answer | None:
-        if hosts is not None and not is_host(request.headers.get("Host", ""), hosts):
-            abort(
-                Response(
-                    "This host name is not allowed; start the dashboard with --allow-host.\n",
-                    400,
-                    mimetype="text/plain",
-                )
-            )
+        host = request.headers.get("Host", "")
+        if not is_host(host, None):
+            abort(Response("The Host header is not a name with or without a port.\n", 400, mimetype="text/plain"))
+        if not is_host(host, allowed):
+            said = "This host name is not allowed; start the dashboard with --allow-host.\n"
+            abort(Response(said, 400, mimetype="text/plain"))
         if request.method not in _SAFE and not is_same_origin():
             _log.warning("refused %s, which comes from a page of another site", plain(request.path, 100))
             abort(Response("Only this dashboard's own pages may request that.\n", 403, mimetype="text/plain"))
@@ -92,17 +97,20 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
         return response
 
 
-def is_host(header: str, names: Collection[str]) -> bool:
-    """Whether a Host header gives one of these names, with any port.
+def is_host(header: str, names: Collection[str] | None) -> bool:
+    """Whether a Host header consists of a name, or one of these in lower case, with or without a port.
+
+    Anything that another program may understand differently is rejected: user names, spaces, further colons, digits
+    of other scripts.
 
     Example:
-        >>> is_host("[::1]:8050", LOOPBACK), is_host("evil.example:8050", LOOPBACK)
-        (True, False)
+        >>> is_host("[::1]:8050", LOOPBACK), is_host("evil.example:8050", LOOPBACK), is_host("a@localhost", None)
+        (True, False, False)
     """
-    try:
-        return (urlsplit(f"//{header}").hostname or "") in names
-    except ValueError:
+    found = _HOST.fullmatch(header)
+    if found is None or int(found["port"] or 0) > _MOST_PORT:
         return False
+    return names is None or (found["name"] or found["six"]).lower() in names
 
 
 def is_same_origin() -> bool:

@@ -4,8 +4,11 @@ import http.client
 import http.server
 import json
 import re
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from contextlib import closing, contextmanager
 
 import pytest
@@ -60,14 +63,60 @@ def test_no_page_shows_how_it_fails(runs, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("host", "status"),
-    [("localhost:8050", 200), ("127.0.0.1", 200), ("[::1]:8050", 200), ("evil.example:8050", 400), ("", 400),
-     ("localhost.evil.example", 400), ("127.0.0.1@evil.example", 400), ("[::1", 400)],
+    "host",
+    ["localhost", "localhost:8050", "LocalHost:8050", "127.0.0.1", "127.0.0.1:8050", "[::1]", "[::1]:8050", "gpu1:1",
+     "node_7.lab.example:65535", "Node_7.Lab.Example"],
 )  # fmt: skip
-def test_only_the_names_of_this_machine_are_answered(runs, host, status):
-    assert is_host(host, LOOPBACK) == (status == 200)
-    answer = client_of(runs, hosts=LOOPBACK).get("/healthz", headers={"Host": host})
-    assert answer.status_code == status
+def test_names_of_this_machine_and_those_allowed_are_answered(runs, host):
+    client = client_of(runs, hosts=LOOPBACK | {"GPU1", "node_7.lab.example"})
+    assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example:8050", "localhost.evil.example", "127.0.0.1.evil.example", "evil-localhost", "127.0.0.2", "[::2]",
+     "::1", "localhost."],
+)  # fmt: skip
+def test_other_names_are_refused(runs, host):
+    assert client_of(runs, hosts=LOOPBACK).get("/healthz", headers={"Host": host}).status_code == 400
+
+
+ODD = [
+    "", " ", ":8050", "127.0.0.1@evil.example", "evil.example@localhost", "user:pw@localhost:8050", "@localhost",
+    "[::1", "::1]", "[]", "[::1]x", "[::1]:", "[::1%eth0]", "[localhost]", "localhost:", "localhost::8050",
+    "localhost:80:8050", "localhost:8050x", "localhost:x", "localhost:+80", "localhost:-1", "localhost:1_0",
+    "localhost:65536", "localhost:0x50", "localhost:" + "0" * 9_000, "localhost /", "localhost 8050",
+    "localhost:80 50", "localhost/", "localhost/x", "localhost?x", "localhost#x", "localhost\\x",
+    "localhost,evil.example", "localhost;x", "localhost%00", "localhost\tx", "loc\u0430lhost", "localhost:\u0663",
+    "localhost:\xb2", "localhost:\uff18\uff10",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("host", ODD)
+@pytest.mark.parametrize("names", [LOOPBACK, None], ids=["loopback", "any"])
+def test_odd_hosts_are_refused_whatever_names_are_allowed(host, names):
+    assert not is_host(host, names)
+
+
+def test_the_server_refuses_odd_hosts_and_answers_the_next_request(runs):
+    with served(runs, Serving(hosts=LOOPBACK)) as address:
+        for host in [host for host in ODD if len(host) < 1_000] + ["\n"]:
+            assert _asked(_port(address), f"Host: {host}") == 400, host
+        assert _asked(_port(address), "Host: localhost", "Host: evil.example") == 400
+        assert _asked(_port(address)) == 400  # none
+        with pytest.raises(urllib.error.HTTPError, match="400") as refused:
+            urllib.request.urlopen(urllib.request.Request(address, headers={"Host": "a@localhost"}))
+        assert refused.value.read() == b"The Host header is not a name with or without a port.\n"
+        refused.value.close()
+        assert _asked(_port(address), "Host:   localhost:8050  ") == 200
+
+
+def _asked(port, *headers):
+    """The status of a request with these headers, byte by byte as they are."""
+    with closing(socket.create_connection(("127.0.0.1", port), 10)) as connection:
+        lines = ["GET /healthz HTTP/1.1", *headers, "Connection: close", "", ""]
+        connection.sendall("\r\n".join(lines).encode())
+        return int(connection.makefile("rb").readline().split()[1])
 
 
 @pytest.mark.parametrize(
