@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import waitress
 from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser, ParsingError
 
 _LARGEST_REQUEST: Final = 16 << 20  # bytes: the table of runs goes along with some; uploads come in slices
 _LARGEST_ANSWER: Final = 1 << 30  # bytes that wait on the disk, not in one of the threads, for a reader who takes none
@@ -91,9 +92,20 @@ def listen(
     return server
 
 
+class _Request(HTTPRequestParser):  # type: ignore[misc]
+    """A request; one whose length has more than the 4,300 digits that Python converts is refused, not only cut off."""
+
+    def parse_header(self, header_plus: bytes) -> None:
+        try:
+            super().parse_header(header_plus)
+        except ValueError:
+            raise ParsingError("Content-Length is invalid") from None
+
+
 class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     """A connection. Its methods are called only by the server's own thread."""
 
+    parser_class = _Request
     patience: Patience
     most: int
     request: Any

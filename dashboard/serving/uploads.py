@@ -7,6 +7,7 @@ holds the file in memory, as base64.)
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import threading
@@ -33,6 +34,7 @@ _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
 """Seconds after which a stalled upload is dropped, and after which one that has sent nothing may be replaced."""
 _UNPACKED: Final = ".unpacked"  # no upload has this name, see `safe_name`
+_DIGITS: Final = re.compile("[0-9]{1,18}")  # of a size or an offset
 _SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
 Answer = tuple[dict[str, Any], int]
 
@@ -230,19 +232,22 @@ def add_uploads(server: Flask, inbox: Inbox) -> None:
 
     @server.post("/upload")
     def begin() -> Answer:
+        size = _number("size")
+        if size is None:
+            return {"error": "The size is not a number."}, 400
         try:
-            size = int(request.args.get("size", "0"))
             key = inbox.begin(request.args.get("name", ""), size, request.remote_addr or "")
             return {"id": key, "slice": SLICE}, 201
-        except ValueError:
-            return {"error": "The size is not a number."}, 400
         except UsageError as problem:
             return {"error": str(problem)}, 413
 
     @server.put("/upload/<key>")
     def append(key: str) -> Answer:
+        at = _number("at")
+        if at is None:
+            return {"error": "The offset is not a number."}, 400
         try:
-            received = inbox.append(key, request.args.get("at", -1, int), request.stream)
+            received = inbox.append(key, at, request.stream)
             run = inbox.finish(key) if inbox.is_complete(key) else None
         except KeyError:
             return {"error": "This upload has expired; start it again."}, 404
@@ -256,3 +261,9 @@ def add_uploads(server: Flask, inbox: Inbox) -> None:
     def cancel(key: str) -> Answer:
         inbox.cancel(key)
         return {}, 200
+
+
+def _number(name: str) -> int | None:
+    """A number of the request's address; None for anything but a few ASCII digits. `int` takes more than that."""
+    text = request.args.get(name, "")
+    return int(text) if _DIGITS.fullmatch(text) else None

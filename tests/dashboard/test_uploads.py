@@ -4,10 +4,13 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
+import socket
 import tracemalloc
 import zipfile
 import zlib
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,6 +19,7 @@ from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.uploads import SLICE, Inbox
 from dashboard.text import safe_name
+from tests.dashboard.conftest import served
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.errors import UsageError
@@ -203,6 +207,42 @@ def test_the_limit_holds_for_what_is_announced_and_for_what_comes(client, inbox)
     key = client.post("/upload", query_string={"name": "x", "size": LIMIT}).get_json()["id"]
     assert client.put(f"/upload/{key}?at=0", data=b"x" * (SLICE + 1)).status_code == 413
     assert left(inbox) == []
+
+
+NUMBERS = [
+    "+5", " 5", "5 ", "5\n", "1_000", "\u0663", "\uff15", "5\u00b2", "0x10", "0b1", "-1", "-0", "1e3", "5.0", "5,0", "",
+    " ", "five", "nan", "inf", "None", "true", "5;6", "9" * 19, "9" * 5_000, "5\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_sizes_and_offsets_are_digits(client, inbox, number):
+    answer = client.post("/upload", query_string={"name": "x", "size": number})
+    assert (answer.status_code, answer.get_json()) == (400, {"error": "The size is not a number."})
+    assert left(inbox) == []
+    key = client.post("/upload", query_string={"name": "x", "size": "010"}).get_json()["id"]
+    answer = client.put(f"/upload/{key}", query_string={"at": number}, data=b"x")
+    assert (answer.status_code, answer.get_json()) == (400, {"error": "The offset is not a number."})
+    assert client.put(f"/upload/{key}?at=00", data=b"x").get_json()["received"] == 1
+
+
+def test_lengths_of_bodies_are_digits(inbox, caplog):
+    with served(inbox.parent, Serving(uploads=inbox)) as address:
+
+        def status(headers, body):
+            lines = ["PUT /upload/x?at=0 HTTP/1.1", "Host: localhost", headers, "Connection: close", "", body]
+            with socket.create_connection(("127.0.0.1", urlsplit(address).port), 10) as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                return int(connection.makefile("rb").readline().split()[1])
+
+        assert status("Content-Length: 5", "hello") == status("Content-Length: 005", "hello") == 404  # no such upload
+        assert status("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n") == 404
+        for number in NUMBERS:
+            if number.strip() not in {"", "5"}:  # spaces around a header's value are no part of it
+                assert status(f"Content-Length: {number}", "hello") in {400, 413}, number
+            if not re.fullmatch("[0-9a-f]+(;6)?\n?", number):  # those are hexadecimal, and something may follow them
+                assert status("Transfer-Encoding: chunked", f"{number}\r\nhello\r\n0\r\n\r\n") == 400, number
+    assert "uncaptured" not in caplog.text  # as waitress says of a request that ends a connection by a fault
 
 
 def test_slices_sent_again_or_out_of_order_do_no_harm(client, files):
