@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.thorough import EVERYTHING
 from tests.tracer.nsys_exports import DATA, PID, RECORDING, SCHEMAS, TID, export, export_of_2021
 from tracer import formats
+from tracer.errors import FormatError
 from tracer.formats.nsys_schema import COLUMNS, ENUMS, REQUIRED
 from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
 from tracer.model.trace import Trace
@@ -241,5 +243,35 @@ def test_nothing_in_the_file_is_changed_or_run(tmp_path: Path) -> None:
     assert len(trace["nvtx"]) == 0
     assert len(trace["threads"]) == 0
     assert len(trace["kernels"]) == 2
+    assert trace.notes == [
+        "NVTX_EVENTS is a view instead of a stored table; it is not read",
+        "ThreadNames is a virtual table instead of a stored table; it is not read",
+    ]
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+@pytest.mark.parametrize("options", [{}, {"whole": False}, {"whole": False, "samples": True}])
+def test_kernels_that_are_a_view_are_named_in_a_note(tmp_path: Path, options: dict[str, bool]) -> None:
+    said = "CUPTI_ACTIVITY_KIND_KERNEL is a view instead of a stored table; it is not read"
+    path = export(tmp_path / "a.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kept")
+        database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kept")
+        database.execute("CREATE VIEW of_no_table_of_nsys AS SELECT * FROM kept")
+    trace = formats.read(path, **options)
+    assert len(trace["kernels"]) == 0
+    assert [note for note in trace.notes if "view" in note] == [said]
+    formats.write(trace, tmp_path / "b.sqlite")
+    assert said in formats.read(tmp_path / "b.sqlite").notes
+
+
+def test_an_export_of_nothing_but_views_is_refused_by_the_name_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE kept (start, end)")
+        database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kept")
+    with pytest.raises(FormatError) as caught:
+        formats.read(path)
+    why = "CUPTI_ACTIVITY_KIND_KERNEL is a view instead of a stored table; it is not read"
+    assert str(caught.value) == f"{path}: an SQLite file, but not an nsys export ({why})"

@@ -53,8 +53,10 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     _check_size(path)
     try:
         left_out: list[str] = []
-        tables = read_tables(path, None if whole else read_first(samples), left_out)
+        notes: list[str] = []
+        tables = read_tables(path, None if whole else read_first(samples), left_out, notes)
         trace = nsys.to_trace(tables, whole=whole, samples=samples, left_out=left_out)
+        trace.notes += notes
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     for unread in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
@@ -64,14 +66,16 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
 
 
 def read_tables(
-    path: Path, only: frozenset[str] | None = frozenset(COLUMNS), left_out: list[str] | None = None
-) -> dict[str, pa.Table]:
+    path: Path, only: frozenset[str] | None = frozenset(COLUMNS), left_out: list[str] | None = None,
+    notes: list[str] | None = None,
+) -> dict[str, pa.Table]:  # fmt: skip
     """Read tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
 
     Args:
         path: the export.
         only: the tables to read; None for every table and column.
         left_out: receives the names of tables and columns that are not read because of their names.
+        notes: receives a note on each of nsys's tables that is a view or a virtual table, which is not read.
 
     Raises:
         FormatError: SQLite cannot read it, it would take more memory than its size justifies, or a column holds the
@@ -81,7 +85,8 @@ def read_tables(
 
     try:
         with _connect(path) as connection:
-            found = list(find_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
+            left_out, notes = [] if left_out is None else left_out, [] if notes is None else notes
+            found = list(find_tables(connection, path.stat().st_size, only, left_out, notes))
         return _read_all(path, found)
     except MemoryError:  # Arrow's is also an ArrowException
         raise

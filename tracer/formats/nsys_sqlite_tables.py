@@ -1,6 +1,6 @@
 """The tables of an SQLite export, the queries that read them, and the Arrow tables that their rows become.
 
-Views and virtual tables are never read.
+Views and virtual tables are never read; a note names those that stand in place of nsys's tables.
 
 Touching new memory dominates the time for large tables. Therefore numbers are copied only once, from a chunk that ADBC
 reads to their final position in a contiguous column, which NumPy and pandas can share, and columns that are NULL
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -85,7 +85,9 @@ class RowRange:
     most_rows: int
 
 
-def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[StoredTable]:
+def find_tables(
+    connection: Any, size: int, only: frozenset[str] | None, left_out: list[str], notes: list[str]
+) -> Iterator[StoredTable]:
     """The tables to read.
 
     Args:
@@ -93,14 +95,17 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
         size: the size of the file, bytes.
         only: the tables to read, with their columns in `COLUMNS`; None for every table and column.
         left_out: receives the names of tables and columns that are not read because of their names.
+        notes: receives a note on each of nsys's tables that is none.
 
     Raises:
         FormatError: not an export, damaged, or it would take more memory than its size justifies.
     """
     roots = _real_tables(connection)
+    others = _no_tables(connection, (COLUMNS.keys() if only is None else only) - roots.keys())
     if not roots.keys() & COLUMNS.keys():
-        other = "an SQLite file, but not an nsys export (it has none of nsys's tables)"
-        raise FormatError(rocprof.database(roots) or other)
+        why = others[0] if others else "it has none of nsys's tables"
+        raise FormatError(rocprof.database(roots) or f"an SQLite file, but not an nsys export ({why})")
+    notes += others
     rows, values = _rows_of_tables(connection, size), 0
     for name in sorted(roots if only is None else roots.keys() & only):
         columns, integers = _columns(connection, name)
@@ -143,6 +148,15 @@ def _real_tables(connection: Any) -> dict[str, int | None]:
     if len(found) > _MOST_TABLES:
         raise FormatError(f"has {len(found)} tables; exports have about a hundred")
     return found
+
+
+def _no_tables(connection: Any, names: Collection[str]) -> list[str]:
+    """A note on each of these names that is that of a view or a virtual table."""
+    sql = f"""SELECT DISTINCT CAST(name AS TEXT), type = 'view' FROM main.sqlite_master
+        WHERE name IN ({", ".join(f"'{name}'" for name in sorted(names))})
+        AND (type = 'view' OR type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%') ORDER BY name"""
+    found = ((name, "view" if is_view else "virtual table") for name, is_view in _rows(connection, sql))
+    return [f"{name} is a {kind} instead of a stored table; it is not read" for name, kind in found]
 
 
 def _creates(name: str, sql: str) -> bool:
