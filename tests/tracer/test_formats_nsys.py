@@ -11,7 +11,8 @@ import pytest
 from tests.thorough import EVERYTHING
 from tests.tracer.nsys_exports import DATA, PID, RECORDING, SCHEMAS, TID, export, export_of_2021
 from tracer import formats
-from tracer.errors import FormatError
+from tracer.analysis.tokens import find_steps
+from tracer.errors import EmptyTraceError, FormatError
 from tracer.formats.nsys_schema import COLUMNS, ENUMS, REQUIRED
 from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
 from tracer.model.trace import Trace
@@ -254,7 +255,7 @@ def test_nothing_in_the_file_is_changed_or_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"whole": False}, {"whole": False, "samples": True}])
 def test_kernels_that_are_a_view_are_named_in_a_note(tmp_path: Path, options: dict[str, bool]) -> None:
     said = "CUPTI_ACTIVITY_KIND_KERNEL is a view instead of a stored table; it is not read"
-    path = export(tmp_path / "a.sqlite")
+    path = export(tmp_path / "a.sqlite", without_tables={"CUPTI_ACTIVITY_KIND_GRAPH_TRACE"})
     with closing(sqlite3.connect(path)) as database:
         database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kept")
         database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kept")
@@ -262,6 +263,9 @@ def test_kernels_that_are_a_view_are_named_in_a_note(tmp_path: Path, options: di
     trace = formats.read(path, **options)
     assert len(trace["kernels"]) == 0
     assert [note for note in trace.notes if "view" in note] == [said]
+    with pytest.raises(EmptyTraceError) as caught:
+        find_steps(trace)
+    assert str(caught.value) == f"the trace has no kernels and no graph launches: {said}"
     formats.write(trace, tmp_path / "b.sqlite")
     assert said in formats.read(tmp_path / "b.sqlite").notes
 

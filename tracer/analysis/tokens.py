@@ -38,7 +38,16 @@ from tracer.model import run_json
 from tracer.model.intervals import within_any
 from tracer.model.rows import THREAD, groups_of, taken
 from tracer.model.run_json import was_traced
-from tracer.model.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, OPERATORS, OTHER_DOMAINS
+from tracer.model.schema import (
+    COMPUTE_TABLES,
+    DEVICE_DOMAINS,
+    MISSING,
+    NO_TABLES,
+    OPERATORS,
+    OTHER_DOMAINS,
+    TABLES,
+    unread_note,
+)
 from tracer.model.trace import LIGHT, Trace
 
 _OTHER_PROCESS: Final = (
@@ -93,8 +102,11 @@ def find_steps(
 
 
 def _why_nothing_ran(trace: Trace) -> str:
-    """What a recording without any compute lacks. PyTorch's profiler records one process: its operators, its calls, or
-    both, so a process without either computed nothing."""
+    """What a recording without any compute lacks, or which of its tables was not read. PyTorch's profiler records one
+    process: its operators, its calls, or both, so a process without either computed nothing."""
+    unread = [unread_note(TABLES[name].nsys, kind) for name in COMPUTE_TABLES for kind in NO_TABLES]
+    if note := next((note for note in unread if note in trace.notes), None):
+        return f": {note}"
     launched = among(host_calls(trace)["letter"].to_numpy(dtype="U1"), LAUNCHES).sum()
     source, calls = str(trace.metadata.get("source", "")), len(trace["api"])
     if source.startswith(LIGHT):

@@ -24,6 +24,7 @@ from tracer.errors import FormatError
 from tracer.formats import rocprof
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.model.schema import NO_TABLES, unread_note
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_TABLES: Final = 2000
@@ -155,8 +156,8 @@ def _no_tables(connection: Any, names: Collection[str]) -> list[str]:
     sql = f"""SELECT DISTINCT CAST(name AS TEXT), type = 'view' FROM main.sqlite_master
         WHERE name IN ({", ".join(f"'{name}'" for name in sorted(names))})
         AND (type = 'view' OR type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%') ORDER BY name"""
-    found = ((name, "view" if is_view else "virtual table") for name, is_view in _rows(connection, sql))
-    return [f"{name} is a {kind} instead of a stored table; it is not read" for name, kind in found]
+    view, virtual = NO_TABLES
+    return [unread_note(name, view if is_view else virtual) for name, is_view in _rows(connection, sql)]
 
 
 def _creates(name: str, sql: str) -> bool:

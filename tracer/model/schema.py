@@ -253,3 +253,17 @@ kernel, its text the kernel's name, its payload the bytes of weights that it rea
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
 """Tables whose rows are compute as in the definition of the gap: without copies and memsets, and without the kernels
 that `tracer.model.collectives` recognises."""
+
+
+NO_TABLES: Final = ("view", "virtual table")
+"""What may stand in place of one of nsys's tables in an SQLite file; reading it would run SQL or code from the file."""
+
+
+def unread_note(nsys: str, kind: str) -> str:
+    """The note on a name of an nsys table that is that of one of `NO_TABLES`.
+
+    Example:
+        >>> unread_note("NVTX_EVENTS", "view")
+        'NVTX_EVENTS is a view instead of a stored table; it is not read'
+    """
+    return f"{nsys} is a {kind} instead of a stored table; it is not read"
