@@ -61,7 +61,7 @@ PROGRAMS = [
     Program("work", 0, 5, extra={"LD_AUDIT": "libauditor.so"}),
     Program("work", 0, 5, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
     Program("work", 0, rings=None, preload="libinterposer.so"),  # its dlsym may find the linker's before ours
-    Program("work", 0, 5, preload=" libinterposer.so"),
+    Program("work", 0, rings=None, preload=" libinterposer.so"),  # what it hands out is its own, and left alone
     *(Program("work", 0, 5, preload=each) for each in ("libarena.so", " libarena.so")),
     *(Program("work", 0, 5, preload=each, extra={"ARENA_TRACES": "1"}) for each in ("libarena.so", " libarena.so")),
     Program("daemon first", 0, 6),
@@ -118,7 +118,7 @@ PROGRAMS = [
     Program("order", 12, 8),
     Program("endings returns", 20, 4),
     Program("endings thread", 21, 4),
-    Program("endings main", 0, 6),
+    Program("endings main", 0, 6, cupti=False),  # a thread of CUPTI's, or of ours, keeps the process
     Program("endings busy", 22),
     Program("endings abort", -6, 3),
     Program("endings aborts", 24, 3),
@@ -147,7 +147,7 @@ PROGRAMS = [
     Program("surroundings single", 10, 5, cupti=False),  # CUPTI itself has threads
     Program("surroundings reads", 10, 5, extra={"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8"}),
     *(Program(f"state {what}", 0, 6) for what in ("errno", "flags", "traps", "rounding")),
-    Program("state signals", 0, 6, cupti=False),  # the first thread brings a handler of the C library's
+    Program("state signals", 0, 6, cupti=False),
     Program("state files", 0, 6, cupti=False),
     Program("forks calls", 0, rings=31, cupti=False),
     Program("forks first", 0, rings=31, cupti=False),

@@ -25,7 +25,7 @@ def samples(tmp_path_factory):
     command = [compiler_or_skip(), *FLAGS, "-Werror", "-Dclock_gettime=moved_clock", f"-I{SOURCES}", "-o", made]
     subprocess.run([*command, *sources], check=True)
     library = ctypes.CDLL(str(made))
-    library.begin.argtypes = [ctypes.c_int64, ctypes.c_double]
+    library.begin.argtypes = [ctypes.c_int64, ctypes.c_uint64]
     library.pause_for.argtypes = [ctypes.c_int64]
     library.sample_for.argtypes = [ctypes.c_int64] * 3
     library.sample_for.restype = ctypes.c_int64

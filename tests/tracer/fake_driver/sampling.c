@@ -5,7 +5,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-Ring ring = {.ticks_per_us = 1000}; /* a tick is a nanosecond */
+Ring ring = {.ticks_per_ms = 1000000}; /* a tick is a nanosecond */
 static Driver driver;
 static Samples samples;
 static int64_t now;
@@ -19,7 +19,7 @@ int moved_clock(clockid_t which, struct timespec *time) {
 }
 
 /* Begin anew at this time, ns, with a share of one in so many. */
-EXPORT void begin(int64_t at, double apart) {
+EXPORT void begin(int64_t at, uint64_t apart) {
     samples = (Samples){0};
     driver.apart = apart;
     now = at;

@@ -2,13 +2,19 @@
 #include "cuda.h"
 #include <link.h>
 
+/* Without the file that is named before: it is the recorder's where the recorder looked. */
+static const char *error(void) {
+    const char *why = dlerror(), *what = why ? strstr(why, "undefined symbol") : NULL;
+    return what ? what : why ? why : "";
+}
+
 static const char *base(const char *path) { return path && strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
 
 static void ask(const char *what, void *handle, const char *name) {
     Dl_info found;
     void *at = dlsym(handle, name);
-    const char *why = dlerror();
-    say("%s %s: %s %s\n", what, name, at ? (dladdr(at, &found) ? base(found.dli_fname) : "?") : "none", why ? why : "");
+    const char *why = error();
+    say("%s %s: %s %s\n", what, name, at ? (dladdr(at, &found) ? base(found.dli_fname) : "?") : "none", why);
 }
 
 int main(void) {

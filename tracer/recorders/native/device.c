@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "held.h"
 #include "hot.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -60,7 +61,6 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 #define BUDGET 0.2
 
 HOT_DATA static Driver driver = {.generation = 1};
-static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
 HOT_DATA Device devices[CONTEXTS];
 static _Atomic uint8_t tried[CONTEXTS]; /* whether loading the kernel was tried */
@@ -73,33 +73,44 @@ static _Thread_local __attribute__((tls_model("initial-exec"), aligned(64))) str
 } mine;
 
 static int wants_graphs = 1, wants_runs = 1;
-static double percent = BUDGET;
+static uint64_t apart = 2 * 100 / BUDGET; /* half of it for the ends of runs, half for parts */
 
 void device_start(void) {
     const char *wish = getenv("INTERTOKEN_LIGHT_STAMPS"); /* all (default), graphs or none */
     const char *budget = getenv("INTERTOKEN_LIGHT_BUDGET");
     wants_graphs = !wish || strcmp(wish, "none") != 0;
     wants_runs = wants_graphs && (!wish || strcmp(wish, "graphs") != 0);
-    if (budget) percent = strtod(budget, NULL);
+    double percent = budget ? strtod(budget, NULL) : BUDGET;
+    if (budget) apart = percent > 0 ? (uint64_t)(2 * 100 / percent) + (percent > 200) : 0;
 }
 
-COLD static void find_driver(void) {
-    int graphs = wants_graphs;
-#define X(name, params) driver.name = (Result(*) params)interpose_driver(#name);
+/* Two threads may do so at the same time; neither waits for the other while it looks up, because that takes the linker's
+ * lock. */
+COLD void device_find(void) {
+    static pthread_mutex_t publishing = PTHREAD_MUTEX_INITIALIZER;
+#define X(name, params) Result(*name) params = (Result(*) params)interpose_driver(#name);
+    DRIVER_CALLS(X) NEWER_DRIVER_CALLS(X)
+#undef X
+    int graphs = wants_graphs && cuCtxGetDevice;
+#define X(name, params) graphs = graphs && name;
     DRIVER_CALLS(X)
 #undef X
-    if (!driver.cuCtxGetDevice) driver.cuCtxGetCurrent = NULL;
-#define X(name, params) graphs = graphs && driver.name;
-    DRIVER_CALLS(X)
+    pthread_mutex_lock(&publishing);
+    if (!atomic_load(&driver.is_found)) {
+#define X(name, params) driver.name = name;
+        DRIVER_CALLS(X) NEWER_DRIVER_CALLS(X)
 #undef X
-    driver.stamps_graphs = graphs;
-    driver.stamps_runs = graphs && wants_runs;
-    driver.apart = percent > 0 ? 2 * 100 / percent : 0; /* half of it for the ends of runs, half for parts */
-    atomic_store_explicit(&driver.is_found, 1, memory_order_release);
+        if (!driver.cuCtxGetDevice) driver.cuCtxGetCurrent = NULL;
+        driver.stamps_graphs = graphs;
+        driver.stamps_runs = graphs && wants_runs;
+        driver.apart = apart;
+        atomic_store_explicit(&driver.is_found, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&publishing);
 }
 
 HOT const Driver *device_driver(void) {
-    if (!atomic_load_explicit(&driver.is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
+    if (!atomic_load_explicit(&driver.is_found, memory_order_acquire)) device_find();
     return &driver;
 }
 
@@ -112,6 +123,8 @@ void device_fork(void) {
 }
 
 COLD static uint8_t new_device(Context context) {
+    Held held;
+    hold(&held);
     pthread_mutex_lock(&lock);
     unsigned at = 0, count = atomic_load(&driver.contexts);
     while (at < count && devices[at].context != context) at++;
@@ -120,8 +133,8 @@ COLD static uint8_t new_device(Context context) {
         devices[at] = (Device){.context = context};
         facts->handle = (uintptr_t)context;
         if (driver.cuCtxGetDevice(&facts->device)) facts->device = -1;
-        Result (*uuid)(void *, int) = interpose_driver("cuDeviceGetUuid_v2"); /* since CUDA 11.4 */
-        if (uuid && uuid(facts->uuid, facts->device)) memset(facts->uuid, 0, sizeof facts->uuid);
+        if (driver.cuDeviceGetUuid_v2 && driver.cuDeviceGetUuid_v2(facts->uuid, facts->device))
+            memset(facts->uuid, 0, sizeof facts->uuid);
         if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
         atomic_store_explicit(&ring.header->contexts_used, at + 1, memory_order_release);
         atomic_store(&driver.contexts, at + 1);
@@ -130,6 +143,7 @@ COLD static uint8_t new_device(Context context) {
         at = NO_CONTEXT;
     }
     pthread_mutex_unlock(&lock);
+    release(&held);
     return (uint8_t)at;
 }
 
@@ -250,6 +264,8 @@ Device *device_with_stamps(uint8_t at) {
     if (at == NO_CONTEXT) return NULL;
     if (!atomic_load_explicit(&tried[at], memory_order_acquire)) {
         int mode = CAPTURE_MODE_RELAXED; /* otherwise captures of other threads forbid such calls */
+        Held held;
+        hold(&held);
         pthread_mutex_lock(&lock);
         if (!atomic_load(&tried[at])) {
             driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -258,6 +274,7 @@ Device *device_with_stamps(uint8_t at) {
             atomic_store(&tried[at], 1);
         }
         pthread_mutex_unlock(&lock);
+        release(&held);
     }
     return devices[at].stamp ? &devices[at] : NULL;
 }

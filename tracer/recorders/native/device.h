@@ -32,15 +32,18 @@
     X(cuStreamCreate, (Stream *, unsigned))                                                                           \
     X(cuStreamDestroy_v2, (Stream))
 
+/* The same; older drivers do not have them. */
+#define NEWER_DRIVER_CALLS(X) X(cuDeviceGetUuid_v2, (void *, int)) /* since CUDA 11.4 */
+
 /* What each call uses, as far as the second function, is in one cache line. */
 typedef struct {
-    double apart; /* between samples of runs, and of their parts, relative to the time that one takes; 0: each run gets
-                     stamps at its ends, and none inside */
+    uint64_t apart; /* between samples of runs, and of their parts, relative to the time that one takes; 0: each run gets
+                       stamps at its ends, and none inside */
     int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, get stamps */
     _Atomic int is_found;
     _Atomic unsigned contexts, generation; /* number of known contexts; changes when one is gone */
 #define X(name, params) Result(*name) params;
-    DRIVER_CALLS(X)
+    DRIVER_CALLS(X) NEWER_DRIVER_CALLS(X)
 #undef X
 } __attribute__((aligned(64))) Driver;
 
@@ -57,6 +60,9 @@ extern Device devices[CONTEXTS];
 
 /* Read what the environment says of stamps. Call it before any other thread runs. */
 void device_start(void);
+
+/* Look up the functions of the driver. */
+void device_find(void);
 
 const Driver *device_driver(void);
 

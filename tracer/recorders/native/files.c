@@ -3,13 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "held.h"
 #include "ring.h"
 
 #define FOLDER "INTERTOKEN_LIGHT"
@@ -32,7 +33,8 @@ enum { STACK_BYTES = 1 << 18, PIECE_BYTES = 1 << 16, LOCK_TRIES = 1000 };
 
 static char *folder_path; /* from the environment at start */
 static uint64_t most_bytes = DEFAULT_BYTES;
-static long filters; /* of system calls, at start */
+static int was_confined; /* whether there were filters of system calls (seccomp) at start, */
+static long filters;     /* and how many */
 static char ring_name[32];
 static struct stat ring_file;
 static _Atomic enum Reason reason;
@@ -105,7 +107,8 @@ int files_find(void) {
     int folder = open_folder();
     if (folder < 0) return 0;
     shut(folder);
-    filters = count_filters();
+    was_confined = prctl(PR_GET_SECCOMP) > 0;
+    if (was_confined) filters = count_filters();
     return 1;
 }
 
@@ -115,7 +118,13 @@ typedef struct {
     int result, is_done;
 } Errand;
 
-static int is_confined(void) { return count_filters() > filters && !refuse(REASON_seccomp); }
+/* Whether a program without filters at start has got some. It may neither open a file now nor make a thread. */
+static int is_confined_anew(void) {
+    return !was_confined && prctl(PR_GET_SECCOMP) > 0 && !refuse(REASON_seccomp);
+}
+
+/* The same for one that had filters at start, as in a container. */
+static int is_confined(void) { return was_confined && count_filters() > filters && !refuse(REASON_seccomp); }
 
 /* An empty table of descriptors for this thread alone: what the program opens and closes meanwhile is no matter, nor how
  * many it has. Nothing of the program's is closed, because nothing is copied (close_range(2), CLOSE_RANGE_UNSHARE). */
@@ -144,25 +153,20 @@ static void in_this_thread(Errand *errand) {
 }
 
 int files_apart(int (*work)(void *), void *about) {
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
     const struct timespec at_once = {0};
-    sigset_t others, before, waiting, limit;
-    int cancels, error = errno;
+    sigset_t waiting, limit;
+    Held held;
     Errand errand = {work, about, 0, 0};
     if (is_away) return work(about);
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancels);
-    sigfillset(&others);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&others, faults[i]);
-    pthread_sigmask(SIG_BLOCK, &others, &before);
-    sigpending(&waiting);
     atomic_store(&reason, REASON_NONE);
+    if (is_confined_anew()) return 0;
+    hold(&held);
+    sigpending(&waiting);
     in_a_thread(&errand);
     if (!errand.is_done) in_this_thread(&errand);
     sigemptyset(&limit), sigaddset(&limit, SIGXFSZ);
     if (!sigismember(&waiting, SIGXFSZ)) sigtimedwait(&limit, NULL, &at_once); /* one of ours, if the limit changed */
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_setcancelstate(cancels, NULL);
-    errno = error;
+    release(&held);
     return errand.result;
 }
 
@@ -417,9 +421,9 @@ static int say(void *given) {
     return 1;
 }
 
-/* At start no other thread runs yet. A program that has confined itself may open and write files: it calls the driver. */
+/* At start no other thread runs yet. */
 void files_say(enum Reason why, const char *program) {
     Word word = {why, program};
-    if (!why || why == REASON_seccomp) say(&word);
+    if (!why) say(&word);
     else files_apart(say, &word);
 }

@@ -1,10 +1,12 @@
 #include "interpose.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cupti.h"
+#include "device.h"
 #include "hot.h"
 
 typedef struct {
@@ -22,14 +24,17 @@ static const Entry entries[] = {
 HOT_DATA _Atomic(void *) real_calls[CALL_COUNT];
 
 typedef void *(*Dlsym)(void *, const char *);
-typedef void *(*Dlvsym)(void *, const char *, const char *);
 typedef Result (*GetProcAddress)(const char *, void **, int, uint64_t);
 typedef Result (*GetProcAddressV2)(const char *, void **, int, uint64_t, int *);
 
-/* Set by the constructor before any other thread runs; the assembly below jumps through them. */
+/* The next library's dlsym, for the program's look-ups, through which the assembly below jumps; and the linker's, for our
+ * own. Set by the constructor before any other thread runs. */
 __attribute__((visibility("hidden"))) Dlsym intertoken_dlsym;
-__attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
+static Dlsym linker_dlsym;
 static int wanted;
+static struct {
+    _Atomic uintptr_t begin, end; /* of the driver in memory; 0: it is not loaded yet */
+} driver_library;
 
 /* For code that may run before a sanitizer's runtime is initialised, which itself looks up symbols. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
@@ -39,15 +44,17 @@ EXPORT Result cuGetProcAddress_ptsz(const char *symbol, void **found, int versio
 EXPORT Result cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status);
 EXPORT Result cuGetProcAddress_v2_ptsz(const char *symbol, void **found, int version, uint64_t flags, int *status);
 
+enum { FINDERS = 4 };
 static const struct {
     const char *name;
     void *wrapper;
-} finders[] = {
+} finders[FINDERS] = {
     {"cuGetProcAddress", (void *)cuGetProcAddress},
     {"cuGetProcAddress_ptsz", (void *)cuGetProcAddress_ptsz},
     {"cuGetProcAddress_v2", (void *)cuGetProcAddress_v2},
     {"cuGetProcAddress_v2_ptsz", (void *)cuGetProcAddress_v2_ptsz},
 };
+static _Atomic(void *) real_finders[FINDERS];
 
 EARLY static void find_linker(void) {
 #if defined(__x86_64__)
@@ -56,8 +63,48 @@ EARLY static void find_linker(void) {
     const char *version = "GLIBC_2.17";
 #endif
     if (intertoken_dlsym) return;
-    intertoken_dlvsym = (Dlvsym)dlvsym(RTLD_NEXT, "dlvsym", version);
-    intertoken_dlsym = (Dlsym)dlvsym(RTLD_NEXT, "dlsym", version);
+    linker_dlsym = (Dlsym)dlvsym(RTLD_NEXT, "dlsym", version);
+    intertoken_dlsym = (Dlsym)linker_dlsym(RTLD_NEXT, "dlsym");
+    if (!intertoken_dlsym) intertoken_dlsym = linker_dlsym;
+}
+
+/* The driver stays loaded from now on (RTLD_NODELETE): we keep pointers into it, also while the program has closed it. */
+static void *driver_function(const char *name) {
+    void *found = linker_dlsym(RTLD_NEXT, name);
+    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    if (driver) {
+        found = linker_dlsym(driver, name);
+        dlclose(driver); /* only decrements the count */
+    }
+    if (found) dlerror(); /* clears that of the first look-up */
+    return found;
+}
+
+/* Whether a library contains the address; if so, note where it lies. */
+static int note_library(struct dl_phdr_info *library, size_t size, void *address) {
+    uintptr_t begin = UINTPTR_MAX, end = 0, at = (uintptr_t)address;
+    for (int i = 0; i < library->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &library->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD) continue;
+        uintptr_t from = library->dlpi_addr + part->p_vaddr;
+        if (from < begin) begin = from;
+        if (from + part->p_memsz > end) end = from + part->p_memsz;
+    }
+    if (at < begin || at >= end) return 0;
+    atomic_store(&driver_library.end, end), atomic_store(&driver_library.begin, begin);
+    return (void)size, 1;
+}
+
+/* Look up all that will be needed, when the program first looks something up in the driver: later look-ups would wait for
+ * the linker's lock, which another thread may hold for as long as it loads a library. */
+static void resolve(void) {
+    if (atomic_load(&driver_library.begin)) return;
+    void *found = driver_function("cuInit");
+    if (!found) return;
+    for (size_t i = 0; i < CALL_COUNT; i++) interpose_find((enum Call)i);
+    for (size_t i = 0; i < FINDERS; i++) atomic_store(&real_finders[i], driver_function(finders[i].name));
+    device_find();
+    dl_iterate_phdr(note_library, found);
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -65,38 +112,29 @@ __attribute__((constructor)) static void start(void) {
     wanted = getenv("INTERTOKEN_LIGHT") != NULL;
     if (wanted) ring_announce();
     ring_wraps = wanted && !cupti_alone();
-    cupti_find_endings(intertoken_dlsym(RTLD_NEXT, "_exit"), intertoken_dlsym(RTLD_NEXT, "_Exit"));
+    cupti_find_endings(linker_dlsym(RTLD_NEXT, "_exit"), linker_dlsym(RTLD_NEXT, "_Exit"));
+    if (ring_wraps && linker_dlsym(RTLD_NEXT, "cuInit")) resolve(); /* the program is linked to it */
+    if (wanted) dlerror();
 }
 
 int interpose_wanted(void) { return wanted; }
 
-/* The driver stays loaded from now on (RTLD_NODELETE): we keep pointers into it, also while the program has closed it. */
-void *interpose_driver(const char *name) {
-    void *found = intertoken_dlsym(RTLD_NEXT, name);
-    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-    if (driver) {
-        found = intertoken_dlsym(driver, name);
-        dlclose(driver); /* only decrements the count */
-    }
-    if (found) dlerror(); /* clear errors of our own look-ups */
-    return found;
-}
+void *interpose_driver(const char *name) { return driver_function(name); }
 
 void *interpose_find(enum Call call) {
-    void *found = interpose_driver(entries[call].name), *none = NULL;
+    void *found = driver_function(entries[call].name), *none = NULL;
     if (found) atomic_compare_exchange_strong(&real_calls[call], &none, found);
     return atomic_load(&real_calls[call]);
 }
 
-/* Whether two functions are in the same library. */
-static int same_library(void *one, void *other) {
-    Dl_info a, b;
-    return dladdr(one, &a) && dladdr(other, &b) && a.dli_fbase == b.dli_fbase;
+static int is_drivers(void *function) {
+    uintptr_t at = (uintptr_t)function;
+    return at >= atomic_load(&driver_library.begin) && at < atomic_load(&driver_library.end);
 }
 
 /* The wrapper for the function that the program found, if the wrapper calls the same one; otherwise that function. */
 static void *wrapper_for(void *found, void *wrapper, void *real) {
-    if (found == wrapper || found == real || same_library(found, real)) return wrapper;
+    if (found == wrapper || found == real || (is_drivers(found) && is_drivers(real))) return wrapper;
     ring_count(COUNT_entries_left, 1);
     return found;
 }
@@ -104,15 +142,16 @@ static void *wrapper_for(void *found, void *wrapper, void *real) {
 /* The same for a call. A driver function without an exported name is registered here. */
 static void *adopt(size_t call, void *found) {
     void *none = NULL;
-    if (!real_call((enum Call)call)) atomic_compare_exchange_strong(&real_calls[call], &none, found);
-    return wrapper_for(found, entries[call].wrapper, real_call((enum Call)call));
+    if (!atomic_load(&real_calls[call]) && is_drivers(found))
+        atomic_compare_exchange_strong(&real_calls[call], &none, found);
+    return wrapper_for(found, entries[call].wrapper, atomic_load(&real_calls[call]));
 }
 
 /* The wrapper of a call or finder with that name; NULL if it is neither. */
 EARLY static void *wrapper_of(const char *name, size_t *call) {
     *call = CALL_COUNT;
     if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return NULL;
-    for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
+    for (size_t i = 0; i < FINDERS; i++)
         if (strcmp(name, finders[i].name) == 0) return finders[i].wrapper;
     for (*call = 0; *call < CALL_COUNT; ++*call)
         if (strcmp(name, entries[*call].name) == 0) return entries[*call].wrapper;
@@ -122,18 +161,19 @@ EARLY static void *wrapper_of(const char *name, size_t *call) {
 #define NOTHING ((void *)1) /* the symbol does not exist: the program gets NULL */
 
 /* The result of dlsym(handle, name); NULL leaves it to the linker. A library that looks up the next definition
- * (RTLD_NEXT) itself interposes the driver and calls the result: our wrapper would lead back to it. */
+ * (RTLD_NEXT) itself interposes the driver and calls the result: our wrapper would lead back to it. Where nobody but us has
+ * the function, it does not exist. */
 EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
     size_t call;
-    void *wrapper = handle == RTLD_NEXT ? NULL : wrapper_of(name, &call);
-    void *found = wrapper ? intertoken_dlsym(handle, name) : NULL, *real;
+    void *wrapper = wrapper_of(name, &call), *found;
+    if (!wrapper) return NULL;
+    if (handle == RTLD_NEXT && driver_function(name)) return NULL;
+    found = handle == RTLD_NEXT ? wrapper : intertoken_dlsym(handle, name);
     if (!found) return NULL;
-    if (!(real = interpose_driver(name)) && found == wrapper) {
-        intertoken_dlsym(RTLD_NEXT, name); /* sets dlerror */
-        return NOTHING;
-    }
-    if (!ring_wraps || !real) return NULL;
-    return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
+    if (found == wrapper && !linker_dlsym(RTLD_NEXT, name)) return NOTHING; /* dlerror says so */
+    if (!ring_wraps) return NULL;
+    resolve();
+    return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, driver_function(name));
 }
 
 /* For RTLD_NEXT the linker identifies the caller by its return address, so other look-ups jump to the real function. */
@@ -187,36 +227,42 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
     return found;
 }
 
+static void *real_finder(size_t at) {
+    void *found = atomic_load(&real_finders[at]);
+    return found ? found : driver_function(finders[at].name);
+}
+
 /* Uses the first version of the interface, which all drivers since 11.3 have. */
 static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
     if (!ring_wraps || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
-    for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
+    resolve();
+    for (size_t i = 0; i < FINDERS; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");
             *found = finders[2 * second + (is_own(flags, own) || strstr(symbol, "_ptsz"))].wrapper;
             return;
         }
-    void *first = interpose_driver(own ? "cuGetProcAddress_ptsz" : "cuGetProcAddress");
-    if (!first) first = interpose_driver("cuGetProcAddress");
+    void *first = real_finder(own ? 1 : 0);
+    if (!first) first = real_finder(0);
     if (first) *found = wrapped(first, symbol, version, flags, is_own(flags, own), *found);
 }
 
-#define FINDER(name, own)                                                                                             \
+#define FINDER(name, at, own)                                                                                         \
     Result name(const char *symbol, void **found, int version, uint64_t flags) {                                      \
-        GetProcAddress real = (GetProcAddress)interpose_driver(#name);                                                \
+        GetProcAddress real = (GetProcAddress)real_finder(at);                                                        \
         Result result = real ? real(symbol, found, version, flags) : ERROR_NOT_SUPPORTED;                             \
         if (result == SUCCESS) replace(symbol, found, version, flags, own);                                           \
         return result;                                                                                                \
     }
-#define FINDER_V2(name, own)                                                                                          \
+#define FINDER_V2(name, at, own)                                                                                      \
     Result name(const char *symbol, void **found, int version, uint64_t flags, int *status) {                         \
-        GetProcAddressV2 real = (GetProcAddressV2)interpose_driver(#name);                                            \
+        GetProcAddressV2 real = (GetProcAddressV2)real_finder(at);                                                    \
         Result result = real ? real(symbol, found, version, flags, status) : ERROR_NOT_SUPPORTED;                     \
         if (result == SUCCESS) replace(symbol, found, version, flags, own);                                           \
         return result;                                                                                                \
     }
 
-FINDER(cuGetProcAddress, 0)
-FINDER(cuGetProcAddress_ptsz, 1)
-FINDER_V2(cuGetProcAddress_v2, 0)
-FINDER_V2(cuGetProcAddress_v2_ptsz, 1)
+FINDER(cuGetProcAddress, 0, 0)
+FINDER(cuGetProcAddress_ptsz, 1, 1)
+FINDER_V2(cuGetProcAddress_v2, 2, 0)
+FINDER_V2(cuGetProcAddress_v2_ptsz, 3, 1)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "files.h"
+#include "held.h"
 #include "hot.h"
 #include "interpose.h"
 
@@ -49,6 +50,7 @@ static unsigned place_of(uint64_t key) {
 
 COLD static void add(uint64_t key, uint64_t handle, uint64_t kernel, const char *name) {
     char text[NAME_BYTES + 80];
+    Held held;
     uint64_t written = atomic_load_explicit(&ring.header->written, memory_order_relaxed);
     int length = name ? snprintf(text, sizeof text, "%llu\t%llx\t%.*s", (unsigned long long)written,
                                  (unsigned long long)handle, NAME_BYTES, name)
@@ -57,6 +59,7 @@ COLD static void add(uint64_t key, uint64_t handle, uint64_t kernel, const char 
     for (char *at = strchr(strchr(text, '\t') + 1, '\t') + 1; at < text + length; at++)
         if ((unsigned char)*at < ' ') *at = '?';
     text[length] = '\n';
+    hold(&held);
     pthread_mutex_lock(&writing);
     unsigned slot = place_of(key);
     if (!known[slot] && used < MOST && files_append(&file, text, (size_t)length + 1)) {
@@ -64,6 +67,7 @@ COLD static void add(uint64_t key, uint64_t handle, uint64_t kernel, const char 
         atomic_store_explicit(&known[slot], key, memory_order_relaxed);
     } else if (!known[slot]) ring_count(COUNT_names_left, 1);
     pthread_mutex_unlock(&writing);
+    release(&held);
 }
 
 /* What a call has told of a function or kernel: its name, or whose function it is. */

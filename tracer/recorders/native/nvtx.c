@@ -11,6 +11,7 @@
 #include <string.h>
 #include <wchar.h>
 
+#include "held.h"
 #include "interpose.h"
 
 enum { CALLBACKS = 1, CORE = 1, CORE2 = 5, DOMAINS = 64, DOMAIN_NAME = 64, MOST_TEXT = 1023, NOT_TRACKED = -2 };
@@ -56,12 +57,15 @@ void nvtx_fork(void) {
 /* The texts; they exist after the first CUDA call, because a process without one has no ring. */
 static TextHead *texts(void) {
     TextHead *found = atomic_load_explicit(&head, memory_order_acquire);
+    Held held;
     if (found || !ring.header) return found;
+    hold(&held);
     pthread_mutex_lock(&lock);
     if (!is_tried && (found = ring_take_texts())) memcpy(found->domains, domains, sizeof domains);
     if (!is_tried) atomic_store_explicit(&head, found, memory_order_release);
     is_tried = 1;
     pthread_mutex_unlock(&lock);
+    release(&held);
     return atomic_load(&head);
 }
 

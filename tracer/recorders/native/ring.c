@@ -19,6 +19,7 @@
 #include "cupti.h"
 #include "device.h"
 #include "files.h"
+#include "held.h"
 #include "hot.h"
 #include "interpose.h"
 #include "sites.h"
@@ -210,8 +211,8 @@ static void begin(void) {
     int64_t begun = ring_monotonic(), ended;
     do ended = ring_monotonic();
     while (ended - begun < APART_NS / 256); /* count ticks for 0.2 ms, or longer where the thread is not running */
-    ring.ticks_per_us = 1e3 * (double)(ring_now() - tick) / (double)(ended - begun);
-    ring.ticks_apart = (int64_t)(APART_NS / 1000 * ring.ticks_per_us);
+    ring.ticks_per_ms = (ring_now() - tick) * 1000000 / (uint64_t)(ended - begun);
+    ring.ticks_apart = (int64_t)ring_ticks(APART_NS);
     write_pair(pair_of(1));
     header->pairs_written = 2;
     ring.next_pair = (int64_t)ring_now() + ring.ticks_apart;
@@ -237,10 +238,13 @@ static void forget_parent(void) {
 }
 
 int ring_ready(void) {
+    Held held;
     if (ring.is_tried) return ring.header != NULL;
+    hold(&held);
     forget_parent(); /* of a bare clone, which ran no handlers of fork */
     pthread_once(&once, begin);
     ring.is_tried = 1;
+    release(&held);
     return ring.header != NULL;
 }
 

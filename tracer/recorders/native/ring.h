@@ -147,7 +147,7 @@ typedef struct {
     uint64_t mask;
     _Atomic int64_t next_pair; /* the tick from which another pair is due */
     int64_t ticks_apart;       /* minimum between two pairs */
-    double ticks_per_us;
+    uint64_t ticks_per_ms;     /* whole numbers: floating point would raise the program's exceptions */
     _Atomic _Bool is_tried;    /* whether creating the ring was tried in this process */
     _Bool wraps;               /* whether the driver's calls are recorded; otherwise CUPTI records them */
     _Bool counts_cycles;       /* whether ticks are the processor's counter; otherwise nanoseconds */
@@ -204,6 +204,12 @@ static inline uint64_t ring_now(void) {
 #endif
     return (uint64_t)ring_monotonic();
 }
+
+static inline uint64_t ring_ns(uint64_t ticks) {
+    return (uint64_t)((unsigned __int128)ticks * 1000000 / ring.ticks_per_ms);
+}
+
+static inline uint64_t ring_ticks(uint64_t ns) { return ns * ring.ticks_per_ms / 1000000; }
 
 /* Returns what it counted before. */
 static inline uint64_t ring_count(enum Counter counter, uint64_t by) {

@@ -194,7 +194,7 @@ HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on) 
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     if (!stamps_runs_now(on)) return;
     uint32_t number = (uint32_t)(ring_count(COUNT_runs, 1) % NUMBERS) + 1;
-    run->has_stamps = device_driver()->apart <= 0 || samples_choose(&samples.ends, ring_ended());
+    run->has_stamps = !device_driver()->apart || samples_choose(&samples.ends, ring_ended());
     if (run->has_stamps) ring_count(COUNT_runs_with_stamps, 1);
     if (run->has_stamps && !is_behind) {
         uint64_t since = ring_now();
@@ -239,7 +239,7 @@ COLD static int begin_part(uint8_t context, Stream on) {
     if (!enter_run(context, on)) return 0;
     run->gate = atomic_fetch_add(&device->gates, 1u) + 1;
     run->part = atomic_load_explicit(&run->launches, memory_order_relaxed);
-    run->until = now + (uint64_t)(GATE_NS / 2000 * ring.ticks_per_us);
+    run->until = now + ring_ticks(GATE_NS / 2);
     int is_put = launch(device_gate(device, run->gate, &a), on) && put_inside(context, on) && put_inside(context, on) &&
                  launch(device_nothing(device), on) && put_inside(context, on);
     if (!is_put) open_gates(context), run->gate = 0;

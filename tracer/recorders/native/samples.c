@@ -11,17 +11,15 @@ enum {
     LATER = 4,           /* with more than that its share is divided by this */
 };
 
-static double ns_of(uint64_t ticks) { return (double)ticks * 1e3 / ring.ticks_per_us; }
-
 /* The ticks until the next sample may come, per tick of this one. An engine that decodes after half a minute of
  * loading and warming up gets its whole share for it. */
-static double apart_now(Samples *of, uint64_t now, uint64_t spent) {
-    uint64_t each = (uint64_t)(FORGET_S * 1e6 * ring.ticks_per_us);
+static uint64_t apart_now(Samples *of, uint64_t now, uint64_t spent) {
+    uint64_t each = FORGET_S * 1000 * ring.ticks_per_ms;
     uint64_t since = atomic_load_explicit(&of->since, memory_order_relaxed), times = (now - since) / each;
     uint64_t before = atomic_load_explicit(&of->spent, memory_order_relaxed) >> (times < 63 ? times : 63);
     atomic_store_explicit(&of->since, since + times * each, memory_order_relaxed);
     atomic_store_explicit(&of->spent, before + spent, memory_order_relaxed);
-    return device_driver()->apart * (ns_of(before) < ENOUGH_NS ? 1 : LATER);
+    return device_driver()->apart * (ring_ns(before) < ENOUGH_NS ? 1 : LATER);
 }
 
 /* Once there is time, a random number of candidates is skipped: otherwise those after a pause of the host would be
@@ -45,9 +43,9 @@ HOT int samples_choose(Samples *of, uint64_t now) {
 /* What was left of the share before, when nothing was launched, is added up to BURST_NS. */
 COLD void samples_spend(Samples *of, uint64_t since) {
     uint64_t now = ring_now(), next = atomic_load_explicit(&of->next, memory_order_relaxed), later;
-    double apart = apart_now(of, now, now - since), burst = BURST_NS / 1e3 * ring.ticks_per_us * apart;
-    uint64_t least = burst < (double)now ? now - (uint64_t)burst : 0;
-    ring_count(COUNT_run_stamps_ns, (uint64_t)ns_of(now - since));
-    do later = (next > least ? next : least) + (uint64_t)((double)(now - since) * apart);
+    uint64_t apart = apart_now(of, now, now - since), burst = ring_ticks(BURST_NS) * apart;
+    uint64_t least = burst < now ? now - burst : 0;
+    ring_count(COUNT_run_stamps_ns, ring_ns(now - since));
+    do later = (next > least ? next : least) + (now - since) * apart;
     while (!atomic_compare_exchange_weak(&of->next, &next, later));
 }

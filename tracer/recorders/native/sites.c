@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "files.h"
+#include "held.h"
 
 #define WANTED "INTERTOKEN_LIGHT_SITES"
 enum { MOST = (1 << (32 - SITE_SHIFT)) - 1, SLOTS = 4096, DEPTH = 32, PATH_BYTES = 512 };
@@ -73,7 +74,9 @@ static unsigned place_of(uint64_t key) {
 
 static uint32_t add(uint64_t key, void *const *stack, int depth) {
     uint32_t site = 0;
+    Held held;
     if (pthread_mutex_trylock(&writing)) return 0; /* another thread adds one: this call has none */
+    hold(&held);
     unsigned slot = place_of(key);
     if (table[slot].key) site = table[slot].site;
     else if (used < MOST) {
@@ -83,6 +86,7 @@ static uint32_t add(uint64_t key, void *const *stack, int depth) {
         atomic_store_explicit(&table[slot].key, key, memory_order_release);
     }
     pthread_mutex_unlock(&writing);
+    release(&held);
     return site;
 }
 

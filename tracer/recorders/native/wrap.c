@@ -43,10 +43,10 @@ HOT static void end_before(uint8_t context, unsigned how, Stream on) {
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint64_t own_after;
 #define OWN_BEGIN uint64_t own_begin = ring_now();
 #define LEAVE(how)                                                                                                    \
-    record.object = (uint64_t)((double)(record.begin - own_begin) * 1e3 / ring.ticks_per_us);                         \
+    record.object = ring_ns(record.begin - own_begin);                                                                \
     record.bytes = own_after;                                                                                         \
     leave(&record, how, stream_, result);                                                                             \
-    own_after = (uint64_t)((double)(ring_now() - record.end) * 1e3 / ring.ticks_per_us);
+    own_after = ring_ns(ring_now() - record.end);
 #else
 #define OWN_BEGIN
 #define LEAVE(how) leave(&record, how, stream_, result);
