@@ -20,7 +20,8 @@
 static struct {
     void *library, *kernel;
     int (*init)(unsigned), (*synchronize)(void *), (*get_function)(void **, void *, const char *);
-    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+                  void **);
 } cuda;
 
 /* End with a code of its own if something fails that has nothing to do with a recorder. */

@@ -1,7 +1,7 @@
 /* Runs with a limit of the size of files, whose signal (SIGXFSZ) ends a process.
  *
- * argv[1]: "keeps" (to it), "exceeds" (and dies), "counts" (the signals), "ignores" (them; its own writes fail); argv[2]:
- * the limit in bytes, set before the first CUDA call; none: whoever started it has set one. */
+ * argv[1]: "keeps" (to it), "exceeds" (and dies), "counts" (the signals), "ignores" (them; its own writes fail).
+ * argv[2]: the limit in bytes, set before the first CUDA call; none: whoever started it has set one. */
 #include "cuda.h"
 #include <sys/resource.h>
 

@@ -2,8 +2,8 @@
  *
  * argv[1]: "watchdog", "Watchdog" and "aborts" (a signal's handler ends the process by _exit, _Exit or abort), "exits"
  * (a vfork child that ends), "execs" (one that becomes another program), "failed" (one that cannot), "spawns", "forks"
- * (a child that makes CUDA calls), "calls" (the first CUDA calls), "more" (further ones), "child" (what is spawned), and
- * "initializer" (the constructor itself waits for a thread that makes the first CUDA calls). */
+ * (a child that makes CUDA calls), "calls" (the first CUDA calls), "more" (further ones), "child" (what is spawned),
+ * and "initializer" (the constructor itself waits for a thread that makes the first CUDA calls). */
 #include "cuda.h"
 #include <semaphore.h>
 #include <spawn.h>
@@ -59,7 +59,8 @@ int main(int argc, char **argv) {
     } else if (IS("failed")) {
         if ((child = vfork()) == 0) execl("/nowhere", "nowhere", NULL), _exit(127);
     } else if (IS("spawns")) {
-        need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, (char *[]){argv[0], "child", NULL}, environ) == 0, "spawn");
+        char *arguments[] = {argv[0], "child", NULL};
+        need(posix_spawn(&child, "/proc/self/exe", NULL, NULL, arguments, environ) == 0, "spawn");
     } else if (IS("forks")) {
         if ((child = fork()) == 0) cuda_calls(2), _exit(6);
     } else {

@@ -1,7 +1,7 @@
 /* Loads a plugin that is linked to the driver, and drops both again, three times.
  *
- * argv[1]: "drops", "moved" (the driver is loaded elsewhere each time), "deep" (RTLD_DEEPBIND), or "apart" (loaded into a
- * namespace of its own). */
+ * argv[1]: "drops", "moved" (the driver is loaded elsewhere each time), "deep" (RTLD_DEEPBIND), or "apart" (loaded into
+ * a namespace of its own). */
 #include "unloaded.h"
 
 int main(int argc, char **argv) {

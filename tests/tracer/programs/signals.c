@@ -1,8 +1,8 @@
 /* Gets signals all the while.
  *
- * argv[1]: "ticks" (a thousand a second, whose handler makes CUDA calls), "first" (one during the first CUDA call, at
- * each of many moments, whose handler makes one), "jumps" (one whose handler leaves the call by siglongjmp), "alternate"
- * (the handler that makes the first CUDA call has a stack of its own). */
+ * argv[1]: "ticks" (thousands a second, whose handler makes CUDA calls), "first" (one during the first CUDA call, at
+ * each of many moments, whose handler makes one), "jumps" (one whose handler leaves the call by siglongjmp),
+ * "alternate" (the handler that makes the first CUDA call has a stack of its own). */
 #include "cuda.h"
 #include <setjmp.h>
 #include <sys/time.h>
@@ -46,8 +46,8 @@ int main(int argc, char **argv) {
     }
     if (IS("ticks")) {
         sigaction(SIGALRM, &(struct sigaction){.sa_handler = call, .sa_flags = SA_RESTART}, NULL);
-        in(1, 1000);
-        while (signals < 100) cuda_calls(1);
+        in(1, 200);
+        while (signals < 800) cuda_calls(1);
         in(0, 0);
         return say("ticked\n"), 0;
     }

@@ -18,7 +18,8 @@ static pid_t spawn(char *program) {
     posix_spawnattr_init(&how);
     posix_spawnattr_setsigmask(&how, (sigemptyset(&none), &none));
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-    need(posix_spawn(&child, "/proc/self/exe", &files, &how, (char *[]){program, "child", NULL}, environ) == 0, "spawn");
+    char *arguments[] = {program, "child", NULL};
+    need(posix_spawn(&child, "/proc/self/exe", &files, &how, arguments, environ) == 0, "spawn");
     return child;
 }
 

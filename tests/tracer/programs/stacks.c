@@ -1,5 +1,6 @@
-/* Makes its first CUDA calls where there is little stack: in a thread with the smallest that there can be ("thread"), or
- * in a coroutine with 16 KiB ("coroutine"). */
+/* Makes its first CUDA calls where there is little stack.
+ *
+ * argv[1]: "thread" (one with the smallest stack that there can be) or "coroutine" (with 16 KiB). */
 #include "cuda.h"
 #include <limits.h>
 #include <sys/mman.h>

@@ -1,8 +1,8 @@
 /* Changes what surrounds it before its first CUDA call.
  *
  * argv[1]: "clearenv", "environ" (none at all), "moved" (its variables overwritten in place), "gone" (its folder is
- * removed), "umask" (0777), "undumpable", "nobody" (gives up root), "chroot", "single" (must have one thread only to get
- * a user namespace), "reads" (its locale and time zone). */
+ * removed), "umask" (0777), "undumpable", "nobody" (gives up root), "chroot", "single" (must have one thread only to
+ * get a user namespace), "reads" (its locale and time zone). */
 #include "cuda.h"
 #include <locale.h>
 #include <sched.h>
