@@ -1,5 +1,5 @@
 /* A malloc that is preloaded, as jemalloc is: from an arena of its own. It ends the process if it is given what it
- * never gave, and, with ARENA_TRACES, asks dlsym for the next malloc within the first call, as tracers of the heap do. */
+ * never gave. With ARENA_TRACES it asks dlsym for the next malloc within the first call, as tracers of the heap do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
