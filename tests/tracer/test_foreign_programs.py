@@ -96,7 +96,7 @@ PROGRAMS = [
     Program("limits files", 5, rings=None),
     Program("limits none", 5, rings=None),
     Program("limits memory", 5, rings=None),
-    Program("limits locked", 5, 5),
+    Program("limits locked", 5, rings=None),
     Program("limits processes", 5, 5),
     Program("limits stack", 5, 5),
     *(Program(f"filesize keeps {most}", 6, rings=None) for most in (0, 1 << 20)),
@@ -261,6 +261,7 @@ def command(place: Place, program: Program) -> list[str | bytes | Path]:
 def check_recorded(found: Recorded, waits: int | None, rings: int | None) -> None:
     """The programs were announced, and have the rings and the recorded calls that they should have."""
     assert found.announced
+    assert found.modes == {0o600}
     if rings is not None:
         assert found.rings == rings
     if waits is not None:

@@ -111,12 +111,14 @@ class Recorded:
         waits: by process, the number of recorded calls of cuStreamSynchronize.
         names: the processes' names by their rings.
         announced: the lines of the list of programs.
+        modes: the permissions of the files.
     """
 
     rings: int
     waits: Counter[int]
     names: list[str]
     announced: list[bytes]
+    modes: set[int]
 
 
 def recorded(folder: Path) -> Recorded:
@@ -127,4 +129,5 @@ def recorded(folder: Path) -> Recorded:
         waits[ring.process] += calls(ring).count("cuStreamSynchronize")
     said = folder / "programs"
     lines = said.read_bytes().split(b"\n")[:-1] if said.exists() else []
-    return Recorded(len(rings), waits, [ring.program for ring in rings], lines)
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    return Recorded(len(rings), waits, [ring.program for ring in rings], lines, modes)

@@ -1,6 +1,6 @@
 /* Is started without the files 0, 1 and 2, as some services are.
  *
- * argv[1]: "opens" (what it opens then gets these numbers) or "stray" (a thread writes to 1 and 2 all the while, which
+ * argv[1]: "opens" (what it opens then gets these numbers) or "stray" (threads write to 1 and 2 all the while, which
  * fails with EBADF; returns how often it did not). */
 #include "cuda.h"
 
@@ -30,16 +30,16 @@ int main(int argc, char **argv) {
         return 0;
     }
     cuda_open();
-    pthread_t thread;
-    need(pthread_create(&thread, NULL, write_on, NULL) == 0, "pthread_create");
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) need(pthread_create(&threads[i], NULL, write_on, NULL) == 0, "pthread_create");
     usleep(2000);
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 2000; i++) {
         char name[16];
         snprintf(name, sizeof name, "kernel%d", i);
         cuda_kernel(name);
         cuda_calls(1);
     }
     is_over = 1;
-    pthread_join(thread, NULL);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     return written > 100 ? 100 : written;
 }
