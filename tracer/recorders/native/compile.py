@@ -16,6 +16,7 @@ SOURCES: Final = Path(__file__).parent
 NAME: Final = "libintertoken_light.so"
 FLAGS: Final = (
     "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread", "-shared",
+    "-Wl,-Bsymbolic-functions",  # our wrappers are ours, even if the driver is preloaded before
 )  # fmt: skip
 
 

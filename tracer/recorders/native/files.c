@@ -81,7 +81,9 @@ static int open_folder(void) {
 }
 
 static int open_in(int folder, const char *name, int flags) {
-    return above(openat(folder, name, flags | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    int file = above(openat(folder, name, flags | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+    if (file >= 0 && flags & O_CREAT) fchmod(file, S_IRUSR | S_IWUSR); /* whatever the program's umask */
+    return file;
 }
 
 /* The number of filters of system calls (seccomp) that this process has: a program that has confined itself may be
