@@ -36,13 +36,12 @@ MORE_EDITS: Final = (
 EDITED: Final = (
     "llama1b-saaas-graph", "vllm-b1-node-nvtx", "transformers-static", "llama-1.1b-aaag-sequential-cuda-ngl13",
 )  # fmt: skip
-"""Recordings of which all these what-ifs are asked."""
+"""Recordings of which all these what-ifs are asked, and `MORE_OF_EDITED`."""
 
-MORE: Final = (
-    "syncs {} --call-sites", "gaps {} --bubbles --call-sites", "tokens {} --phase all", "path {} --steps 3:9",
-    "gaps {} --phase prefill", "info {} --range nowhere", "events {} api",
-)  # fmt: skip
+MORE: Final = ("syncs {} --call-sites", "tokens {} --phase all", "gaps {} --phase prefill")
 """Of one recording of every recorder, level and engine."""
+
+MORE_OF_EDITED: Final = ("gaps {} --bubbles --call-sites", "path {} --steps 3:9", "info {} --range no", "events {} api")
 
 RATES: Final = {
     "llama1b-sccc-graph": 748.7, "llama1b-saaas-node": 759.5, "vllm-b1-graph": 615, "vllm-joining-graph": 451,
@@ -118,6 +117,7 @@ def commands_of(name: str) -> list[str]:
     asked += [f"whatif {{}} {edit}" for edit in MORE_EDITS if name in EDITED]
     asked += [f"{command} {{}} --untraced-tokens-per-s {RATES[name]}" for command in RATED if name in RATES]
     asked += MORE if name in KINDS else ()
+    asked += MORE_OF_EDITED if name in EDITED else ()
     return [command.replace("{}", path) for command in dict.fromkeys((*asked, *SPECIAL.get(name, ())))]
 
 

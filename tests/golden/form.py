@@ -36,7 +36,7 @@ def reduced(value: Any) -> Any:
     if len(value) > MOST_ROWS and all(isinstance(row, dict) for row in value):
         columns = dict.fromkeys(key for row in value for key in row)
         return {
-            "rows": len(value), "first": reduced(value[0]), "last": reduced(value[-1]),
+            "rows": len(value), "first": reduced(value[0]),
             "columns": {key: column([row.get(key) for row in value]) for key in columns},
         }  # fmt: skip
     if len(value) > MOST_VALUES:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden import answers
+from tests.golden import answers, pages
 from tests.golden.form import reduced, written
+from tests.golden.simulated import RUNS, simulated
 
 HERE: Final = Path(__file__).parent
 
@@ -18,7 +19,12 @@ def files() -> dict[str, Callable[[], Any]]:
     """Name of each file, and what finds its content anew."""
     found = {f"recordings/{name}": partial(answers.answers, answers.commands_of(name)) for name in answers.recordings()}
     found |= {"comparisons": partial(answers.answers, answers.comparisons())}
-    return found
+    found |= {f"pages/{name}": partial(pages.payloads, (name,)) for name in answers.recordings()}
+    for names in pages.TOGETHER:
+        found[f"reports/{names[0]}"] = partial(pages.report, names)
+        if len(names) > 1:
+            found[f"pages/{names[0]}-together"] = partial(pages.payloads, names)
+    return found | {f"simulated/{name}": partial(simulated, options) for name, options in RUNS.items()}
 
 
 def of(found: Any) -> Any:

@@ -1,0 +1,45 @@
+"""What `run --backend sim` writes and prints, and what the commands then say of it: it is deterministic."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from tests.golden.answers import answers
+from tests.golden.form import digest
+
+RUNS: Final = {
+    "strategies": "--sync sccc,saaas,aaas,aaag,aaeg,aga,ggg --concurrency sequential --tokens 6 --repeats 2",
+    "branches": "--sync sccc,aaag,ggg --concurrency branches,subgraphs --tokens 6 --repeats 1",
+    "wddm": "--sync sccc,ggg --profile wddm --model llama-1.1b --tokens 4 --repeats 1",
+    "eager": "--sync saaas,aaag --launch eager --batch 4 --prompt 8 --tokens 4 --repeats 1 --model qwen3-tiny",
+    "host": "--sync sccc,aaag --gpu-layers 1 --tokens 4 --repeats 1",
+    "experts": "--sync saaas,ggg --model moe-tiny --experts cpu --profile hip --tokens 4 --repeats 1",
+    "refused-experts": "--model moe-tiny --experts copy",
+    "refused-devices": "--sync sccc,aaag --devices 2 --prompt 8 --micro-batch 4 --tokens 4 --repeats 1",
+    "recurrent": "--sync aaas,aga --model gdn-tiny --launch rebuild --sampling device --tokens 4 --repeats 1",
+}
+"""The options of a run by what is special about it: every strategy, mode, launch and profile is in one of them."""
+
+ASKED: Final = ("syncs", "gaps", "path")
+"""Commands of whose answers about a run digests are kept; `info` is kept as it is."""
+
+VOLATILE: Final = ("machine", "versions", "created")
+"""Members of run.json that tell of the machine and the time."""
+
+
+def simulated(options: str) -> dict[str, Any]:
+    """The printed JSON and table, each run.json, and the answers about each run."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        found = answers([f"run --backend sim {options} --force -o runs"], folder)
+        for path in sorted(folder.glob("runs/*")):
+            told = json.loads((path / "run.json").read_text(encoding="utf-8"))
+            told = {key: told[key] for key in told if key not in VOLATILE}
+            found[f"runs/{path.name}/run.json"] = {"measured": told["measured"], "all": digest(told)}
+            found |= answers([f"info runs/{path.name}"], folder)
+            more = answers([f"{command} runs/{path.name}" for command in ASKED], folder)
+            found |= {command: digest(answer) for command, answer in more.items()}
+    return found
