@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.golden import kept
+from tests.golden import kept, shared
 from tests.golden.form import differences, written
 
 
@@ -18,21 +18,25 @@ from tests.golden.form import differences, written
 @click.option("--write", is_flag=True, help="Write the data.")
 @click.option("--full", is_flag=True, help="Print the answers as they are before anything is shortened.")
 def main(names: tuple[str, ...], write: bool, full: bool) -> None:
-    """Compare the product's answers with the golden ones, of all or of these files (such as recordings/sync-beside)."""
+    """Compare the product's answers with the golden ones, of all or of these files (such as recordings/sync-beside).
+
+    "shared" is the file of the recordings below the folder that INTERTOKEN_RECORDINGS names; it is left out otherwise.
+    """
     os.environ["INTERTOKEN_CACHE"] = "off"
-    asked = kept.files()
+    files = kept.files()
+    if (root := shared.folder()) is not None:
+        files["shared"] = lambda: {name: shared.told_of(root, name) for name in shared.found_in(root)}
     is_different = False
-    for name in names or asked:
+    for name in names or files:
+        found = files[name]()
         if full:
-            click.echo(written(asked[name]()))
-            continue
-        found = kept.of(asked[name]())
-        if write:
-            kept.write(name, found)
-            continue
-        changed = differences(kept.read(name), found)
-        is_different = is_different or bool(changed)
-        click.echo("\n".join([f"{name}: {'differs' if changed else 'the same'}", *changed]))
+            click.echo(written(found))
+        elif write:
+            kept.write(name, kept.of(found))
+        else:
+            changed = differences(kept.read(name), kept.of(found))
+            is_different = is_different or bool(changed)
+            click.echo("\n".join([f"{name}: {'differs' if changed else 'the same'}", *changed]))
     sys.exit(int(is_different))
 
 
