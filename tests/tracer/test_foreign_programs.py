@@ -75,6 +75,7 @@ PROGRAMS = [
     Program("loading spawns", 11, 3, rings=2),
     Program("loading forks", 11, 4, rings=2),
     Program("loading calls", 11, 3),
+    Program("loading calls", 11, 3, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
     Program("loading more", 11, 5),
     Program("loading initializer", 3, 3),
     Program("spawn spawns", 25, 11, rings=6),

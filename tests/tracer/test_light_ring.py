@@ -114,13 +114,13 @@ def test_names_that_no_library_wrote_are_left_out(content: bytes, tmp_path: Path
 
 @pytest.mark.parametrize(
     "line",
-    [f"{HUGE}\t1\tname\tfile", f"1\t{HUGE}\tname\tfile", f"{LARGE}\t1\tname\tfile", f"1\t{LARGE}\tname\tfile",
-     "٣\t1\tname\tfile", "-1\t1\tname\tfile", "1\t1\tname", "\t\t\t", "1\t1\tna\0me\tfile"],
+    [f"{HUGE}\t1\tfile", f"1\t{HUGE}\tfile", f"{LARGE}\t1\tfile", f"1\t{LARGE}\tfile", "٣\t1\tfile", "-1\t1\tfile",
+     "1\t1", "\t\t", "1\t1\tfi\0le", "1\t1\tname\tfile"],
 )  # fmt: skip
 def test_sites_that_no_library_wrote_are_left_out(tmp_path: Path, line: str) -> None:
-    (tmp_path / "1-0.ring.sites").write_text(f"3\t5\tkept\tfile\n{line}\n3\t6\tcut\tfi\0\0")
+    (tmp_path / "1-0.ring.sites").write_text(f"3\t5\tfile\n{line}\n3\t6\tfi\0\0")
     chains = chains_beside(tmp_path / "1-0.ring")
-    assert chains[["chain", "symbol"]].to_numpy().tolist() == [[3, "kept"]]
+    assert chains[["chain", "module"]].to_numpy().tolist() == [[3, "file"]]
 
 
 def test_a_name_with_control_characters_is_spelled_out(content: bytes, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from tracer.model.schema import MISSING
 from tracer.recorders.cupti_names import demangled
 from tracer.recorders.light_ring import Ring, lines_beside
 
-_COLUMNS: Final = ["site", "offset", "symbol", "file"]
+_COLUMNS: Final = ["site", "offset", "file"]
 _CHAIN: Final = ["chain", "depth", "symbol", "module"]
-_PARTS: Final = 4
+_PARTS: Final = 3
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 _SECTION: Final = np.dtype([
     ("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8"),
@@ -57,13 +57,12 @@ def chains_beside(ring: Path) -> pd.DataFrame:
     lines = lines_beside(ring, ".sites")
     rows = [parts for parts in lines if len(parts) == _PARTS and all(map(_NUMBER.fullmatch, parts[:2]))]
     table = pd.DataFrame(rows, columns=_COLUMNS).astype({"site": "int64", "offset": "int64"})
-    table["named"] = [plain_name(symbol) for symbol in table["symbol"]]
+    table["symbol"] = ""
     for file, mine in table.groupby("file", sort=False):
         places = mine["offset"].to_numpy() - 1  # a return address may be the first of the next function
-        names = pd.Series(functions_at(Path(str(file)), places), index=mine.index)
-        table.loc[mine.index, "named"] = names.where(names != "", mine["named"])
+        table.loc[mine.index, "symbol"] = functions_at(Path(str(file)), places)
     depth = table.groupby("site").cumcount()
-    found = table.assign(chain=table["site"], depth=depth, symbol=table["named"], module=table["file"])
+    found = table.assign(chain=table["site"], depth=depth, module=table["file"])
     return found[_CHAIN]
 
 

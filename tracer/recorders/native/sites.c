@@ -1,11 +1,12 @@
 /* The file RING.sites has a line per function of a site, the innermost first, fields separated by tabs:
- *   site, offset of the return address in its file, symbol (if the linker knows it), file
- * `tracer/recorders/light_sites.py` reads it. Stacks are unwound as for C++ exceptions, without frame pointers.
+ *   site, offset of the return address in its file, file
+ * `tracer/recorders/light_sites.py` reads it, and finds the functions. Stacks are unwound as for C++ exceptions, without
+ * frame pointers. Nothing here waits for a thread that loads a library.
  */
 #include "sites.h"
 
-#include <dlfcn.h>
 #include <execinfo.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,17 +26,14 @@ static struct {
 } table[SLOTS];
 
 static uint32_t used;
-static void *own;                 /* base address of this library */
 static char program[PATH_BYTES];  /* the file of the program */
 static FilesText text_file = {.suffix = ".sites"};
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER;
 
 int sites_start(void) {
-    Dl_info found;
     void *first[1];
     if (!getenv(WANTED)) return 0;
     backtrace(first, 1); /* loads the unwinder */
-    own = dladdr((void *)sites_start, &found) ? found.dli_fbase : NULL;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     program[length > 0 ? length : 0] = 0;
     return 1;
@@ -49,18 +47,48 @@ void sites_fork(void) {
     text_file = (FilesText){.suffix = text_file.suffix};
 }
 
-static void write_stack(uint32_t site, void *const *stack, int depth) {
-    static char text[DEPTH * (PATH_BYTES + 256)]; /* under the lock */
-    size_t length = 0;
-    Dl_info found;
-    for (int i = 0; i < depth; i++) {
-        if (!dladdr((char *)stack[i] - 1, &found) || !found.dli_fname || found.dli_fbase == own) continue;
-        const char *file = found.dli_fname[0] == '/' ? found.dli_fname : program;
-        const char *symbol = found.dli_sname ? found.dli_sname : "";
-        length += (size_t)snprintf(text + length, PATH_BYTES + 256, "%u\t%lu\t%.190s\t%.*s\n", site,
-                                   (unsigned long)((char *)stack[i] - (char *)found.dli_fbase), symbol,
-                                   PATH_BYTES - 1, file);
+typedef struct {
+    void *const *stack;
+    int depth;
+    struct {
+        uintptr_t base;
+        const char *file; /* NULL: of no library */
+        int is_own;
+    } of[DEPTH];
+} Files;
+
+/* Note of which addresses a library is the file. */
+static int note(struct dl_phdr_info *library, size_t size, void *given) {
+    Files *files = given;
+    uintptr_t own = (uintptr_t)sites_start, begin = UINTPTR_MAX;
+    int is_own = 0, is_of[DEPTH] = {0};
+    for (int i = 0; i < library->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &library->dlpi_phdr[i];
+        if (part->p_type != PT_LOAD) continue;
+        uintptr_t from = library->dlpi_addr + part->p_vaddr;
+        if (from < begin) begin = from;
+        is_own |= own - from < part->p_memsz;
+        for (int at = 0; at < files->depth; at++) is_of[at] |= (uintptr_t)files->stack[at] - 1 - from < part->p_memsz;
     }
+    for (int at = 0; at < files->depth; at++)
+        if (is_of[at]) {
+            files->of[at].base = begin & ~(uintptr_t)4095;
+            files->of[at].file = library->dlpi_name[0] == '/' ? library->dlpi_name : program;
+            files->of[at].is_own = is_own;
+        }
+    return (void)size, 0;
+}
+
+static void write_stack(uint32_t site, void *const *stack, int depth) {
+    static char text[DEPTH * (PATH_BYTES + 64)]; /* under the lock */
+    Files files = {stack, depth, {{0}}};
+    size_t length = 0;
+    dl_iterate_phdr(note, &files);
+    for (int i = 0; i < depth; i++)
+        if (files.of[i].file && !files.of[i].is_own)
+            length += (size_t)snprintf(text + length, PATH_BYTES + 64, "%u\t%lu\t%.*s\n", site,
+                                       (unsigned long)((uintptr_t)stack[i] - files.of[i].base), PATH_BYTES - 1,
+                                       files.of[i].file);
     files_append(&text_file, text, length);
 }
 
