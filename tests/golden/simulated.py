@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,9 @@ ASKED: Final = ("syncs", "gaps", "path")
 VOLATILE: Final = ("machine", "versions", "created")
 """Members of run.json that tell of the machine and the time."""
 
+THREAD: Final = re.compile(r"\b(thread|process) \d+")
+"""The thread of a simulated run is that of the process that simulates it."""
+
 
 def simulated(options: str) -> dict[str, Any]:
     """The printed JSON and table, each run.json, and the answers about each run."""
@@ -39,7 +43,13 @@ def simulated(options: str) -> dict[str, Any]:
             told = json.loads((path / "run.json").read_text(encoding="utf-8"))
             told = {key: told[key] for key in told if key not in VOLATILE}
             found[f"runs/{path.name}/run.json"] = {"measured": told["measured"], "all": digest(told)}
-            found |= answers([f"info runs/{path.name}"], folder)
-            more = answers([f"{command} runs/{path.name}" for command in ASKED], folder)
+            found |= _without_threads(answers([f"info runs/{path.name}"], folder))
+            more = _without_threads(answers([f"{command} runs/{path.name}" for command in ASKED], folder))
             found |= {command: digest(answer) for command, answer in more.items()}
     return found
+
+
+def _without_threads(found: dict[str, Any]) -> dict[str, Any]:
+    """Answers without the numbers of threads."""
+    without: dict[str, Any] = json.loads(THREAD.sub(r"\1 N", json.dumps(found)))
+    return without
