@@ -289,6 +289,7 @@ HOT void ring_write(Record *from) {
     from->mark = (number + 1) & ((UINT64_C(1) << MARK_BITS) - 1);
     from->mark |= check_of(words, WORDS) >> MARK_BITS << MARK_BITS;
     /* Word by word: a thread that slept for a whole round of the ring may write here at the same time. */
+#pragma GCC unroll 8
     for (size_t i = 1; i < WORDS; i++) __atomic_store_n(to + i, words[i], __ATOMIC_RELAXED);
     __atomic_store_n(to, words[0], __ATOMIC_RELEASE); /* whoever reads the mark finds the text that a range points to */
     int64_t end = (int64_t)(ended = from->end);
