@@ -2,16 +2,20 @@
 
 A PyTorch program (a CUDA graph and eager kernels per step, in a seeded model) prints a checksum of its results. It runs
 without the recorder, then under it once per hardship: with a library of its own preloaded, under torch.profiler, around
-and inside nsys, with its descriptors closed, with a late fork, in a child that is killed, with too small a ring, with
-shared memory or disk full (which needs root), with the recorder itself killed. Each row tells the exit codes, whether
-the checksum is the same bit for bit, how many calls were recorded, and what was said.
+and inside nsys, with its descriptors closed, with a limit on the size of files, with a late fork, in a child that is
+killed, with too small a ring, with shared memory or disk full (which needs root), with the recorder itself killed. Two
+programs of their own: one that loads the driver, unloads it and loads it again, and, with two GPUs, eight processes in
+the 64 MiB of shared memory of a container: two ranks of NCCL with three workers of a data loader each, all of which use
+the GPU. Each row tells the exit codes, if the checksums are the same bit for bit, how many calls were recorded, and
+what was said.
 
-Usage: python benchmarks/light_hardships.py -o FILE [--preload LIBRARY] [--nsys]
+Usage: python benchmarks/light_hardships.py -o FILE [--preload LIBRARY] [--nsys] [--gpus N]
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import hashlib
 import json
@@ -31,6 +35,8 @@ from typing import Any, Final
 
 from record_engines import machine
 
+from tracer.formats import read
+
 LIMIT: Final = 120  # s per run
 RECORD: Final = (sys.executable, "-m", "intertoken", "record", "--force")
 Row = dict[str, Any]
@@ -40,6 +46,12 @@ def program(hardship: str, steps: int) -> None:
     """The program that is recorded."""
     if hardship == "closed descriptors":
         os.closerange(3, 4096)
+    if hardship == "driver reloaded":
+        reloads()
+        return
+    if hardship == "rank":
+        rank()
+        return
     import torch
 
     torch.manual_seed(0)
@@ -74,13 +86,68 @@ def program(hardship: str, steps: int) -> None:
     print(f"checksum {digest.hexdigest()[:16]}", flush=True)
 
 
+def reloads() -> None:
+    """Load the driver, copy to the GPU and back, and unload it, three times."""
+    import _ctypes
+
+    digest = hashlib.sha256()
+    for turn in range(3):
+        driver = ctypes.CDLL("libcuda.so.1")
+        context, place, back = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.create_string_buffer(4096)
+        steps = [
+            driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+            driver.cuCtxSetCurrent(context), driver.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(4096)),
+            driver.cuMemcpyHtoD_v2(place, bytes([turn + 1]) * 4096, ctypes.c_size_t(4096)),
+            driver.cuMemcpyDtoH_v2(back, place, ctypes.c_size_t(4096)), driver.cuMemFree_v2(place),
+            driver.cuDevicePrimaryCtxRelease_v2(0),
+        ]  # fmt: skip
+        digest.update(bytes(back) + str(steps).encode())
+        _ctypes.dlclose(driver._handle)
+    print(f"checksum {digest.hexdigest()[:16]}", flush=True)
+
+
+class Batches:
+    """A data set whose items a worker makes on its GPU."""
+
+    def __len__(self) -> int:
+        return 240
+
+    def __getitem__(self, item: int) -> Any:
+        import torch
+
+        made = torch.arange(32768, device="cuda", dtype=torch.float32).mul_(item % 7 + 1).remainder_(1013)
+        return made.cpu()
+
+
+def rank() -> None:
+    """One rank: batches from three workers, through shared memory, summed over the ranks by NCCL."""
+    import torch
+    import torch.distributed as distributed
+
+    number = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(number)
+    distributed.init_process_group("nccl", device_id=torch.device("cuda", number))
+    loader = torch.utils.data.DataLoader(
+        Batches(), batch_size=4, num_workers=3, multiprocessing_context="spawn", prefetch_factor=2
+    )
+    digest, least = hashlib.sha256(), os.statvfs("/dev/shm").f_bavail
+    for batch in loader:
+        total = batch.cuda() * (number + 1)
+        distributed.all_reduce(total)
+        digest.update(total.cpu().numpy().tobytes())
+        least = min(least, os.statvfs("/dev/shm").f_bavail)
+    free = least * os.statvfs("/dev/shm").f_frsize >> 20
+    print(f"rank {number} checksum {digest.hexdigest()[:16]} free {free} MiB\n", end="", flush=True)
+    distributed.destroy_process_group()
+
+
 def run(*command: str, **variables: str) -> tuple[int, str, str]:
     """Run a command; return exit code, checksum and what was written to stderr."""
     done = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT, check=False
     )
-    found = re.findall(r"checksum (\w+)", done.stdout)
-    return done.returncode, found[-1] if found else "", done.stderr
+    found = sorted(re.findall(r"checksum (\w+)", done.stdout))
+    return done.returncode, " ".join(found), done.stderr + "".join(re.findall(r"rank .*\n", done.stdout))
 
 
 def itself(hardship: str = "none", steps: int = 400) -> tuple[str, ...]:
@@ -89,16 +156,14 @@ def itself(hardship: str = "none", steps: int = 400) -> tuple[str, ...]:
 
 def calls(trace: Path) -> int:
     """The number of calls in a recording; 0 if there is none."""
-    from tracer.formats import read
-
     return len(read(trace)["api"]) if trace.exists() else 0
 
 
 @contextmanager
-def no_shared_memory() -> Iterator[None]:
-    """Leave 64 KiB of shared memory."""
+def shared_memory(size: str) -> Iterator[None]:
+    """Leave so much shared memory."""
     room = os.statvfs("/dev/shm")
-    limit = ["mount", "-o", "remount,size=64k", "/dev/shm"]
+    limit = ["mount", "-o", f"remount,size={size}", "/dev/shm"]
     subprocess.run(limit, check=True)
     try:
         yield
@@ -174,8 +239,28 @@ class Hardships:
 
     def full_memory(self, target: Path) -> Row:
         """There is no room for a ring."""
-        with no_shared_memory():
+        with shared_memory("64k"):
             return self.under(target, *itself())
+
+    def reloaded(self, target: Path) -> Row:
+        """The driver is unloaded and loaded again; or would be without us."""
+        _, checksum, _ = run(*itself("driver reloaded"))
+        code, found, said = run(*RECORD, "-o", str(target), "--", *itself("driver reloaded"))
+        return {"code": code, "same": bool(found) and found == checksum, "said": said.strip()}
+
+    def container(self, target: Path) -> Row:
+        """Eight processes in 64 MiB of shared memory."""
+        ranks = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *itself("rank")[1:])
+        small = {"NCCL_P2P_DISABLE": "1", "NCCL_MAX_NCHANNELS": "2", "OMP_NUM_THREADS": "1"}  # by shared memory
+        with shared_memory("64m"):
+            bare, checksum, before = run(*ranks, **small)
+            code, found, said = run(*RECORD, "-o", str(target), "--", *ranks, **small)
+        free = [re.findall(r"free (\d+) MiB", text) for text in (before, said)]
+        rings = len(read(target)["processes"]) if target.exists() else 0
+        return {
+            "code": code, "code without": bare, "same": len(found.split()) == 2 and found == checksum,
+            "processes recorded": rings, "least MiB free without, with": free, "said": said.strip()[-1500:],
+        }  # fmt: skip
 
     def full_disk(self, target: Path) -> Row:
         """The recording does not fit on its disk, and is recovered onto another."""
@@ -194,6 +279,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--preload", default="")
     parser.add_argument("--nsys", action="store_true")
+    parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help="these hardships")
     options = parser.parse_args()
     if options.program:
@@ -209,6 +295,9 @@ def main() -> None:
             tried.each("own preload", lambda target: tried.under(target, *itself(), LD_PRELOAD=options.preload))
         for hardship in ("torch.profiler", "closed descriptors", "late fork", "child"):
             tried.each(hardship, partial(tried.itself_under, hardship))
+        tried.each("files limited", lambda target: tried.under(
+            target, "sh", "-c", 'ulimit -f 40000; exec "$@"', "sh", *itself()))  # fmt: skip
+        tried.each("driver reloaded", tried.reloaded)
         tried.each("ring overrun", tried.overrun)
         tried.each(
             "program killed", lambda target: tried.under(target, "timeout", "-s", "KILL", "9", *itself("endless"))
@@ -216,6 +305,8 @@ def main() -> None:
         tried.each("recorder killed", tried.killed)
         tried.each("disk full", tried.full_disk)
         tried.each("shared memory full", tried.full_memory)
+        if options.gpus > 1:
+            tried.each("container", tried.container)
         if options.nsys and shutil.which("nsys"):
             profile = ("nsys", "profile", "--trace=cuda", "--sample=none", "--cpuctxsw=none", "-o", f"{folder}/report")
             tried.each("nsys inside", lambda target: tried.under(target, *profile, *itself()))
