@@ -18,6 +18,19 @@ from tracer.recorders.light_ring import Ring, read_ring
 from tracer.recorders.native.compile import SOURCES, compile_library
 
 HERE = Path(__file__).parent
+SANITIZER = os.environ.get("INTERTOKEN_TEST_SANITIZER", "")
+"""With which the library is compiled in all tests: "address", "thread" or "undefined"; none by default."""
+
+
+def sanitizing() -> tuple[list[str], dict[str, str]]:
+    """The flags of the compiler for the sanitizer, and what its runtime needs in the environment of a program."""
+    if SANITIZER in ("", "undefined"):  # of undefined behaviour without a runtime: it ends the program
+        trapping = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-g"]
+        return (trapping if SANITIZER else []), {}
+    name = {"address": "libasan.so", "thread": "libtsan.so"}[SANITIZER]
+    found = subprocess.run([compiler_or_skip(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    quiet = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
+    return [f"-fsanitize={SANITIZER}", "-g"], {"LD_PRELOAD": found.stdout.strip(), **quiet}
 
 
 @dataclass
@@ -50,6 +63,7 @@ class Build:
     def library(folder: Path, flags: Sequence[str] = ()) -> Path:
         """Compile the library alone, as light.so; a warning is an error."""
         compiler = compiler_or_skip()
+        flags = [*flags, *sanitizing()[0]]
 
         def library(folder: Path) -> None:
             compile_library(folder / "light.so", compiler, ["-Werror", *flags])
@@ -65,6 +79,7 @@ class Build:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """What a program gets to run under the recorder."""
+        extra = {**sanitizing()[1], **extra}
         return {
             "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
             "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096",

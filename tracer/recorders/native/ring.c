@@ -187,7 +187,6 @@ static void begin_header(Header *header, uint64_t records) {
     if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
     else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
     memcpy((char *)header + header->names_at, names, sizeof names);
-    atomic_thread_fence(memory_order_release);
     header->check = check_of((const uint64_t *)header, offsetof(Header, check) / sizeof(uint64_t));
 }
 
