@@ -85,18 +85,6 @@ def kv_streams(found: dict[str, Any]) -> Iterator[str]:
     yield table(["sequences", "prompt", "`unified`, tokens/s (cells)", "`streams`", "streams / unified"], rows)
 
 
-def branches_in_view(found: dict[str, Any]) -> str:
-    """State what was chosen for predictions of several streams with their measurements in view."""
-    if (unseen := found.get("branches_of_unseen_models")) is None:
-        return "the form of the model and its constants"
-    return (
-        "the form of the model and the defaults of its three parameters, which *sample branches* uses and the fit is "
-        "regularised towards; the parameters of each row are fitted to all other configurations (fitted only to other "
-        f"models, the median error is {unseen['median_error_percent']} %, the largest "
-        f"{unseen['largest_error_percent']} %)"
-    )
-
-
 def predictions(found: dict[str, Any]) -> Iterator[str]:
     total, kinds, new = found["summary"], found["by_kind"], found["unseen_summary"]
     wrong = ", ".join(total["wrong_sign"]) or "none"
@@ -106,14 +94,12 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         f"Predictions of `intertoken whatif` from one recording, compared with measurements: {total['predictions']} "
         f"speed-ups, median error {total['median_error_percent']} %; wrong in sign: {wrong}; wrong in sign with a "
         f"margin that excludes 1: {claimed}; distinct what-ifs of one recording predicted in the wrong order: {order}. "
-        "*ladder*: other strategies from a recording of one with more host calls; *branches*: several streams from a "
-        "recording of one stream; *both*: strategy and streams combined; *eager*: one graph launch with early starts "
-        "from a recording of eager launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
-        "made under a profiler, with the engine's own rate; all others are light passes. *sample*, llama.cpp and the "
-        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. *branches* and *both* were "
-        "measured in one call and predicted at the commit above, *ladder* and *eager* in another "
-        f"({found['ladder_and_eager']['date']}, {found['ladder_and_eager']['machine']['gpu']}), predicted by the "
-        "current code."
+        "*ladder*: other strategies from a recording of one with more host calls; *eager*: one graph launch with early "
+        "starts from a recording of eager launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are "
+        "recordings made under a profiler, with the engine's own rate; all others are light passes. *sample*, "
+        "llama.cpp and the CuPy loop are recordings in `sample_traces/`; *ladder* and *eager* were measured in one "
+        f"call ({found['ladder_and_eager']['date']}, {found['ladder_and_eager']['machine']['gpu']}). "
+        "All are predicted by the current code."
     )
     yield (
         "**Coverage of the model margin.** Brackets are margins, the error of the model on other programs. Every case "
@@ -137,9 +123,8 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "**Independence**: rows marked *new* are of configurations that had never been measured before the model was "
         f"made: {new['predictions']}, median error {new['median_error_percent']} %, largest "
         f"{new['largest_error_percent']} %, wrong in sign: {', '.join(new['wrong_sign']) or 'none'}. All *ladder* rows "
-        "were measured after it. The following was chosen with rows of the other configurations in view (for "
-        "*branches* and *both* these very measurements; the others were measured again): "
-        f"for *branches* {branches_in_view(found)}; for *eager* its constants; for *sample ladder* from `sccc` how "
+        "were measured after it. The following was chosen with rows of the other configurations in view, which were "
+        "measured again: for *eager* its constants; for *sample ladder* from `sccc` how "
         "much host code is removed with a call; for llama.cpp, the CuPy loop and *sample traced* that the profiler's "
         "part of a graph launch is removed first and kernels keep their durations."
     )

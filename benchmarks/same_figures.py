@@ -22,7 +22,7 @@ SAMPLES: Final = Path("sample_traces")
 PLAIN: Final = ("info", "tokens", "syncs", "gaps", "streams", "path", "advise")
 EDITS: Final = (
     "--sync=saaas,aaas,aaag,ggg", "--without-syncs", "--graph", "--graph --early-starts", "--eager-into-graph",
-    "--concurrent", "--launch-first", "--read-later", "--merge-copies",
+    "--launch-first", "--read-later", "--merge-copies",
 )  # fmt: skip
 RATED: Final = ("gaps", "advise", "whatif --without-syncs", "whatif --graph --early-starts")
 COMPARED: Final = (
@@ -40,8 +40,6 @@ def commands() -> Iterator[str]:
         yield from (f"whatif {path} {edit}" for edit in EDITS)
         if path.name.startswith(("llama1b", "vllm")):
             yield from (f"{name} {path} --untraced-tokens-per-s 600" for name in RATED)
-        if path.name == "llama-1.1b-sccc-sequential-cuda":
-            yield f"whatif {path} --concurrent --learn-from {SAMPLES}"
     yield from (f"compare {SAMPLES / base} {SAMPLES / other}" for base, other in COMPARED)
 
 

@@ -1,7 +1,7 @@
 """Counts the what-ifs inside their model margin, with whole programs left out one at a time.
 
-The margin of each case comes only from the cases of other programs (`tracer.analysis.whatif.margin`); for several
-streams it is the largest error of the others. Used by `whatif_prediction.py`.
+The margin of each case comes only from the cases of other programs (`tracer.analysis.whatif.margin`).
+Used by `whatif_prediction.py`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from tracer.analysis.fits import fits_of
 
 Row = dict[str, Any]
 
-STREAMS: Final = "light pass, several streams"
 LIGHT: Final = "light pass, fewer host calls"
 GRAPH: Final = "whole graphs under a profiler, with the rate, fewer host calls"
 NODE: Final = "every kernel under a profiler, with the rate, fewer host calls"
 EAGER: Final = "single launches under a profiler, with the rate, one graph"
 GROUPS: Final = {
     "ladder": LIGHT, "sample ladder": LIGHT, "changed, light": LIGHT,
-    "branches": STREAMS, "sample branches": STREAMS, "both": STREAMS,
     "llama.cpp graph": GRAPH, "changed, graph": GRAPH,
     "llama.cpp node": NODE, "sample traced": NODE, "CuPy loop": NODE,
     "eager": EAGER,
@@ -69,11 +67,8 @@ def _held(row: Row, others: list[Row]) -> Row:
     estimate, measured = _pair(row)
     if not row.get("checked", True):
         return {"predicted": {"estimate": estimate}, "holds": None}
-    if row["group"] == STREAMS:
-        half = max(abs(log(m / p)) for p, m in map(_pair, others))
-    else:
-        floor = fits_of(GPU).margins.floor
-        half = share_of([_pair(other) for other in others], floor) * (floor + abs(log(estimate)))
+    floor = fits_of(GPU).margins.floor
+    half = share_of([_pair(other) for other in others], floor) * (floor + abs(log(estimate)))
     below, above = (hypot(half, part) for part in row.get("of_steps", (0.0, 0.0)))
     low, high = estimate * exp(-below), estimate * exp(above)
     found = {"estimate": estimate, "low": round(low, 4), "high": round(high, 4)}

@@ -1,12 +1,10 @@
 """Predictions of `intertoken whatif` from one recording, compared with measurements.
 
 1. llama.cpp and a CuPy loop (sample_traces): strategies from recordings made under a profiler, with the rate.
-2. Our ladder (sample_traces): every strategy from all that make more host calls, from light and from node passes, and
-   branches on several streams from one stream.
+2. Our ladder (sample_traces): every strategy from all that make more host calls, from light and from node passes.
 3. Measurements of `whatif_record.py` in one call: the same for other models and batch sizes, and one graph launch from
-   recordings of eager ones. The losses and overlaps of kernels on several streams are fitted to the other
-   configurations, and for a second figure only to the other models. Rows with `unseen` are of configurations that had
-   never been measured before the model was made.
+   recordings of eager ones. Rows with `unseen` are of configurations that had never been measured before the model was
+   made.
 
 Then the number inside their model margin, with whole programs left out (`whatif_coverage.py`).
 
@@ -18,14 +16,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from whatif_coverage import GPU, coverage, with_margins
+from whatif_coverage import coverage, with_margins
 
 from tracer import read
 from tracer.analysis.causality.paths import Causality
@@ -36,11 +34,8 @@ from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
-from tracer.analysis.whatif.streams import Concurrent, Learned, Pair, learned
-from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.trace import Trace
 from tracer.stored.run_directory import NODE
-from tracer.stored.stream_pairs import compute_ns, pair_of, read_pair
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"
@@ -49,11 +44,9 @@ LLAMA_CPP = {"sccc": 748.7, "saaas": 759.5, "aaag": 766.2}
 """Tokens/s, without a profiler."""
 BESIDE = {"median": 0.9996, "low": 0.9989, "high": 1.0006}
 """Without the sync of sample_traces/sync-beside, from gpu_idle_sync.py."""
-BRANCHES, BOTH = "branches", "both"
-NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
-FACTS = ("commit", "machine", "branches_of_unseen_models", "ladder_and_eager")
-"""About the measurement of recordings that were not kept; the last says when and where these two kinds were made."""
-STREAMS = 4  # streams of recordings with branches that were not kept
+NOT_KEPT = ("ladder", "eager")
+FACTS = ("commit", "machine", "ladder_and_eager")
+"""About the measurement of recordings that were not kept; the last says when and where it was made."""
 
 NO_MARGIN = {UNLIKE, UNMEASURED}
 
@@ -77,11 +70,6 @@ def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) ->
     return predict(Causality.of(trace), find_steps(trace), edits, rate)
 
 
-def concurrent(run: Path, learned: Learned | None = None) -> Concurrent:
-    node = read(run / NODE)
-    return Concurrent(read_graph(run / GRAPH_FILE), node, find_steps(node), learned=learned)
-
-
 def llama_cpp() -> Iterator[Row]:
     for level, (at, strategy) in product(("graph", "node"), enumerate(("sccc", "saaas"))):
         trace = read(SAMPLES / f"llama1b-{strategy}-{level}")
@@ -96,16 +84,11 @@ def rate_of(name: str) -> float:
 
 
 def samples() -> Iterator[Row]:
-    """Predict every strategy from all with more host calls, in light and node passes, and branches from one stream."""
+    """Predict every strategy from all with more host calls, in light and node passes."""
     for mode, (at, strategy) in product(("sequential", "branches"), enumerate(("sccc", *LADDER[:-1]))):
         yield from sample(f"llama-1.1b-{strategy}-{mode}-cuda", strategy, LADDER[at:])
     for suffix in ("-c4096-p2048-x2", "-ngl13"):
         yield from sample(f"llama-1.1b-sccc-sequential-cuda{suffix}", "sccc", ("aaag",))
-    for strategy in ("sccc", *LADDER):
-        name = f"llama-1.1b-{strategy}-sequential-cuda"
-        found = predicted(read(SAMPLES / name), [concurrent(SAMPLES / name)])
-        measured = rate_of(name.replace("sequential", "branches")) / rate_of(name)
-        yield row("sample branches", name, "branches", found, {"median": measured})
 
 
 def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
@@ -153,8 +136,6 @@ def measured_in(directory: Path) -> list[Row]:
 def recorded(directory: Path) -> Iterator[Row]:
     """Yield rows of the kinds ladder and eager."""
     for entry in measured_in(directory):
-        if entry["kind"] in (BRANCHES, BOTH):
-            continue
         run, of = directory / entry["run"], f"{entry['model']} b{entry['batch']}"
         for what, measured in entry["measured"].items():
             strategy, launch, _ = what.split()
@@ -165,43 +146,6 @@ def recorded(directory: Path) -> Iterator[Row]:
             else:
                 made = row("ladder", of, strategy, predicted(read(run), [FollowStrategy(strategy)]), measured)
             yield made | {"unseen": entry.get("unseen", False)}
-
-
-def pair(directory: Path, entry: Row) -> Pair:
-    """Return the pair of one case of branches. The relative compute is from both recordings, else from the rates,
-    assuming equal gaps:
-
-    period - compute + relative x compute = period / speed-up
-    """
-    one = directory / entry["run"]
-    if entry.get("run_changed"):
-        return read_pair(one, directory / entry["run_changed"])
-    (measured,) = entry["measured"].values()
-    period = 1e9 * entry["batch"] / entry["tokens_per_s"]["median"]
-    return pair_of(one, STREAMS, 1 - period / compute_ns(read(one)) * (1 - 1 / measured["median"]))
-
-
-def branches(directory: Path, unlike: Callable[[Row, Row], bool]) -> Iterator[Row]:
-    """Yield rows of branches, also under another strategy, each predicted from the pairs that are unlike it."""
-    entries = [entry for entry in measured_in(directory) if entry["kind"] in (BRANCHES, BOTH)]
-    teachers = [(entry, pair(directory, entry)) for entry in entries if entry["kind"] == BRANCHES]
-    for entry in entries:
-        run = directory / entry["run"]
-        taught = learned([p for other, p in teachers if unlike(entry, other)], GPU)
-        ((what, measured),) = entry["measured"].items()
-        strategy = [FollowStrategy(what.split()[0])] if entry["kind"] == BOTH else []
-        found = predicted(read(run), [*strategy, concurrent(run, taught)])
-        name = " ".join([*(edit.name for edit in strategy), BRANCHES])
-        made = row(entry["kind"], f"{entry['model']} b{entry['batch']}", name, found, measured)
-        yield made | {"unseen": entry.get("unseen", False)}
-
-
-def other_configuration(one: Row, other: Row) -> bool:
-    return bool((one["model"], one["batch"]) != (other["model"], other["batch"]))
-
-
-def other_model(one: Row, other: Row) -> bool:
-    return bool(one["model"] != other["model"])
 
 
 def wrong_order(rows: list[Row]) -> Iterator[str]:
@@ -237,10 +181,9 @@ def not_kept(options: argparse.Namespace) -> tuple[list[Row], Row]:
         return kept, {key: earlier[key] for key in FACTS}
     directory = options.recordings / "whatif"
     measured = json.loads((directory / "measured.json").read_text())
-    others = summary(with_margins(list(branches(directory, other_model))))
-    rows = [*recorded(directory), *branches(directory, other_configuration)]
+    rows = list(recorded(directory))
     where = {"date": date.today().isoformat(), "machine": measured["machine"]}
-    return rows, dict(zip(FACTS, (measured["commit"], measured["machine"], others, where), strict=True))
+    return rows, dict(zip(FACTS, (measured["commit"], measured["machine"], where), strict=True))
 
 
 def main() -> None:

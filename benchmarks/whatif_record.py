@@ -1,9 +1,7 @@
 """Makes the recordings for `whatif_prediction.py`, and measures what it predicts, on one GPU.
 
 - ladder: every strategy of `intertoken whatif --sync`, from a recording of sccc;
-- eager: kernels launched one by one and as one graph under sccc, from a recording of the former;
-- branches: one stream and branches on several streams under aaag, models × batch, from a recording of one stream;
-- both: one stream under sccc and branches under aaag, from a recording of the former.
+- eager: kernels launched one by one and as one graph under sccc, from a recording of the former.
 
 Compared runs are interleaved in this process, which never loads CUPTI: after a node-level recording a graph launch
 permanently takes many times as long (`gpu_after_cupti.py`). Recordings are run directories of the light pass, with
@@ -22,7 +20,6 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +37,6 @@ from tracer.recorders.cupti_activity import SETS
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "ggg")
 LADDER_MODELS = ("llama-1.1b", "llama-8b", "gdn-2b")
 EAGER_MODELS = ("llama-1.1b", "gdn-2b", "moe-7b", "llama-8b")
-BRANCH_MODELS = ("llama-1.1b", "llama-8b", "moe-7b", "gdn-2b", "gdn-4b")
-BATCHES = (1, 4, 8, 2)
 UNSEEN = (
     ("ladder", "qwen3-1.7b", 1), ("ladder", "qwen3-4b", 1), ("ladder", "llama-1.1b", 8),
     ("eager", "qwen3-1.7b", 1), ("eager", "qwen3-4b", 1), ("eager", "llama-3b", 4),
@@ -49,15 +44,8 @@ UNSEEN = (
 """Never measured before the current model was made."""
 
 EARLIER = (
-    ("branches", "qwen3-1.7b", 1), ("branches", "qwen3-4b", 1), ("branches", "qwen3-4b", 2),
-    ("branches", "qwen3-1.7b", 4), ("branches", "qwen3-4b", 8), ("branches", "llama-3b", 2),
-    ("branches", "llama-8b", 6), ("branches", "moe-7b", 6), ("branches", "gdn-2b", 3), ("branches", "gdn-4b", 6),
-    ("both", "qwen3-4b", 1), ("both", "llama-3b", 1), ("both", "moe-7b", 1),
     ("ladder", "llama-3b", 1), ("ladder", "moe-7b", 1), ("ladder", "gdn-4b", 4),
     ("eager", "llama-3b", 1), ("eager", "gdn-4b", 1), ("eager", "llama-1.1b", 4),
-    ("branches", "llama-3b", 1), ("branches", "llama-3b", 4), ("branches", "llama-3b", 8), ("branches", "llama-8b", 3),
-    ("branches", "moe-7b", 3), ("branches", "gdn-2b", 6), ("branches", "gdn-4b", 3), ("branches", "llama-1.1b", 16),
-    ("both", "llama-1.1b", 1), ("both", "llama-8b", 4), ("both", "gdn-2b", 2),
 )  # fmt: skip
 """Unseen by earlier versions of the model; the current one was chosen with them in view."""
 
@@ -74,18 +62,14 @@ def cases() -> Iterator[Case]:
     yield from EARLIER
     yield from (("ladder", model, 1) for model in LADDER_MODELS)
     yield from (("eager", model, 1) for model in EAGER_MODELS)
-    yield from (("branches", model, batch) for batch, model in product(BATCHES, BRANCH_MODELS))
 
 
 def configurations(kind: str, model: str, batch: int) -> list[Configuration]:
     """Return the configurations to compare; the first one is recorded."""
     one = replace(BASE, model=model, batch=batch)
-    branches = replace(one, concurrency="branches", allocator="stream_aware")
     if kind == "ladder":
         return [replace(one, strategy=strategy) for strategy in STRATEGIES]
-    if kind == "eager":
-        return [replace(one, strategy="sccc", launch=launch) for launch in ("eager", "graph")]
-    return [replace(one, strategy="sccc") if kind == "both" else one, branches]
+    return [replace(one, strategy="sccc", launch=launch) for launch in ("eager", "graph")]
 
 
 def record_nodes(configuration: Configuration, directory: Path) -> None:
@@ -99,7 +83,6 @@ def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) ->
     results = record_light([replace(c, repeats=repeats) for c in configurations(kind, model, batch)])
     base = results[0]
     run = write_run(base, directory / kind)
-    changed = write_run(results[1], directory / kind) if kind in ("branches", "both") else None
     gc.collect()
     with multiprocessing.get_context("spawn").Pool(1) as process:
         process.apply(record_nodes, (base.configuration, run / "node"))
@@ -107,7 +90,6 @@ def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) ->
         "kind": kind,
         "unseen": (kind, model, batch) in UNSEEN,
         "run": f"{kind}/{run.name}",
-        "run_changed": changed and f"{kind}/{changed.name}",
         "model": base.configuration.model,
         "batch": base.configuration.batch,
         "tokens_per_s": interval([base.configuration.tokens * base.configuration.batch / s for s in base.seconds]),
@@ -123,7 +105,7 @@ def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["ladder", "eager", "branches", "both"])
+    parser.add_argument("--kinds", type=lambda text: text.split(","), default=["ladder", "eager"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=600, help="start no new case after this time")
     parser.add_argument("--commit", default=commit())

@@ -6,7 +6,7 @@ Questions hold weak references to runs, so that answers do not keep a run alive 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,10 +43,6 @@ _SITE: Final = "site"
 _WHAT_IF: Final = "what-if"
 _MOST_WHAT_IFS: Final = 50
 _FIGURES: Final = 7_000  # events that weigh as much as the rest of a what-if beside its timelines
-
-
-Candidate = tuple[Edit, str, Sequence[str]]
-"""An edit, its options of `intertoken whatif`, and the conditions under which it is safe."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +117,7 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
 
-def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]) -> Future[Advised]:
+def advice_of(store: RunStore, run: Run) -> Future[Advised]:
     """Edits worth making in a run; their predictions have no traces.
 
     Raises TraceError if nothing can be predicted.
@@ -129,11 +125,10 @@ def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]
     Args:
         store: the store of the run.
         run: the run.
-        more: creates the edits that need more than the recording, see `advice.advise`.
     """
 
     def work() -> Advised:
-        return advise(*_recorded(run), _base(store, run), more(), store.with_functions(run))
+        return advise(*_recorded(run), _base(store, run), store.with_functions(run))
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
 

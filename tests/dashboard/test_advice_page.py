@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from dashboard.figures.flame import pieces_of
 from dashboard.pages import advice
 from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
-from dashboard.pages.advice.tables import changes_of, more_edits, waited_lines
+from dashboard.pages.advice.tables import changes_of, waited_lines
 from dashboard.pages.whatif.view import WhatIfView, edits_for
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
@@ -51,7 +51,7 @@ def texts(element):
 def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
     store = RunStore([TRACED])
     (run,) = store.runs()
-    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    table, said, notes = in_words(run, advice_of(store, run).result(60), "light")
     facts = command("advise", TRACED)
     shown = texts(table)
     assert [row[0] for row in shown] == [one["edit"] for one in facts["advice"]]
@@ -77,18 +77,8 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
     "edit", [FollowStrategy("aaag"), WithoutSyncs(), WithoutSyncs((3,)), OneGraph(), OneGraph(early=True)]
 )
 def test_the_link_of_an_edit_makes_it(edit):
-    store = RunStore([TRACED])
-    (run,) = store.runs()
     view = WhatIfView.parse(WhatIfView(View(runs=("a",)), **changes_of(edit)).query())
-    assert edits_for(store, run, view) == [edit]
-
-
-def test_runs_with_a_graph_are_tried_on_several_streams():
-    store = RunStore([SAMPLES / "llama-1.1b-sccc-sequential-cuda"])
-    run = next(run for run in store.runs() if run.graph_file is not None)
-    ((edit, option, conditions),) = more_edits(store, run)
-    assert (changes_of(edit), option, len(conditions)) == ({"streams": 4}, "--concurrent", 1)
-    assert [edit.label for edit in edits_for(store, run, WhatIfView.parse("?run=a&streams=4"))] == [edit.label]
+    assert edits_for(view) == [edit]
 
 
 def test_without_a_rate_there_are_only_call_sites(tmp_path):
@@ -96,7 +86,7 @@ def test_without_a_rate_there_are_only_call_sites(tmp_path):
     (tmp_path / "a" / "run.json").unlink()
     store = RunStore([tmp_path / "a"])
     (run,) = store.runs()
-    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    table, said, notes = in_words(run, advice_of(store, run).result(60), "light")
     assert (table, notes) == (None, [])
     assert said.startswith("No advice: without the engine's own rate")
     assert said.endswith("Enter untraced steps/s above.")
@@ -110,7 +100,7 @@ def test_settings_that_are_off_are_told_without_a_rate(tmp_path):
     (tmp_path / "a" / "run.json").unlink()
     store = RunStore([tmp_path / "a"])
     (run,) = store.runs()
-    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    table, said, notes = in_words(run, advice_of(store, run).result(60), "light")
     assert table is None
     assert said.startswith("No advice")
     assert [note.partition(", which")[0] for note in notes] == ["PyTorch offers one graph launch per step"]

@@ -111,7 +111,7 @@ class Requests:
             {"scale": st.sampled_from(["typical", "all"]), "sync": st.sampled_from(["", *STRATEGIES]),
              "without": st.lists(st.sampled_from(["all", "1", "2", "999999"]) | WORDS, max_size=4),
              "graph": st.sampled_from(["", *GRAPHS]), "kernels": st.lists(WORDS, max_size=4),
-             "times": FACTORS, "host": FACTORS, "latency": FACTORS, "streams": st.none() | st.integers(2, 64),
+             "times": FACTORS, "host": FACTORS, "latency": FACTORS,
              "values": st.dictionaries(st.sampled_from([o["name"] for o in CHOICES["options"]]), WORDS, max_size=3)}
         )  # fmt: skip
         graph = st.builds(GraphView, st.none() | run, st.none() | st.sampled_from(nodes) | WORDS, st.none() | WHOLE,
@@ -137,7 +137,7 @@ class Requests:
         ends = {f"xaxis.range[{number}]": SMALL for number in (0, 1)}
         query = st.lists(st.tuples(st.sampled_from(
             ["run", "token", "align", "range", "find", "event", "ruler", "rows", "hide", "fold", "order", "show",
-             "theme", "scale", "sync", "without", "kernels", "times", "host", "latency", "streams", "node", "part",
+             "theme", "scale", "sync", "without", "kernels", "times", "host", "latency", "node", "part",
              "tokens"]
         ), run | WORDS | SMALL.map(str) | pair.map("{0[0]}..{0[1]}".format)), max_size=6)  # fmt: skip
         screen = {"scheme": st.sampled_from(["light", "dark"]), "width": SMALL}

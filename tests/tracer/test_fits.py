@@ -5,8 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -14,12 +12,11 @@ import tracer
 from tests.recordings import LLAMA
 from tracer.analysis import fits
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.fits import VARIABLE, Fits, Multiprocessor, fits_of
+from tracer.analysis.fits import VARIABLE, Fits, fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict
-from tracer.analysis.whatif.recorded_step import held_blocks
 from tracer.cli import main
 from tracer.errors import UsageError
 from tracer.model.trace import Trace
@@ -122,7 +119,6 @@ def test_a_part_of_an_inner_table_is_replaced_and_a_changed_file_read_again(
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = -1\n", r"Expected `int` >= 0 - at `\$.graph.node_ns`"),
         ("[[device]]\ngpu = 'A100'\n[device.graph]\nnode_ns = 'x'\n", r"got `str` - at `\$.graph.node_ns`"),
         ("[[device]]\ngpu = 'A100'\ngraph = 3\n", "graph is not a table"),
-        ("[[device]]\ngpu = 'A100'\n[device.multiprocessor]\nregister_unit = 0\n", r">= 1 - at .*register_unit`"),
         ("[[device]]\ngpu = 'A100'\n[device.strech]\nshare = 1\n", "there is no table strech"),
     ],
 )
@@ -134,20 +130,6 @@ def test_a_damaged_file_is_one_clear_line(
     monkeypatch.setenv(VARIABLE, str(own))
     with pytest.raises(UsageError, match=problem):
         fits_of(OTHER)
-
-
-def test_no_shared_memory_of_the_system_is_a_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before compute capability 8.0 blocks had none of it."""
-    own = tmp_path / "own.toml"
-    limits = dict.fromkeys(Multiprocessor.__dataclass_fields__, 64) | {"shared_of_system": 0}
-    lines = [f"{name} = {value}" for name, value in limits.items()]
-    own.write_text("\n".join(["[[device]]", f"gpu = '{OTHER}'", "[device.multiprocessor]", *lines]))
-    monkeypatch.setenv(VARIABLE, str(own))
-    found = fits_of(OTHER).multiprocessor
-    assert found is not None
-    kernels = pd.DataFrame({name: [32] for name in ("block_x", "block_y", "block_z", "registers")})
-    kernels = kernels.assign(static_shared=0, dynamic_shared=0)
-    assert np.isfinite(held_blocks(kernels, found)).all()
 
 
 def test_a_missing_file_ends_a_command_with_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

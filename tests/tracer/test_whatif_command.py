@@ -15,8 +15,6 @@ from tests.tracer.test_whatif import with_steps
 from tracer import read, write
 from tracer.analysis.causality.report import path_report
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.streams import stream_report
-from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.model.trace import LIGHT
@@ -85,9 +83,6 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
         (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),
         (["--scale-host", "nan"], "nan is not a number"),
         (["--sync-latency-us", "nan"], "nan is not a number"),
-        (["--concurrent"], "no graph.json"),
-        (["--learn-from", "."], "no change given"),
-        (["--without-syncs", "--learn-from", "."], "--learn-from needs --concurrent"),
         (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o writes one prediction"),
         (["--graph"], "nothing to put into a graph"),
     ],
@@ -96,33 +91,6 @@ def test_bad_use_is_one_line(options: list[str], message: str) -> None:
     found = run(SAMPLES / "llama1b-sccc-graph", *options)
     assert found.exit_code == 2
     assert message in found.output
-
-
-def test_several_streams_with_what_other_runs_teach(tmp_path) -> None:
-    """Of the seven pairs of the samples that of the run is left out; the prediction is one of a run with streams."""
-    name, out = SAMPLES / "llama-1.1b-aaag-sequential-cuda", tmp_path / "new.sqlite"
-    found = run(name, "--concurrent", "--learn-from", SAMPLES, "-o", out, "--json")
-    assert found.exit_code == 0
-    facts = json.loads(found.stdout)
-    assert any(note.startswith("learned from 6 pairs of runs") for note in facts["assumptions"])
-    trace, steps = with_steps(read(out))
-    gaps = gap_report(trace, steps)
-    assert gaps.gap_us == pytest.approx(facts["gap_us"])
-    assert gaps.period_us == pytest.approx(facts["period_us"], rel=0.002)  # between first kernels, not last ones
-    report = stream_report(trace, steps)
-    assert report.devices["streams"].tolist() == [3]
-    assert report.streams["kernels"].sum() == 133 * len(steps)
-    assert report.devices["overlap_us"].item() > 0
-    last = trace["kernels"].sort_values("end")["short_name"].iloc[-1]
-    assert sync_report(trace, steps).inventory()["waits_for"].tolist() == [last]
-
-
-def test_one_pair_is_not_its_own_teacher(tmp_path) -> None:
-    for mode in ("sequential", "branches"):
-        (tmp_path / mode).symlink_to(SAMPLES / f"llama-1.1b-aaag-{mode}-cuda")
-    found = run(SAMPLES / "llama-1.1b-aaag-sequential-cuda", "--concurrent", "--learn-from", tmp_path)
-    assert found.exit_code == 2
-    assert "no pair of other runs on NVIDIA H200 to learn from" in found.output
 
 
 def test_the_path_command() -> None:

@@ -17,8 +17,6 @@ from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import NO_GAP, predict
-from tracer.analysis.whatif.streams import Concurrent
-from tracer.model.graph_json import read_graph
 
 
 def rate(name: str) -> float:
@@ -41,16 +39,6 @@ def test_the_ladder_of_the_h200_is_predicted_from_sccc() -> None:
     assert np.median(errors) < 0.005
     rates = [prediction.predicted.tokens_per_s for prediction in found]
     assert rates == sorted(rates)
-
-
-@pytest.mark.parametrize("strategy", ["sccc", "saaas", "aaas", "aaag", "ggg"])
-def test_branches_are_predicted_from_one_stream(strategy: str) -> None:
-    name = f"llama-1.1b-{strategy}-sequential-cuda"
-    trace, node = read(SAMPLES / name), read(SAMPLES / name / "node")
-    edit = Concurrent(read_graph(SAMPLES / name / "graph.json"), node, find_steps(node))
-    measured = rate(name.replace("sequential", "branches"))
-    assert predicted(trace, edit).predicted.tokens_per_s == pytest.approx(measured, rel=0.02)
-    assert predicted(trace, edit).speedup.estimate > 1
 
 
 @pytest.mark.parametrize("level", ["graph", "node"])

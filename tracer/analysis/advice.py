@@ -6,7 +6,7 @@ has no margin and is not kept, however large the predicted gain. The recorded en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,9 +24,8 @@ from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, eager_
 from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
-from tracer.analysis.whatif.streams import Concurrent
 from tracer.engines import engines
-from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, STREAMS, Engine, Setting
+from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.model.trace import Trace
 
@@ -46,9 +45,6 @@ CONDITIONS: Final = {
     "ggg": ("the device samples the token and prepares its next step; the host reads tokens later",),
 }
 """Strategy -> what must be true for it to be safe, in addition to the data flow that the recording shows."""
-
-INDEPENDENT: Final = ("buffers of independent kernels do not share memory while both may run",)
-"""What must be true for kernels to run on several streams."""
 
 _SYNCS_GONE: Final = (
     "whatever else the syncs protect is protected in another way, such as host memory that is overwritten or freed "
@@ -157,18 +153,13 @@ class _Candidate:
     command: str
 
 
-def advise(
-    trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, str, Sequence[str]]] = (),
-    functions: Trace | None = None,
-) -> Advised:  # fmt: skip
+def advise(trace: Trace, steps: Steps, base: Base, functions: Trace | None = None) -> Advised:
     """Try every edit.
 
     Args:
         trace: the recording.
         steps: its steps.
         base: the starting point of its predictions.
-        more: edits that need data beyond the recording, each with its options of `intertoken whatif` and its
-            conditions.
         functions: the same recording with its Python functions, where `trace` was read without them.
 
     Raises:
@@ -182,8 +173,7 @@ def advise(
     offered = engine.settings if engine is not None else ()
     unused = _unused(offered, found_syncs) if steps.decodes else ()
     strategy = found_syncs.strategy if steps.decode_alone else None
-    extra = (_Candidate((edit,), tuple(conditions), command) for edit, command, conditions in more)
-    for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
+    for candidate in _candidates(strategy, steps, base) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
             prediction = predict_from(base, candidate.edits, timeline=False)
@@ -276,7 +266,7 @@ def _settings_of(offered: Sequence[Setting], edit: Edit) -> tuple[Setting, ...]:
     if isinstance(edit, FollowStrategy):
         change = RUN_AHEAD if edit.name == LADDER[-1] else COPIES
     else:
-        change = {OneGraph: GRAPH, ReadLater: RUN_AHEAD, Concurrent: STREAMS}.get(type(edit), "")
+        change = {OneGraph: GRAPH, ReadLater: RUN_AHEAD}.get(type(edit), "")
     return tuple(setting for setting in offered if setting.change == change)
 
 
@@ -299,9 +289,7 @@ def effort_of(edit: Edit, settings: tuple[Setting, ...]) -> str:
             return "small: inputs share a buffer"
         case CopiesBehind():
             return "medium: known inputs are copied a step earlier"
-        case LaunchFirst():
-            return "medium: host code is reordered, or moves to another thread"
-    return "medium: the graph is captured with several streams"
+    return "medium: host code is reordered, or moves to another thread"
 
 
 def _unused(offered: Sequence[Setting], report: SyncReport) -> tuple[Setting, ...]:

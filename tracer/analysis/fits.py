@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from msgspec import Meta
+from typing import Any, Final
 
 from tracer.analysis.whatif.margin import Margin
 from tracer.errors import FormatError, UsageError
@@ -112,61 +110,6 @@ class GraphCosts:
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """Losses and gains of kernels on several streams.
-
-    Attributes:
-        edge_ns: from the end of a kernel to the start of a dependent one on another stream, inside a CUDA graph.
-        prologue_ns: the most that a kernel after such an edge loses by not starting before its predecessor has ended
-            (programmatic dependent launch).
-        latency_ns: the part of a kernel's time that leaves the device free for others.
-    """
-
-    edge_ns: Figure
-    prologue_ns: Figure
-    latency_ns: Figure
-
-
-@dataclass(frozen=True)
-class FittedOverlap(Overlap):
-    """An overlap and the largest error of the logarithm of a step's relative time."""
-
-    error: Figure
-
-
-@dataclass(frozen=True)
-class Room:
-    """How kernels share the device.
-
-    Attributes:
-        crowded: how many times the device's capacity concurrent kernels may request in total: most blocks of the last
-            kernel start once others have ended.
-        needed: the share of the multiprocessors occupied by a kernel's blocks that its work needs; the rest is latency
-            of its blocks.
-    """
-
-    crowded: Figure
-    needed: Figure
-
-
-_Limit = Annotated[int, Meta(ge=1)]
-
-
-@dataclass(frozen=True)
-class Multiprocessor:
-    """Limits of a multiprocessor. A warp's registers are allocated in units, in one of the partitions; `shared` memory
-    and the part of it that the system reserves per block are in bytes."""
-
-    registers: _Limit
-    register_unit: _Limit
-    partitions: _Limit
-    warps: _Limit
-    blocks: _Limit
-    shared: _Limit
-    shared_of_system: Count
-
-
-@dataclass(frozen=True)
 class Margins:
     """The errors of what-ifs.
 
@@ -239,9 +182,6 @@ class Fits:
     causes: CausesLeft
     usual: Usual
     graph: GraphCosts
-    overlap: FittedOverlap
-    room: Room
-    multiprocessor: Multiprocessor
     margins: Margins
     sampling: Sampling
     light: Light

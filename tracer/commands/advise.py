@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,11 +14,6 @@ from tracer.reporting import console as report
 from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.text import spelled
 
-if TYPE_CHECKING:
-    from tracer.analysis.whatif.changes import Edit
-    from tracer.model.trace import Trace
-
-_STREAMS = 4
 _LONGEST = 60
 _COLUMNS = {"edit": "what", "gain": "gain", "margin": "model margin", "steps": "steps/s"}
 _EAGER_TITLE = (
@@ -40,9 +35,8 @@ def advise(
     """What to change, by predicted gain, and what must be true for it to be safe.
 
     Every edit that data flow allows is predicted as `intertoken whatif` does: other strategies, the syncs together and
-    one by one, kernels as one graph launch, independent kernels on streams (runs with graph.json). Edits are listed
-    whose gain exceeds the whole model margin, with the names that the engine has for them. A recording made under a
-    profiler needs the engine's untraced rate.
+    one by one, kernels as one graph launch. Edits are listed whose gain exceeds the whole model margin, with the names
+    that the engine has for them. A recording made under a profiler needs the engine's untraced rate.
 
     \b
     Examples:
@@ -57,22 +51,12 @@ def advise(
     trace, steps = load(path, within, bounds, python_functions=True)
     with report.working("trying edits"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        result = advised(trace, steps, base, _on_streams(path, within, trace))
+        result = advised(trace, steps, base)
     options = ["--range", shlex.quote(within)] if within else []
     if untraced_tokens_per_s is not None:
         options += ["--untraced-tokens-per-s", f"{untraced_tokens_per_s:g}"]
     facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(result, shlex.quote(str(path)), options)}
     emit(as_json, facts, _show_markdown if markdown else _show, trace.notes)
-
-
-def _on_streams(path: Path, within: str | None, trace: Trace) -> list[tuple[Edit, str, tuple[str, ...]]]:
-    from tracer.analysis.advice import INDEPENDENT
-    from tracer.commands.whatif import concurrent_edit
-    from tracer.model.graph_json import GRAPH_FILE
-
-    if not (path / GRAPH_FILE).is_file():
-        return []
-    return [(concurrent_edit(path, within, _STREAMS, (), trace), "--concurrent", INDEPENDENT)]
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -30,9 +30,7 @@ _ROWS: Final = {
 """Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
-    from tracer.analysis.whatif.changes import Edit
     from tracer.analysis.whatif.prediction import Prediction
-    from tracer.model.trace import Trace
 
 
 def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -75,14 +73,6 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--launch-first", is_flag=True, help="Run the host code that precedes a step's launch after it.")
 @click.option("--copies-behind", is_flag=True, help="Enqueue known inputs after the launch of the previous step.")
 @click.option("--read-later", is_flag=True, help="Sample on the device, and read each result a step later.")
-@click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
-@click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
-@click.option(
-    "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="For --concurrent: learn the cost of overlapping kernels from pairs of runs below DIRECTORY, in one folder: "
-    "one on one stream (with graph.json and node/), one on several (--concurrency branches). The pair of TRACE itself "
-    "is excluded, so that the prediction is not learned from its own answer. [default: values fitted to an H200]",
-)  # fmt: skip
 @click.option(
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
     help="Multiply the duration of kernels with matching names by F.",
@@ -108,8 +98,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
     path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
-    strategies: str | None, concurrent: bool, streams: int, learn_from: tuple[Path, ...], output: Path | None,
-    force: bool, **different: Any,
+    strategies: str | None, output: Path | None, force: bool, **different: Any,
 ) -> None:  # fmt: skip
     """Predict the recording with changes to its syncs, launches, kernels or host code.
 
@@ -123,7 +112,6 @@ def whatif(
       intertoken whatif rep.sqlite --without-syncs --untraced-tokens-per-s 748.7
       intertoken whatif rep.sqlite --without-sync 14       does the last sync cost anything?
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
-      intertoken whatif runs/tiny-aaag-sequential --concurrent --learn-from runs
     """
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif.base import Base
@@ -134,15 +122,11 @@ def whatif(
 
     common = edits_of(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
-    if not (common or chosen or concurrent):
+    if not (common or chosen):
         raise UsageError("no change given; use --sync, --without-syncs, --graph, ... (see --help)")
-    if learn_from and not concurrent:
-        raise UsageError("--learn-from needs --concurrent")
     if output is not None:
         _check_output(output, len(chosen), force)
     trace, steps = load(path, within, bounds)
-    if concurrent:
-        common.append(concurrent_edit(path, within, streams, learn_from, trace))
     variants = [[FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
@@ -162,33 +146,6 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
         raise UsageError("-o writes one prediction; give --sync only one strategy")
     with blaming_the_choice():
         check_writable(output, replace=force, advice=OR_FORCE)
-
-
-def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
-    """The edit `Concurrent`, with the graph of a run directory and the pass with its kernels.
-
-    Raises:
-        UsageError: the directory has no graph.
-    """
-    from tracer.analysis.bounds import ALL_STEPS
-    from tracer.analysis.fits import gpu_of
-    from tracer.analysis.whatif.streams import Concurrent
-    from tracer.model import run_json
-    from tracer.model.graph_json import GRAPH_FILE, read_graph
-    from tracer.stored import stream_pairs
-    from tracer.stored.run_directory import NODE
-
-    graph, node_pass = path / GRAPH_FILE, path / NODE
-    if not graph.is_file():
-        raise UsageError(
-            f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"
-        )
-    node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
-    learned = None
-    if learn_from:
-        with report.working("learning from other runs"):
-            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), gpu_of(trace))
-    return Concurrent(read_graph(graph), node, steps, streams, learned)
 
 
 def _facts(prediction: Prediction) -> dict[str, Any]:

@@ -85,7 +85,6 @@ class Mark:
 COPIES: Final = "how inputs are copied"
 RUN_AHEAD: Final = "launching the next step before the result of this one is read"
 GRAPH: Final = "one graph launch per step"
-STREAMS: Final = "independent kernels on several streams"
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Setting:
     """An engine's setting for a change that `intertoken advise` proposes.
 
     Attributes:
-        change: `COPIES`, `RUN_AHEAD`, `GRAPH` or `STREAMS`.
+        change: `COPIES`, `RUN_AHEAD` or `GRAPH`.
         name: the option, environment variable or function, as users of the engine write it.
         seen: the version in which it was seen.
     """

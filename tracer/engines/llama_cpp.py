@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import COPIES, GRAPH, STREAMS, Engine, Setting
+from tracer.engines.engine import COPIES, GRAPH, Engine, Setting
 
 LLAMA_CPP: Final = Engine(
     "llama.cpp",
@@ -21,7 +21,6 @@ LLAMA_CPP: Final = Engine(
     settings=(
         Setting(COPIES, "`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp", "ggml 0.25.3"),
         Setting(GRAPH, "CUDA graphs: run without `GGML_CUDA_DISABLE_GRAPHS`", "ggml 0.25.3"),
-        Setting(STREAMS, "`GGML_CUDA_GRAPH_OPT=1`", "ggml 0.25.3"),
     ),
     kernels=re.compile(
         r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"

@@ -6,7 +6,6 @@ rendered again when more of them are available.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
@@ -19,7 +18,6 @@ from dashboard.pages.advice.tables import (
     advice_table,
     eager_rows,
     host_rows,
-    more_edits,
     site_rows,
     waited_lines,
 )
@@ -234,7 +232,7 @@ def _render(app: Dash, store: RunStore) -> None:
         advised: Advised | str | None = None
         sites: Sites | str | None = None
         if run is not None and not nothing:
-            advised = known(advice_of(store, run, partial(more_edits, store, run)))
+            advised = known(advice_of(store, run))
             sites = known(sites_of(store, run))
         missing = 0 if nothing else (advised is None) + (sites is None)
         progress = [view.query(), missing]

@@ -9,12 +9,11 @@ from typing import Any, Final
 import pandas as pd
 from dash import html
 
-from dashboard.pages.whatif.view import ALL, concurrent, what_if_of
-from dashboard.reading.predictions import Candidate, Sites
+from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.reading.predictions import Sites
 from dashboard.reading.run import Run
-from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
-from tracer.analysis.advice import INDEPENDENT, Advice, KernelOutsideGraph
+from tracer.analysis.advice import Advice, KernelOutsideGraph
 from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import named
@@ -22,22 +21,13 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy
-from tracer.analysis.whatif.streams import Concurrent
 from tracer.model.schema import MISSING
 from tracer.reporting.advice import cells
 
 ADDRESS: Final = "advice/"
-_STREAMS: Final = 4
 _LONGEST: Final = 80  # characters of a kernel's name
 _MOST_ROWS: Final = 200
 _LEAST_US: Final = 0.05  # a step: less would read as 0
-
-
-def more_edits(store: RunStore, run: Run) -> list[Candidate]:
-    """Edits that need data beyond the recording: kernels on several streams, for runs with a graph."""
-    if run.graph_file is None:
-        return []
-    return [(concurrent(store, run, _STREAMS), "--concurrent", INDEPENDENT)]
 
 
 _HEADS: Final = (
@@ -77,8 +67,6 @@ def changes_of(edit: Edit) -> dict[str, Any]:
             return {"without": (str(position),)}
         case OneGraph(early):
             return {"graph": "early" if early else "plain"}
-        case Concurrent():
-            return {"streams": _STREAMS}
     return {}
 
 

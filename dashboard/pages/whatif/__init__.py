@@ -79,7 +79,6 @@ def sections() -> list[Any]:
                     _number("times", "Time of these kernels ×"),
                     _number("host", "Time of host code ×"),
                     _number("latency", "Extra time per sync, µs"),
-                    _number("streams", "Maximum streams"),
                     rate_field(),
                 ],
                 className="fields",
@@ -114,7 +113,7 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
 def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
     field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
-    return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
+    return html.Label([html.Span(label), field], title=f"{low:,g} to {high:,g}")
 
 
 def _token() -> html.Div:
@@ -136,7 +135,6 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("run", "value"),
         Output("without", "options"),
         Output("kernels", "options"),
-        Output("streams-field", "style"),
         Output("rate-field", "style"),
         Output("rate", "value"),
         Output("rate-refused", "children"),
@@ -181,7 +179,6 @@ def _reduce(app: Dash, store: RunStore) -> None:
             None if run is None else run.key,
             sync_options(store, run),
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
-            HIDDEN if run is None or run.graph_file is None else SHOWN,
             HIDDEN if run is None or not run.inflated else SHOWN,
             "" if run is None else text_of(view.shared.rate_of(run.key)),
             refused,
@@ -195,7 +192,7 @@ def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
     run = lead(view.shared, store)
     if run is None or not view.is_different:
         return ""
-    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view)))
+    return known(what_if(store, run, view.asked, lambda: edits_for(view)))
 
 
 def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:

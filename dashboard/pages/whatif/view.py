@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,7 +22,6 @@ from dashboard.view import WORD, View, one_of
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleKernels, edits_of
 from tracer.analysis.whatif.host_edits import LADDER, FollowStrategy
-from tracer.analysis.whatif.streams import Concurrent
 from tracer.errors import UsageError
 from tracer.model.schema import COMPUTE_TABLES
 
@@ -32,13 +30,10 @@ ALL: Final = "all"
 STRATEGIES: Final = LADDER[1:]
 GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
 """How kernels launched individually could be launched instead -> label."""
-NUMBERS: Final = {
-    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64),
-}  # fmt: skip
+NUMBERS: Final = {"times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6)}
 """Field -> its lowest and highest value."""
 _MOST_NAMES: Final = 20
 _NUMBER: Final = one(float, "{:.12g}".format)
-_NODE_PASS: Final = "node"
 _MOST_LISTED: Final = 300
 
 
@@ -60,7 +55,6 @@ class WhatIfView(Linked):
         kernels: names of the kernels that take `times` as long; none for all.
         times, host: factors of the time of these kernels and of host code; None for 1.
         latency: extra time of every sync, µs.
-        streams: maximum number of streams for independent kernels.
     """
 
     shared: Annotated[View, part(View)]
@@ -71,7 +65,6 @@ class WhatIfView(Linked):
     times: Annotated[Annotated[float, _within("times")] | None, _NUMBER] = None
     host: Annotated[Annotated[float, _within("host")] | None, _NUMBER] = None
     latency: Annotated[Annotated[float, _within("latency")] | None, _NUMBER] = None
-    streams: Annotated[Annotated[float, _within("streams"), AfterValidator(math.floor)] | None, _NUMBER] = None
 
     @property
     def asked(self) -> tuple[Any, ...]:
@@ -161,12 +154,11 @@ class NamedKernels(ScaleKernels):
         return cls(rf"\A(?:{'|'.join(map(re.escape, names))})\Z", factor, names)
 
 
-def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
+def edits_for(view: WhatIfView) -> list[Edit]:
     """The edits in the order in which `intertoken whatif` applies them.
 
     Raises:
-        UsageError: kernels are named without a factor, or there is no graph for streams.
-        FormatError: the graph cannot be read.
+        UsageError: kernels are named without a factor.
     """
     if view.kernels and view.times is None:
         raise UsageError("enter the factor for the kernels' time")
@@ -182,18 +174,7 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
     )
     if view.kernels and view.times is not None:
         edits.append(NamedKernels.of(view.kernels, view.times))
-    if view.streams is not None:
-        edits.append(concurrent(store, run, int(view.streams)))
     return edits
-
-
-def concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
-    """The edit, with the graph of the run and the pass that has its kernels."""
-    inside = store.below(run.path / _NODE_PASS) if run.path is not None else []
-    node = next((one for one in inside if one.steps is not None), run)
-    if node.trace is None or node.steps is None:
-        raise UsageError(f"{node.name} has no token steps")
-    return Concurrent(run.graph, node.trace, node.steps, streams)
 
 
 def sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:

@@ -1,1 +1,1 @@
-"""What-ifs: predictions for another strategy, without syncs, as one graph, on several streams, or with other costs."""
+"""What-ifs: predictions for another strategy, without syncs, as one graph, or with other costs."""

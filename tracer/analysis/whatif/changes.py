@@ -7,7 +7,7 @@ applies itself to `Changes` and states its assumptions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,6 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
 from tracer.model.intervals import Bools, Ints
-
-if TYPE_CHECKING:
-    from tracer.analysis.whatif.streams import Timetable
 
 
 @dataclass(frozen=True)
@@ -48,11 +45,9 @@ class Changes:
 
     Attributes:
         removed: which segments are removed.
-        timetable: kernels to show instead of the recorded ones, or None.
         chooses_tokens: whether the device's time to choose tokens is already added.
     """
 
-    timetable: Timetable | None = None
     chooses_tokens = False
 
     def __init__(self, causality: Causality, assumed: Assumed | None = None) -> None:

@@ -171,15 +171,11 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
         time: time of every point in the replay of the changed graph.
         label: description of the changes, for the notes.
     """
-    causality, removed, timetable = changes.causality, changes.removed, changes.timetable
+    causality, removed = changes.causality, changes.removed
     recording = causality.trace
-    gone_activities = removed[len(causality.segments.calls) :].copy()
-    if timetable is not None:
-        gone_activities[timetable.activities] = True
+    gone_activities = removed[len(causality.segments.calls) :]
     moved = {name: _device_table(causality, time, gone_activities, name) for name in DEVICE_TABLES}
     moved |= {name: _host_table(causality, time, removed, name) for name in _HOST_TABLES}
-    if timetable is not None:
-        moved |= timetable.tables(causality, time, moved)
     gone = _gone_calls(causality, removed)
     events = recording["cuda_events"]
     moved["cuda_events"] = events[~_belongs(events, gone)]
