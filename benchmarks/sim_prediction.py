@@ -2,7 +2,8 @@
 
 `python benchmarks/sim_prediction.py [-o benchmarks/results/sim_prediction.json]`; no GPU is needed.
 
-1. Calibrated only on the recording of sccc-sequential: tokens/s of all strategies, compared with their own recordings.
+1. With `h200-linux`, which `calibrate.py` derives from the recording of sccc-sequential: tokens/s of all strategies,
+   compared with their own recordings.
 2. The same and branches, as ratios to sccc-sequential, compared with gpu_decode (the recordings of branches use older
    kernels).
 3. The gain of saaas over sccc with the Linux and the WDDM profile, compared with the published 1-2 % and 5-8 %. The
@@ -24,12 +25,10 @@ from typing import Any
 import executor.backends as backends
 from executor.backends.sim.backend import SimBackend
 from executor.backends.sim.profiles import Profile, load_profile
-from executor.calibration import calibrate
 from executor.run import Result, execute
 from executor.run.configuration import Configuration
 from executor.run.directory import machine, write_run
 from executor.scheduling.strategies import STRATEGIES
-from tracer import read
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 
@@ -141,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "results" / "sim_prediction.json")
     output = parser.parse_args().output
-    profile = calibrate(read(SAMPLES / BASE), read(SAMPLES / BASE / "node"), "h200")
+    profile = load_profile("h200-linux")
     result: dict[str, Any] = {
         "benchmark": "sim_prediction",
         "date": date.today().isoformat(),

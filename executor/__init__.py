@@ -2,6 +2,5 @@
 
 `graph` describes a step; `planning` decides on which device, on which stream and in which memory each node runs;
 `backends` are the devices; `scheduling` runs step after step as a strategy says; `run` runs and records configurations;
-`calibration` derives a simulated device from a recording; `commands` are the commands. Each imports only those before
-it.
+`commands` are the commands. Each imports only those before it.
 """

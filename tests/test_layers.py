@@ -18,7 +18,7 @@ ORDER = {
         "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene",
         "report", "recording", "pages", "serving", "app", "notebook", "cli", "commands",
     ),
-    executor: ("names", "graph", "planning", "backends", "scheduling", "run", "calibration", "commands"),
+    executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
         *FIRST, "files", "model", "engines", "analysis", "formats", "batch", "batch_dask", "stored", "recorders",
         "scrub", "reporting", "notebook", "api", *LAST,

@@ -8,4 +8,3 @@ from tracer.cli import Intertoken
 def register(group: Intertoken) -> None:
     """Add this package's commands to the group."""
     group.add_lazy("executor.commands.run:run", "Run and record a decode loop under each strategy.")
-    group.add_lazy("executor.commands.calibrate:calibrate", "Create a cost profile for `run --backend sim`.")

@@ -80,7 +80,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     "--profile",
     cls=_Named,
     metavar="NAME|FILE",
-    help="Cost profile of sim: {}, or a file written by `calibrate`.  [default: h200-linux]",
+    help="Cost profile of sim: {}, or a JSON file of your own.  [default: h200-linux]",
 )
 @click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")

@@ -1,6 +1,9 @@
 """Cost profiles made by hand, with round figures."""
 
-from executor.backends.sim.profiles import CALLS, CopyCost, GraphCost, KernelCost, Profile
+import json
+from dataclasses import asdict
+
+from executor.backends.sim.profiles import CALLS, SCHEMA, CopyCost, GraphCost, KernelCost, Profile
 
 
 def handmade(**changes):
@@ -20,3 +23,9 @@ def handmade(**changes):
         "graph": GraphCost(),
     }
     return Profile(**(figures | changes))
+
+
+def written(profile, path):
+    """The path, with the profile in the file."""
+    path.write_text(json.dumps({"schema": SCHEMA} | asdict(profile)))
+    return path

@@ -12,7 +12,7 @@ from pandas.testing import assert_frame_equal
 
 from executor.backends.sim.backend import SimBackend
 from executor.backends.sim.device import moved_bytes
-from executor.backends.sim.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
+from executor.backends.sim.profiles import Batch, CopyCost, GraphCost, KernelCost
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.run import execute
@@ -20,7 +20,7 @@ from executor.run.configuration import Configuration
 from executor.run.directory import run_json
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
-from tests.executor.profiles import handmade
+from tests.executor.profiles import handmade, written
 from tests.thorough import each_value
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
@@ -232,7 +232,7 @@ def test_there_are_no_numbers_and_run_json_says_so():
 
 
 def test_run_json_names_a_profile_without_its_path(tmp_path):
-    write_profile(handmade(), tmp_path / "mine.json")
+    written(handmade(), tmp_path / "mine.json")
     (result,) = execute([Configuration("sim", tokens=1, repeats=1, profile=str(tmp_path / "mine.json"))])
     assert run_json(result)["configuration"]["profile"] == "mine"
     assert str(tmp_path) not in str(run_json(result))

@@ -1,4 +1,4 @@
-"""Hybrid runs in virtual time: the host's share at the profile's costs, and these calibrated from a recording."""
+"""Hybrid runs in virtual time: the host's share at the profile's costs."""
 
 import math
 from functools import partial
@@ -9,7 +9,6 @@ from executor.backends.sim.backend import SimBackend
 from executor.backends.sim.device import moved_bytes
 from executor.backends.sim.host import SimHostBackend
 from executor.backends.sim.profiles import HostCost
-from executor.calibration import calibrate
 from executor.graph.fusion import reads_of
 from executor.run import execute
 from executor.run.configuration import Configuration
@@ -71,28 +70,6 @@ def test_a_token_waits_for_what_the_host_computes(strategy, options):
     saved = more - round((slow.seconds[0] - fast.seconds[0]) * 1e9)
     hidden = 6 * 10_000 * len(fast.prepared.splits) if strategy in ("aaag", "aaeg") else 0  # behind kernels in flight
     assert 0 <= saved <= hidden
-
-
-def test_a_hybrid_recording_gives_back_the_hosts_costs():
-    result = simulate(gpu_layers=2, threads=4, strategy="sccc")
-    found = calibrate(result.trace, result.trace, "again")
-    (rate,) = found.host.bytes_per_ns.values()
-    assert list(found.host.bytes_per_ns) == ["4"]
-    assert rate == pytest.approx(3.0, rel=1e-4)
-    assert found.host.fixed_ns == pytest.approx(3_000, abs=1)
-    assert found.host.other_ns == pytest.approx(700, rel=0.15)  # and the pauses of the splits' calls
-    again = simulate(found.host, gpu_layers=2, threads=4, strategy="saaas")
-    assert again.seconds == pytest.approx(simulate(gpu_layers=2, threads=4, strategy="saaas").seconds, rel=0.02)
-    with_calls = execute([again.configuration], open_backend=partial(opened, found))[0]
-    assert with_calls.seconds == pytest.approx(again.seconds, rel=0.02)
-    assert "4 threads" in found.source("host.bytes_per_ns.4")
-
-
-def test_a_recording_without_the_host_leaves_its_costs_assumed():
-    result = simulate(strategy="sccc")
-    found = calibrate(result.trace, result.trace, "again")
-    assert found.host == HostCost()
-    assert found.source("host.fixed_ns").startswith("assumed")
 
 
 @pytest.mark.parametrize(

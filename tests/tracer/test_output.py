@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.recordings import LLAMA, SIX
+from tests.recordings import LLAMA
 from tests.thorough import EVERYTHING, thorough
 from tests.tracer.places import read_only, small_disk  # noqa: F401
 from tracer.cli import main
@@ -20,7 +20,6 @@ from tracer.files import output
 from tracer.files.output import appearing, check_place, write_output
 
 SMALL = LLAMA["sccc", "graph"]
-RUN = SIX.parent / "llama-1.1b-sccc-sequential-cuda"
 COMMANDS = {
     "record": ("record", "-o", "OUT", "--force", "--", "sh", "-c", "touch started"),
     "convert": ("convert", SMALL, "OUT", "--force"),
@@ -29,11 +28,10 @@ COMMANDS = {
     "report": ("report", SMALL, SMALL, "-o", "OUT.html", "--force"),
     "table": ("syncs", SMALL, "--table", "OUT.csv", "--force"),
     "budget": ("check", SMALL, "--write-budget", "OUT.toml", "--force"),
-    "calibrate": ("calibrate", RUN, "-o", "OUT.json", "--force"),
     "run": ("run", "--sync", "ggg", "--tokens", "2", "--repeats", "1", "-o", "OUT", "--force"),
 }
 DIRECTORIES = ("record", "convert", "scrub", "whatif")
-FILES = ("report", "table", "budget", "calibrate")
+FILES = ("report", "table", "budget")
 
 
 def invoke(command: str, out: Path, force: bool = True) -> tuple[int, str, Path]:
@@ -66,7 +64,7 @@ def one_line(stderr: str, path: Path) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_read_only_place_is_refused_before_any_work(command, read_only, nsys, monkeypatch):  # noqa: F811
     monkeypatch.setattr("executor.run.light_pass.execute", lambda *_, **__: pytest.fail("it began to work"))
-    missing = [each if each not in (SMALL, RUN) else "missing" for each in COMMANDS[command]]
+    missing = [each if each != SMALL else "missing" for each in COMMANDS[command]]
     monkeypatch.setitem(COMMANDS, command, missing)  # which is said by who looks for it
     code, stderr, path = invoke(command, read_only / "deep" / "out")
     reason = "Read-only file system" if os.geteuid() == 0 else "Permission denied"
@@ -93,7 +91,7 @@ def test_a_link_is_neither_followed_nor_unasked_replaced(command, tmp_path, nsys
     assert not nsys.exists()
 
 
-@pytest.mark.parametrize("command", ["convert", "table", "calibrate", "run"])
+@pytest.mark.parametrize("command", ["convert", "table", "run"])
 def test_what_replaces_a_link_leaves_what_it_leads_to(command, tmp_path):
     code, _, path = invoke(command, tmp_path / "out")
     assert code == 0
@@ -136,7 +134,7 @@ def test_a_parent_that_is_no_directory_is_refused_before_the_program_starts(tmp_
 
 
 @pytest.mark.parametrize("command", [
-    "convert", "scrub", "whatif", pytest.param("report", marks=thorough), "table", "budget", "calibrate", "run",
+    "convert", "scrub", "whatif", pytest.param("report", marks=thorough), "table", "budget", "run",
 ])  # fmt: skip
 def test_a_full_disk_is_one_line_and_costs_nothing(command, small_disk):  # noqa: F811
     code, stderr, path = invoke(command, small_disk / "out")

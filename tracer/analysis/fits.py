@@ -148,23 +148,6 @@ class Light:
 
 
 @dataclass(frozen=True)
-class HostCosts:
-    """What a cost profile assumes where its recording has no example.
-
-    Attributes:
-        calls_ns: host time of each kind of call.
-        latency_ns: from a launch to the first kernel on an idle device.
-        edge_ns: from a kernel to one of another stream that waits for it.
-        copy_ns: a copy, apart from its bytes.
-    """
-
-    calls_ns: Mapping[str, Count]
-    latency_ns: Count
-    edge_ns: Count
-    copy_ns: Count
-
-
-@dataclass(frozen=True)
 class Fits:
     """The constants for a GPU.
 
@@ -185,7 +168,6 @@ class Fits:
     margins: Margins
     sampling: Sampling
     light: Light
-    host: HostCosts
     foreign: tuple[str, ...] = ()
     caution: str | None = None
 

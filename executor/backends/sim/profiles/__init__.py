@@ -1,13 +1,12 @@
 """Cost profiles: the costs of host calls, copies and kernels on a machine that the `sim` backend simulates.
 
 A profile is a JSON file, `intertoken.profile/1`. `wddm.json`, `hip.json` and `h200-linux.json` are shipped with this
-package; `intertoken calibrate` creates one from a recording. `sources` gives the origin of every figure: measured,
-derived from a published figure, or assumed.
+package; `benchmarks/calibrate.py` derives the last one from a recording. `sources` gives the origin of every figure:
+measured, derived from a published figure, or assumed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -20,7 +19,6 @@ import numpy as np
 from executor.names import lookup
 from tracer.errors import FormatError, UsageError
 from tracer.files.bounded import object_of
-from tracer.files.output import write_output
 
 SCHEMA: Final = "intertoken.profile/1"
 SHIPPED: Final = ("h200-linux", "wddm", "hip")
@@ -167,11 +165,6 @@ class Profile:
         """All figures by name, such as `kernels.mul_mat.fixed_ns`."""
         return dict(_numbers(asdict(self), ""))
 
-    def source(self, figure: str) -> str | None:
-        """Return the source of a figure, or None if the profile does not give it."""
-        named = (name for name in self.sources if figure == name or figure.startswith(f"{name}."))
-        return self.sources.get(max(named, key=len, default=""))
-
     def between(self, previous: str, following: str) -> int:
         """Return the host time between calls, ns: of this pair, else after `previous`, before `following` or any."""
         names = (f"{previous}>{following}", f"{previous}>", f">{following}", ">")
@@ -211,16 +204,6 @@ def read_profile(path: Path) -> Profile:
         return object_of(path, SCHEMA, Profile)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
-
-
-def write_profile(profile: Profile, path: Path) -> None:
-    """Write or replace a profile.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    text = json.dumps({"schema": SCHEMA} | asdict(profile), indent=2) + "\n"
-    write_output(path, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
 
 
 def _numbers(value: Mapping[str, Any], prefix: str) -> list[tuple[str, int | float]]:
