@@ -19,10 +19,10 @@ from typing import Any
 
 import pandas as pd
 from gpu_machine import commit, save
+from under_nsys import profile
 
 import tracer
 from executor.backends.cuda.runtime import load_cuda
-from tracer.recorders import nsys
 
 PROGRAM = Path(__file__).with_name("cupti_program.py")
 TOLERANCE, TWO_TICKS, FEWEST = 0.02, 64, 30
@@ -41,7 +41,7 @@ def ours(level: str, tokens: int, directory: Path) -> tracer.Trace:
 
 
 def theirs(level: str, tokens: int) -> tracer.Trace:
-    trace, code = nsys.profile([sys.executable, str(PROGRAM), "--tokens", str(tokens)], level)
+    trace, code = profile([sys.executable, str(PROGRAM), "--tokens", str(tokens)], level)
     if code:
         raise SystemExit(f"nsys profile ended with {code}")
     return trace

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_machine import commit, interval, save
+from under_nsys import profile
 
 from executor.backends.cuda.runtime import load_cuda
 from executor.run import execute
@@ -49,7 +50,7 @@ def under_nsys(configuration: Configuration, level: str, run: dict[str, Any], ta
         file.write(order)
         file.flush()
         child = f"{sys.executable} -m executor.run.passes none - < {file.name}"
-        trace, code = nsys.profile(["bash", "-c", child], level)
+        trace, code = profile(["bash", "-c", child], level)
     if code:
         raise RecordError(f"the loop failed under nsys (exit code {code})")
     trace.metadata["run"] = run

@@ -15,11 +15,11 @@ from typing import Any
 
 import pandas as pd
 from record_engines import machine
+from under_nsys import profile
 
 from tracer.analysis.call_letters import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.analysis.tokens import find_steps
 from tracer.model.trace import Trace
-from tracer.recorders import nsys
 from tracer.recorders.light_folder import folder
 from tracer.recorders.light_program import record
 
@@ -62,7 +62,7 @@ def main() -> None:
         told = record(options.command, rings)
     if told.trace is None:
         raise SystemExit(told.why)
-    traced, _ = nsys.profile(options.command, "graph")
+    traced, _ = profile(options.command, "graph")
     counts: dict[str, Any] = {"light": per_step(told.trace), "nsys": per_step(traced)}
     for name in sorted(counts["light"] | counts["nsys"]):
         print(f"{name:24}" + "".join(f"{counts[who].get(name, 0):>12}" for who in counts))

@@ -25,6 +25,7 @@ from ten_million import long_trace, table_bytes
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import predict
 
@@ -55,7 +56,7 @@ def analyse(source: str, events: int) -> dict[str, Any]:
         call_slack(causality, ends, critical_path(causality, ends), steps)
 
     timed("critical path and slack", path)
-    timed("what-if", lambda: predict(causality, steps, [FollowStrategy("saaas")], 748.7))
+    timed("what-if", lambda: predict(Base.of(causality, steps, 748.7), [FollowStrategy("saaas")]))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "api_calls": len(trace["api"]),

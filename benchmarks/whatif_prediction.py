@@ -33,7 +33,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy
-from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
+from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict
 from tracer.model.trace import Trace
 from tracer.stored.run_directory import NODE
 
@@ -67,7 +67,7 @@ def row(kind: str, run: str, what: str, found: Prediction, measured: dict[str, f
 
 
 def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) -> Prediction:
-    return predict(Causality.of(trace), find_steps(trace), edits, rate)
+    return predict(Base.of(Causality.of(trace), find_steps(trace), rate), edits)
 
 
 def llama_cpp() -> Iterator[Row]:
@@ -97,7 +97,7 @@ def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
         base = Base.of(Causality.of(trace), find_steps(trace), rate_of(name))
         for other in others:
             measured = rate_of(name.replace(strategy, other)) / rate_of(name)
-            found = predict_from(base, [FollowStrategy(other)])
+            found = predict(base, [FollowStrategy(other)])
             yield row(kind, f"{name} {at}".strip(), other, found, {"median": measured})
 
 
@@ -108,7 +108,7 @@ def cupy_loop() -> Iterator[Row]:
     causality = Causality.of(trace)
     for mode, (one, other) in product(("sequential", "concurrent"), combinations(("sccc", "saaas", "aaag"), 2)):
         name = f"run {one} {mode}"
-        found = predict(causality, find_steps(trace, within=name), [FollowStrategy(other)], rates[name])
+        found = predict(Base.of(causality, find_steps(trace, within=name), rates[name]), [FollowStrategy(other)])
         measured = rates[f"run {other} {mode}"] / rates[name]
         yield row("CuPy loop", f"six-strategies, {name}", other, found, {"median": measured})
     beside = predicted(read(SAMPLES / "sync-beside"), [WithoutSyncs((1,))])

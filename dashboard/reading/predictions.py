@@ -32,7 +32,7 @@ from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
@@ -112,7 +112,7 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     """
 
     def work() -> Prediction:
-        return predict_from(_base(store, run), [WithoutSyncs(positions)], timeline=False)
+        return predict(_base(store, run), [WithoutSyncs(positions)], timeline=False)
 
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
@@ -234,10 +234,10 @@ def what_if(
 
     def work() -> WhatIf:
         base = _base(store, run)
-        prediction = predict_from(base, edits())
+        prediction = predict(base, edits())
         before = run
         if base.state == CORRECTED:
-            before = _run(run, f"{run.name} · without its profiler", predict_from(base, []).trace)
+            before = _run(run, f"{run.name} · without its profiler", predict(base, []).trace)
         under = ", still under its profiler" if base.state == TRACED else ""
         return WhatIf(prediction, (before, _run(run, f"{run.name} · {prediction.label}{under}", prediction.trace)))
 

@@ -15,6 +15,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import VARIABLE, Fits, fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
@@ -77,7 +78,7 @@ def test_what_the_constants_decide_carries_the_caution_once() -> None:
         trace = on(gpu)
         steps = find_steps(trace)
         warning = gap_report(trace, steps, 748.7).warning or ""
-        notes = predict(Causality.of(trace), steps, [WithoutSyncs()], 748.7).notes
+        notes = predict(Base.of(Causality.of(trace), steps, 748.7), [WithoutSyncs()]).notes
         assert warning.count("fitted to an H200") == times
         assert sum("fitted to an H200" in note for note in notes) == times
 

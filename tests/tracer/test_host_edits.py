@@ -14,7 +14,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
-from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, UnsafePlanError
 
@@ -42,7 +42,7 @@ def loop(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
 
 
 def predicted(trace: Trace, edit: Edit) -> Prediction:
-    return predict_from(Base.of(Causality.of(trace), find_steps(trace)), [edit])
+    return predict(Base.of(Causality.of(trace), find_steps(trace)), [edit])
 
 
 def test_of_three_copies_two_are_gone() -> None:

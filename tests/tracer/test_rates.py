@@ -18,6 +18,7 @@ from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, 
 from tracer.analysis.streams import bubble_report
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import ScaleHost
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
@@ -133,7 +134,7 @@ def test_engines_of_different_rates_have_no_rate_together() -> None:
     assert note.startswith("hosts of different rates, as of several engines: process 100 thread 101 1,0")
     assert summarise(trace, "both").traced_tokens_per_s is None
     with pytest.raises(TraceError, match="no prediction: hosts of different rates, as of several engines: process 100"):
-        predict(Causality.of(trace), steps, [ScaleHost(0.5)])
+        predict(Base.of(Causality.of(trace), steps), [ScaleHost(0.5)])
 
 
 def test_a_rank_whose_host_runs_ahead_is_as_fast_as_its_device() -> None:

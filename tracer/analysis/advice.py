@@ -23,7 +23,7 @@ from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, eager_launches
 from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
@@ -176,7 +176,7 @@ def advise(trace: Trace, steps: Steps, base: Base, functions: Trace | None = Non
     for candidate in _candidates(strategy, steps, base) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
-            prediction = predict_from(base, candidate.edits, timeline=False)
+            prediction = predict(base, candidate.edits, timeline=False)
         except UnsafePlanError as problem:
             refused[label] = str(problem).removeprefix(f"{label}: ").removeprefix(f"{label} is impossible: ")
         except CannotTellError as problem:
@@ -231,7 +231,7 @@ def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGrap
         if base.state != TRACED:
             try:
                 edit = IntoGraph(*(str(row[key]) for key in KEYS))
-                speedup, why = predict_from(base, (edit,), timeline=False).of_steps.estimate, ""
+                speedup, why = predict(base, (edit,), timeline=False).of_steps.estimate, ""
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
         site = str(most[tuple(row[key] for key in KEYS)])

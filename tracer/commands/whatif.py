@@ -117,7 +117,7 @@ def whatif(
     from tracer.analysis.whatif.base import Base
     from tracer.analysis.whatif.edits import edits_of
     from tracer.analysis.whatif.host_edits import FollowStrategy
-    from tracer.analysis.whatif.prediction import predict_from
+    from tracer.analysis.whatif.prediction import predict
     from tracer.formats import write
 
     common = edits_of(**different)
@@ -130,7 +130,7 @@ def whatif(
     variants = [[FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        predictions = [predict_from(base, variant) for variant in variants]
+        predictions = [predict(base, variant) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"), blaming_the_choice():
             write(predictions[0].trace, output, replace=force)

@@ -1,4 +1,4 @@
-"""Records any command with Nsight Systems and converts its reports to traces.
+"""Records any command with Nsight Systems.
 
 Requires `nsys` on PATH (part of Nsight Systems, and also of Nsight Compute).
 """
@@ -6,14 +6,11 @@ Requires `nsys` on PATH (part of Nsight Systems, and also of Nsight Compute).
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tracer.errors import RecordError
-from tracer.formats import nsys_rep
-from tracer.model.trace import Trace
 from tracer.recorders import foreground
 
 REPORT: Final = "recording.nsys-rep"
@@ -45,17 +42,3 @@ def run(command: Sequence[str], graph_trace: str, report: Path, *, call_sites: b
         return foreground.run(("nsys", "profile", *options, "-o", str(report), *command))
     except OSError as error:
         raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
-
-
-def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
-    """Record a command with `run`; returns the trace and the exit code.
-
-    Raises:
-        RecordError: nsys is missing, or wrote no report.
-    """
-    with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
-        report = Path(directory) / REPORT
-        code = run(command, graph_trace, report)
-        if not report.exists():
-            raise RecordError(f"nsys wrote no report (exit code {code})")
-        return nsys_rep.read(report), code

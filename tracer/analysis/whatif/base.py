@@ -94,7 +94,19 @@ class Base:
     def of(
         cls, causality: Causality, steps: Steps, untraced_tokens_per_s: float | None = None, within: str | None = None
     ) -> Base:
-        """Find the starting point; arguments and errors are those of `prediction.predict`."""
+        """Find the starting point.
+
+        Args:
+            causality: dependencies of the recording, or of its light pass if it has one.
+            steps: its token steps.
+            untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
+                scaled to that rate. Default: the rate in run.json.
+            within: the NVTX range that contains the steps; run.json may have a rate for it.
+
+        Raises:
+            EmptyTraceError: no step is followed by another.
+            TraceError: an untraced step would be shorter than the recorded work of the device.
+        """
         if steps.different:
             raise TraceError(
                 f"no prediction: hosts of different rates, as of several engines: {steps.different}; record one of them"

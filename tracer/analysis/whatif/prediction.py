@@ -14,7 +14,6 @@ from tracer.analysis import estimates
 from tracer.analysis.calls import by_thread
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.interval import Interval
-from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
 from tracer.analysis.whatif.margin import together
@@ -86,33 +85,18 @@ class Prediction:
         return None if self.state == TRACED else self.speedup
 
 
-def predict(
-    causality: Causality,
-    steps: Steps,
-    edits: Sequence[Edit],
-    untraced_tokens_per_s: float | None = None,
-    within: str | None = None,
-) -> Prediction:
+def predict(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Prediction:
     """Replay a recording with edits, in this order.
 
     Args:
-        causality: dependencies of the recording, or of its light pass if it has one.
-        steps: its token steps.
+        base: the starting point; several predictions may share it.
         edits: the changes. Without any, the result is the recording itself, corrected if there is a rate.
-        untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
-            scaled to that rate. Default: the rate in run.json.
-        within: the NVTX range that contains the steps; run.json may have a rate for it.
+        timeline: without it, the trace of the prediction is empty.
 
     Raises:
         UsageError, UnsafePlanError: an edit is impossible, or unsafe.
-        EmptyTraceError: no step is followed by another, or the steps take no time.
-        TraceError: an untraced step would be shorter than the recorded work of the device.
+        EmptyTraceError: the steps take no time.
     """
-    return predict_from(Base.of(causality, steps, untraced_tokens_per_s, within), edits)
-
-
-def predict_from(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Prediction:
-    """Like `predict`, but given what several predictions have in common; without `timeline`, its trace is empty."""
     changes = Changes(base.causality, base.assumed)
     notes = list(dict.fromkeys(note for edit in edits for note in edit.apply(changes, base.steps)))
     time = changes.dag().replayed()[0]
