@@ -37,7 +37,7 @@ demo: .venv/.runs
 	  --force -o $(RUNS) > .venv/demo.log 2>&1 &
 	@echo 'Try first: choose llama1b-sccc-graph and llama1b-saaas-graph, then Gap: what the idle time between two tokens is'
 	@echo 'made of, and what 5 syncs a token instead of 14 change. Runs of the CPU backend appear as they end (.venv/demo.log).'
-	$(BIN)/intertoken dashboard sample_traces $(RUNS) --record-to $(RUNS) --port $(PORT)
+	$(BIN)/intertoken dashboard sample_traces $(RUNS) --port $(PORT)
 
 check: .venv/.installed
 	$(BIN)/ruff check .

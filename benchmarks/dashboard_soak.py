@@ -182,7 +182,7 @@ def main() -> None:
         files = _corpus(place / "hostile") if options.hostile else []
         token = [] if options.hostile else ["--no-token"]
         command = [sys.executable, "-m", "tracer.cli", "dashboard", str(SAMPLES), "--port", "0", "--no-open",
-                   "--no-record", "--cache", str(place / "cache"), *token]  # fmt: skip
+                   "--cache", str(place / "cache"), *token]  # fmt: skip
         environment = os.environ | {"INTERTOKEN_TOKEN": TOKEN, "TMPDIR": str(temporary)}
         with running(Server(command, environment=environment, patience=PATIENCE)) as server:
             server.find_port()

@@ -46,7 +46,6 @@ PAGES: Final = {
     "advice": "advice/",
     "whatif": "whatif/",
     "graph": "graph/",
-    "record": "record/",
 }
 SIZES: Final = ((390, 844), (1440, 900), (2560, 1440))
 RESTS: Final = """

@@ -12,7 +12,7 @@ from dash import Dash
 from flask import Flask
 
 from dashboard import pages
-from dashboard.pages import Page, add_pages, failure, record
+from dashboard.pages import Page, add_pages, failure
 from dashboard.pages.failure import add_missing
 from dashboard.pages.runs import read_linked
 from dashboard.reading.store import RunStore
@@ -29,9 +29,9 @@ _FOUND: Final = [
     import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__) if found.ispkg
 ]
 PAGES: Final[tuple[Page, ...]] = tuple(
-    sorted((module.PAGE for module in _FOUND if module is not record), key=lambda page: (page.place, page.name))
+    sorted((module.PAGE for module in _FOUND), key=lambda page: (page.place, page.name))
 )
-"""Every `PAGE` of a folder of `dashboard/pages/`, in navigation order; the record page comes last."""
+"""Every `PAGE` of a folder of `dashboard/pages/`, in navigation order."""
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
@@ -43,20 +43,19 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
-    shown = (*PAGES, record.page(serving.runner))
     failure.catch(server)
-    apps = add_pages(server, shown, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
+    apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
     check_queries(server)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)
-    check_callbacks(server, zip(shown, apps, strict=True))
+    check_callbacks(server, zip(PAGES, apps, strict=True))
     add_health(server, store)
     add_watch(server, store)
     add_downloads(server, store)
-    add_missing(server, [(page.address, page.name) for page in shown], serving.prefix)
+    add_missing(server, [(page.address, page.name) for page in PAGES], serving.prefix)
     if serving.uploads is not None:
         add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
-    read_linked(server, [f"/{page.address}" for page in shown], store)
+    read_linked(server, [f"/{page.address}" for page in PAGES], store)
     return apps[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address
@@ -60,9 +60,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 @click.option(
     "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="Read the token from the only line of a file."
 )
-@click.option(
-    "--no-token", "is_open", is_flag=True, help="Require no token: anyone can read the page, and nobody can start runs."
-)
+@click.option("--no-token", "is_open", is_flag=True, help="Require no token: anyone can read the page.")
 @click.option(
     "--prefix",
     default="",
@@ -102,15 +100,6 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
 )
 @click.option("--no-cache", "forgets", is_flag=True, help="Do not cache; parse every recording again.")
 @click.option(
-    "--record/--no-record", "records", default=True,
-    help="Whether readers may start runs on this machine; never with --no-token.",
-)  # fmt: skip
-@click.option(
-    "--record-to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for these runs, shown as well.  [default: the first directory that is given; "
-    "without one they are removed when the command ends]",
-)  # fmt: skip
-@click.option(
     "--reader-memory", default=lambda: _memory() // 10**6, type=click.IntRange(1), metavar="MB",
     help="Memory limit for reading a recording.  [default: half of the machine's]",
 )  # fmt: skip
@@ -133,17 +122,15 @@ def dashboard(
     upload_limit: int,
     kept_in: Path | None,
     forgets: bool,
-    records: bool,
-    record_to: Path | None,
     reader_memory: int,
     reader_seconds: int,
 ) -> None:
     """Show recordings side by side in a browser.
 
     A directory that is not itself a recording is searched for recordings, two levels deep; new ones appear while the
-    page is open. Uploads are deleted when the command ends. On the record page, readers can start `intertoken run`. The
-    printed link contains a token, without which other users of this machine cannot read anything. Recordings are read
-    in separate processes; if reading fails, the page says so in place of the recording.
+    page is open. Uploads are deleted when the command ends. The printed link contains a token, without which other
+    users of this machine cannot read anything. Recordings are read in separate processes; if reading fails, the page
+    says so in place of the recording.
     """
     from dashboard.reading.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
@@ -165,7 +152,6 @@ def dashboard(
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import create_app
-        from dashboard.recording.runner import Runner
         from tracer.pandas_options import set_options
         from tracer.stored.cache import Cache, directory_of_user
 
@@ -177,15 +163,7 @@ def dashboard(
         directory = None if forgets else kept_in or directory_of_user()
         cache = None if directory is None else Cache(directory)
         private = folder if opens else None
-        if not records or secret is None:
-            serve(create_app(paths, serving, cache).server, host, port, serving, private)
-            return
-        runs = record_to or _runs_directory(paths) or folder / "runs"
-        runs.mkdir(parents=True, exist_ok=True)
-        with closing(Runner(runs)) as runner:
-            serving = replace(serving, runner=runner)
-            shown = paths if _is_shown(runs, paths) else (*paths, runs)
-            serve(create_app(shown, serving, cache).server, host, port, serving, private)
+        serve(create_app(paths, serving, cache).server, host, port, serving, private)
 
 
 def _token(token: str, file: Path | None, is_open: bool) -> str | None:
@@ -296,18 +274,6 @@ def timeline(
         picture = image(figure, output.suffix.lower(), width, height or tall, scale)
     write_output(output, lambda place: place.write_bytes(picture), replace=force)
     click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(plain(run.name) for run in runs)}")
-
-
-def _runs_directory(paths: Iterable[Path]) -> Path | None:
-    """The first path that is a directory of runs and not itself a run."""
-    from tracer.formats import is_trace
-
-    return next((path for path in paths if path.is_dir() and not is_trace(path)), None)
-
-
-def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
-    """Whether new recordings in this directory are found when the paths are searched."""
-    return any(path.resolve() in (runs.resolve(), runs.resolve().parent) for path in paths)
 
 
 def _memory() -> int:

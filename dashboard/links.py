@@ -86,11 +86,6 @@ class Linked:
             query = {}
         return cls.of_query(query)
 
-    @classmethod
-    def names(cls) -> set[str]:
-        """The names of its fields in a link."""
-        return {form.name for form in cls._forms().values()}
-
     def pairs(self) -> Iterator[Pair]:
         """The names and values of its query."""
         for each in fields(self):

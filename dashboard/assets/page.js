@@ -152,9 +152,4 @@ window.dash_clientside.intertoken = {
     const done = await window.dash_clientside.intertoken.copy(window.location.href, "copy-link", "Copy link");
     return done ? "Link copied" : "The browser refused; copy the address instead.";
   },
-  copyCommand: async function () {
-    const { copy } = window.dash_clientside.intertoken;
-    const done = await copy(document.getElementById("command").textContent, "copy-command", "Copy command");
-    return done ? "Command copied" : "The browser refused; select the command instead.";
-  },
 };

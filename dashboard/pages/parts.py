@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -34,9 +33,9 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
     return html.Section([head, *content], **(named(title) | own | options))
 
 
-def poll(key: str, *, disabled: bool = True) -> dcc.Interval:
-    """The timer that makes a page request answers again while they are being computed, unless it is disabled."""
-    return dcc.Interval(id=key, interval=_POLL_MS, disabled=disabled)
+def poll(key: str) -> dcc.Interval:
+    """The timer, disabled at first, that makes a page request answers again while they are being computed."""
+    return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
 
 
 def asking(key: str) -> list[tuple[Output, int, int]]:
@@ -46,11 +45,6 @@ def asking(key: str) -> list[tuple[Output, int, int]]:
     shown. It does not undo `running` where a request fails, so the poll goes on after a while without an answer, too.
     """
     return [(Output(key, "interval"), _PAUSED_MS, _POLL_MS)]
-
-
-def digest(shown: Any) -> str:
-    """Identifies the content, to detect changes; the same in all server processes."""
-    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def choice(key: str, label: str, **options: Any) -> html.Label:
@@ -74,7 +68,7 @@ def stepper(key: str, word: str) -> list[Any]:
     ]
 
 
-def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
+def text_field(key: str, debounce: int | bool, **options: Any) -> dbc.Input:
     """A text field that reports its value `delay` ms after the last key, on Enter and on blur.
 
     It is Bootstrap's component: Dash's restores the caret too late, after more characters may have been typed.

@@ -24,7 +24,6 @@ from tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from dashboard.reading.readers import Readers
-    from dashboard.recording.runner import Runner
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
 LONG: Final = 16
@@ -43,7 +42,6 @@ class Serving:
         token: token that readers must give; None for none.
         uploads: an empty directory for uploaded recordings; None to disable uploads.
         upload_limit: maximum number of bytes of an uploaded recording.
-        runner: starts recordings for readers; None to disable them. Its creator closes it.
         proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server trusts (waitress:
             `trusted_proxy`); None for none.
         readers: processes that read recordings; None to read in this process. Their creator closes them.
@@ -54,7 +52,6 @@ class Serving:
     token: str | None = None
     uploads: Path | None = None
     upload_limit: int = 2 * 10**9
-    runner: Runner | None = None
     proxy: str | None = None
     readers: Readers | None = None
 

@@ -101,7 +101,6 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "pressed.data": dict[str, float | None] | None,
     "revision.data": int | None,
     "screen.data": _Screen | None,
-    "shown.data": list[str] | None,
     "steady.data": _Steady | None,
     "timeline.relayoutData": _Moved | None,
 }  # fmt: skip

@@ -6,7 +6,7 @@ import pickle
 import shutil
 import threading
 import weakref
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 import pytest
 from selenium import webdriver
@@ -16,7 +16,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.reading import read
-from dashboard.recording.runner import Runner
 from dashboard.serving import Serving
 from dashboard.serving.patience import listen
 from tests.dashboard.traces import decode
@@ -245,6 +244,5 @@ def filled(tmp_path_factory):
     """The address of a dashboard of which every page has something to show."""
     from tests.dashboard.filled import write_filled
 
-    runs = write_filled(tmp_path_factory.mktemp("filled"))
-    with closing(Runner(runs)) as runner, served(runs, Serving(runner=runner)) as address:
+    with served(write_filled(tmp_path_factory.mktemp("filled"))) as address:
         yield address

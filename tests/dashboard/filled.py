@@ -13,10 +13,9 @@ FILLED = {
     "advice/": "#advice td",
     "whatif/": "#figures td",
     "graph/": "#memory .barlayer path",
-    "record/": "#said-of-plan:not(:empty)",
 }
 """A page's address -> what is there when it is filled."""
-CHOSEN = {"whatif/": "&host=0.5", "record/": "&concurrency=sequential,branches&seed=1"}
+CHOSEN = {"whatif/": "&host=0.5"}
 """What is chosen on a page, so that there is more to see."""
 TRACED = LLAMA["sccc", "graph"].name
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import time
 
 import pandas as pd
@@ -11,14 +12,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from dashboard.figures.flame import pieces_of
-from dashboard.pages import advice
+from dashboard.pages import advice, parts
 from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import changes_of, waited_lines
 from dashboard.pages.whatif.view import WhatIfView, edits_for
+from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
-from tests.dashboard.conftest import load, served, until
+from tests.dashboard.conftest import alter, faults, load, served, until
 from tests.dashboard.filled import open_filled
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.nsys_exports import GLOBAL_TID, export
@@ -160,6 +162,35 @@ def test_answers_slower_than_the_poll_are_drawn(browser, filled, monkeypatch):
     monkeypatch.setattr(advice, "in_words", slowly)
     load(browser, f"{filled}advice/?run={TRACED.name}")
     until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice", seconds=30)
+
+
+UNHEARD = """
+const fetched = window.fetch;
+window.unheard = 0;
+window.fetch = (...what) => {
+  if (window.heard || !String(what[1]?.body).includes('"id":"poll"')) return fetched(...what);
+  window.unheard++;
+  return Promise.reject(new TypeError("no network"));
+};
+"""
+
+
+@pytest.mark.browser
+def test_polls_go_on_after_requests_that_failed(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "_PAUSED_MS", 2000)
+    is_known = threading.Event()
+    monkeypatch.setattr(advice, "known", lambda answer: known(answer) if is_known.is_set() else None)
+    shutil.copytree(TRACED, tmp_path / "a", ignore=shutil.ignore_patterns("node"))
+    with served(tmp_path) as address:
+        load(browser, f"{address}advice/?run=a")
+        until(browser, lambda: browser.find_element(By.ID, "nothing").text == "", "an answer that makes it poll")
+        alter(browser, UNHEARD)
+        until(browser, lambda: browser.execute_script("return window.unheard") >= 2, "polls that fail")
+        is_known.set()
+        browser.execute_script("window.heard = true")
+        until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice")
+        browser.get("about:blank")  # before the server is gone
+    assert faults(browser), "those of the requests that failed"
 
 
 @pytest.mark.browser

@@ -1,13 +1,11 @@
 """Hostile requests to all callbacks of all pages; `tests/fuzz/callbacks.py` sends them for hours."""
 
-from contextlib import closing
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import decode
-from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak, runner_in
+from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak
 from tests.fuzz.hostile import asked
 from tests.thorough import examples
 from tracer import formats
@@ -20,13 +18,12 @@ def fuzzed(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     write_runs(runs)
     formats.write(decode(), runs / "a")
-    with closing(runner_in(tmp_path_factory.mktemp("record"))) as runner:
-        yield Fuzzed(runs, runner)
+    return Fuzzed(runs)
 
 
 def test_every_page_has_callbacks_to_be_fuzzed(fuzzed):
     assert {place: len(callbacks_of(fuzzed.client, place)) for place in PLACES} == {
-        "": 23, "gap/": 6, "syncs/": 5, "advice/": 6, "whatif/": 4, "graph/": 4, "record/": 8,
+        "": 23, "gap/": 6, "syncs/": 5, "advice/": 6, "whatif/": 4, "graph/": 4,
     }  # fmt: skip
 
 

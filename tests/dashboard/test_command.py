@@ -67,7 +67,7 @@ def test_a_token_that_no_list_of_processes_shows(runs, tmp_path, monkeypatch):
     assert "warning: " in _started(monkeypatch, [str(runs), "--token-file", str(file)])[0].output
     monkeypatch.setenv("INTERTOKEN_TOKEN", "a token in a variable")
     assert _started(monkeypatch, [str(runs)])[1].token == "a token in a variable"
-    assert "INTERTOKEN_TOKEN" not in os.environ  # runs that it starts do not know it
+    assert "INTERTOKEN_TOKEN" not in os.environ  # processes that it starts do not know it
 
 
 @pytest.mark.parametrize(

@@ -83,17 +83,14 @@ def empty(tmp_path_factory):
         yield address
 
 
-SHOWING = [place for place in FILLED if place != "record/"]
-
-
-@pytest.mark.parametrize("place", SHOWING)
+@pytest.mark.parametrize("place", FILLED)
 def test_without_recordings_the_server_says_how_to_make_some(tmp_path, place):
     told = answer(client_of(tmp_path), place, "nothing.children")["response"]
     assert "intertoken run" in str(told["nothing"]["children"])
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("place", [*SHOWING[:2], *(pytest.param(place, marks=thorough) for place in SHOWING[2:])])
+@pytest.mark.parametrize("place", ["", "gap/", *(pytest.param(place, marks=thorough) for place in [*FILLED][2:])])
 def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
     visit(browser, f"{empty}{place}")
     words = "intertoken run"

@@ -4,7 +4,6 @@ import pytest
 
 from dashboard.pages.gap import GapView
 from dashboard.pages.graph.view import GraphView
-from dashboard.pages.record.form import RecordView
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.rates import Rate
 from dashboard.view import Area, Arrangement, Bookmark, Spot, View
@@ -29,7 +28,6 @@ VIEW = View(
      GraphView("x", "blk.0 (x)", 2, 7, "dark", (Rate("x", 5.0),))),
     ("?event=1.2_-5_900.c.d", View(event=Spot("c.d", 1, 2, (-5, 900)))),
     (f"{EVERYTHING}&scale=all", GapView(VIEW, "all")),
-    ("?theme=dark&sync=ggg&tokens=32", RecordView(View(theme="dark"), {"sync": "ggg", "tokens": "32"})),
     (f"{EVERYTHING}&sync=aaag&without=2&without=13&graph=early&kernels=k&kernels=l&times=0.5&host=1.25&latency=-3",
      WhatIfView(VIEW, "aaag", ("2", "13"), "early", ("k", "l"), 0.5, 1.25, -3)),
 ])  # fmt: skip

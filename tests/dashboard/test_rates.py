@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
-from dashboard.pages.record.form import RecordView
 from dashboard.pages.whatif.view import WhatIfView
 from dashboard.rates import MOST_RATES, NoRate, Rate, rate_of, text_of, with_rate
 from dashboard.reading.predictions import gain_without
@@ -225,7 +224,6 @@ def test_all_pages_keep_the_rates(client):
     view = View(runs=("x",), rates=rates)
     assert View.parse(view.query()) == view
     assert GraphView.parse(GraphView("x", rates=rates).query()) == GraphView("x", rates=rates)
-    assert RecordView.parse(view.query()) == RecordView(view)
     assert WhatIfView.parse(WhatIfView(view, host=0.5).query()) == WhatIfView(view, host=0.5)
     reduced = _ask(client, "whatif/", "rate-refused.children", {"url.search": _link(VLLM)}, ["url.search"])
     assert reduced.get_json()["response"]["rate"]["value"] == "528.11"

@@ -44,7 +44,7 @@ def test_an_address_without_a_page_leads_to_those_there_are(runs):
     page = client.get("/what<b>if", headers={"Accept": "text/html,*/*;q=0.8"})
     assert page.status_code == 404
     assert "There is no page at /lab/what&lt;b&gt;if." in page.text
-    assert all(f'href="/lab/{place}"' in page.text for place in ("", "gap/", "syncs/", "whatif/", "graph/", "record/"))
+    assert all(f'href="/lab/{place}"' in page.text for place in ("", "gap/", "syncs/", "whatif/", "graph/"))
     plain = client.get("/what<b>if")
     assert (plain.status_code, plain.mimetype) == (404, "text/plain")
     assert plain.text == "There is nothing at this address.\n"

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 import warnings
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,13 @@ from hypothesis.errors import HypothesisWarning
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from dashboard.app import PAGES, create_app
-from dashboard.recording.runner import Runner
-from dashboard.serving import Serving
-from tests.fuzz.hostile import CHOICES, Requests, asked
+from tests.fuzz.hostile import Requests, asked
 
 LONGEST, PATIENCE = 5.0, 30.0
 """Seconds of computing that a request may take, and seconds by the clock: others may keep the machine busy."""
 MOST_MEMORY = 2 * 2**30
 """Bytes that the process may take."""
-PLACES = (*(page.address for page in PAGES), "record/")
-COMMAND = """case "$*" in
-  *--choices*) cat "$0.json" ;;
-  *--dry-run*) echo '{"runs": ["new"]}' ;;
-esac
-"""
-"""In the place of `intertoken run`."""
+PLACES = tuple(page.address for page in PAGES)
 
 
 def callbacks_of(client: Any, page: str) -> list[dict[str, Any]]:
@@ -64,8 +55,8 @@ class Fuzzed:
         slowest: seconds of computing and by the clock, page and output.
     """
 
-    def __init__(self, runs: Path, runner: Runner) -> None:
-        self.client = create_app([runs], Serving(runner=runner)).server.test_client()
+    def __init__(self, runs: Path) -> None:
+        self.client = create_app([runs]).server.test_client()
         self.requests: dict[int, int] = {}
         self.slowest: tuple[float, float, str, str] = (0.0, 0.0, "", "")
         self._log: list[logging.LogRecord] = []
@@ -112,14 +103,6 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def runner_in(place: Path) -> Runner:
-    """One whose command records nothing."""
-    command = place / "run"
-    command.write_text(COMMAND)
-    (place / "run.json").write_text(json.dumps(CHOICES))
-    return Runner(place / "recorded", ["/bin/sh", str(command)], 0.1)
-
-
 @click.command(help=__doc__)
 @click.option("--minutes", default=1.0)
 @click.option("--seed", "first", default=0, help="Of the first round; each takes the next.")
@@ -132,13 +115,12 @@ def main(minutes: float, first: int) -> None:
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         runs = Path(folder) / "runs"
         runs.mkdir()
-        with closing(runner_in(Path(folder))) as runner:
-            fuzzed = Fuzzed(write_filled(runs), runner)
-            base, number = peak(), first
-            while time.monotonic() < end:
-                _round(fuzzed, number)
-                number += 1
-                print(f"seed {number - 1}: {_said(fuzzed, base)}", flush=True)
+        fuzzed = Fuzzed(write_filled(runs))
+        base, number = peak(), first
+        while time.monotonic() < end:
+            _round(fuzzed, number)
+            number += 1
+            print(f"seed {number - 1}: {_said(fuzzed, base)}", flush=True)
 
 
 def _round(fuzzed: Fuzzed, number: int) -> None:

@@ -8,21 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dashboard.pages.graph.view import GraphView
-from dashboard.pages.record.form import FIELD
 from dashboard.pages.whatif.view import GRAPHS, STRATEGIES
 from dashboard.view import ALIGNMENTS, THEME_NAMES, Arrangement, Spot, View
-
-CHOICES = {
-    "options": [
-        {"flag": f"--{name}", "off": None, "help": "", "least": least, "name": name, "kind": kind, "default": default,
-         "choices": [{"name": each, "about": "", "lacks": None} for each in names]}
-        for name, kind, least, default, names in (
-            ("backend", "name", None, "cpu", ["cpu"]), ("strategies", "names", None, None, ["sccc", "ggg"]),
-            ("tokens", "number", 1, 32, []), ("prompt", "numbers", 0, "0", []), ("staging", "flag", None, True, []),
-        )
-    ]
-}  # fmt: skip
-"""What `intertoken run --choices` would print."""
 
 
 def asked(callback: dict[str, Any], values: dict[str, Any], changed: list[str] | None = None) -> dict[str, Any]:
@@ -55,9 +42,7 @@ def _entries(one: dict[str, str], value: Any) -> Any:
 
 
 def _named(pattern: dict[str, Any], number: int) -> dict[str, Any]:
-    options = [option["name"] for option in CHOICES["options"]]
-    names = {FIELD: options[number % len(options)]}
-    return {part: names.get(part, number) if wanted == ["ALL"] else wanted for part, wanted in pattern.items()}
+    return {part: number if wanted == ["ALL"] else wanted for part, wanted in pattern.items()}
 
 
 NUMBERS = st.sampled_from(
@@ -111,8 +96,7 @@ class Requests:
             {"scale": st.sampled_from(["typical", "all"]), "sync": st.sampled_from(["", *STRATEGIES]),
              "without": st.lists(st.sampled_from(["all", "1", "2", "999999"]) | WORDS, max_size=4),
              "graph": st.sampled_from(["", *GRAPHS]), "kernels": st.lists(WORDS, max_size=4),
-             "times": FACTORS, "host": FACTORS, "latency": FACTORS,
-             "values": st.dictionaries(st.sampled_from([o["name"] for o in CHOICES["options"]]), WORDS, max_size=3)}
+             "times": FACTORS, "host": FACTORS, "latency": FACTORS}
         )  # fmt: skip
         graph = st.builds(GraphView, st.none() | run, st.none() | st.sampled_from(nodes) | WORDS, st.none() | WHOLE,
                           st.none() | WHOLE, st.sampled_from(THEME_NAMES)).map(GraphView.data)  # fmt: skip
@@ -137,8 +121,7 @@ class Requests:
         ends = {f"xaxis.range[{number}]": SMALL for number in (0, 1)}
         query = st.lists(st.tuples(st.sampled_from(
             ["run", "token", "align", "range", "find", "event", "ruler", "rows", "hide", "fold", "order", "show",
-             "theme", "scale", "sync", "without", "kernels", "times", "host", "latency", "node", "part",
-             "tokens"]
+             "theme", "scale", "sync", "without", "kernels", "times", "host", "latency", "node", "part"]
         ), run | WORDS | SMALL.map(str) | pair.map("{0[0]}..{0[1]}".format)), max_size=6)  # fmt: skip
         screen = {"scheme": st.sampled_from(["light", "dark"]), "width": SMALL}
         self.values = {

@@ -1,1 +1,0 @@
-"""Recordings that readers start: `intertoken run` in a separate process, which another process supervises."""
