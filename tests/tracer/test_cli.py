@@ -234,8 +234,9 @@ def test_help_and_completion_import_no_command() -> None:
 
 
 def test_help_of_a_command_imports_what_click_needs() -> None:
-    """Completion of its options neither. `convert` and `run` import what their help lists, `gaps` holds its report."""
-    commands = sorted(set(main.list_commands(click.Context(main))) - {"convert", "gaps", "run"})
+    """Completion of its options neither. `convert` and `run` import what their help lists, `gaps` and `watch` hold what
+    they report."""
+    commands = sorted(set(main.list_commands(click.Context(main))) - {"convert", "gaps", "run", "watch"})
     run = f"[main([command, '--help'], standalone_mode=False) for command in {commands}]"
     script = f"import sys; from tracer.cli import main; {run}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

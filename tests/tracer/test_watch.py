@@ -17,9 +17,8 @@ from tests.tracer.fake_driver import Build
 from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.cli import main
-from tracer.commands.watch import table_of
+from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
 from tracer.recorders import light_folder, light_program
-from tracer.recorders.live import Live, figures, live, metrics, serve
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
