@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +35,18 @@ class _Named(click.Option):
     @property
     def help(self) -> str:
         """The text with the names."""
-        from executor.run.choices import NAMES
+        from executor.backends import BACKENDS
+        from executor.backends.sim.profiles import SHIPPED
+        from executor.graph.models import MODELS
+        from executor.planning.allocator import ALLOCATORS
+        from executor.planning.concurrency import MODES
+        from executor.scheduling.strategies import STRATEGIES
 
-        return self._text.format(", ".join(NAMES[str(self.name)]))
+        names: dict[str | None, Collection[str]] = {
+            "backend": BACKENDS, "model": MODELS, "profile": SHIPPED, "strategies": STRATEGIES, "concurrency": MODES,
+            "allocator": ALLOCATORS,
+        }  # fmt: skip
+        return self._text.format(", ".join(names[self.name]))
 
     @help.setter
     def help(self, text: str) -> None:
@@ -56,13 +67,16 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
     return lengths if len(lengths) > 1 else lengths[0]
 
 
-def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Print the possible values of the options instead of running."""
-    if value:
-        from executor.run.choices import choices
+@contextmanager
+def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, if that is a terminal; what it yields counts one more of the units as completed."""
+    from rich.console import Console
+    from rich.progress import Progress
 
-        click.echo(json.dumps(choices(ctx.command)))
-        ctx.exit()
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (is_shown and sys.stderr.isatty())) as bar:
+        task = bar.add_task("running", total=units)
+        yield lambda: bar.advance(task)
 
 
 @click.command(epilog=EXAMPLES)
@@ -170,15 +184,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     type=click.Path(file_okay=False, path_type=Path), help="Directory that receives one run directory per combination.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace existing run directories.")
-@click.option(
-    "--progress", type=click.Choice(["bar", "json", "none"]), default="bar", show_default=True,
-    help="Progress on stderr: a bar if that is a terminal, or one JSON object per line.",
-)  # fmt: skip
 @click.option("--dry-run", "plans", is_flag=True, help="Only plan, check and name the runs.")
-@click.option(
-    "--choices", "lists", is_flag=True, is_eager=True, expose_value=False, callback=_list,
-    help="Print the possible values of the options, and what this machine lacks for them, as one JSON object.",
-)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(
     strategies: tuple[str, ...],
@@ -187,7 +193,6 @@ def run(
     trace_kinds: str,
     runs: Path,
     force: bool,
-    progress: str,
     plans: bool,
     as_json: bool,
     **options: Any,
@@ -201,7 +206,6 @@ def run(
     from executor.run.directory import check_runs, write_run
     from executor.run.light_pass import record_light
     from executor.run.passes import chosen_passes, pass_figures, record_traced
-    from executor.run.progress import metered, units_of
 
     base = Configuration(**options)
     chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
@@ -214,17 +218,16 @@ def run(
         click.echo(json.dumps({"schema": "intertoken.plan/1", "runs": names}) if as_json else "\n".join(names))
         return
     figures = []
-    how = "none" if as_json and progress == "bar" else progress
-    with metered(how, units_of(chosen, len(traced)), len(chosen)) as meter:
-        results = record_light(chosen, progress=meter.advance)
+    units = sum(1 + configuration.repeats + len(traced) for configuration in chosen)  # the first is the warm-up
+    with _progress(units, is_shown=not as_json) as advance:
+        results = record_light(chosen, progress=advance)
         written = [write_run(result, runs, replace=force) for result in results]
         for result, path in zip(results, written, strict=True):
             if traced:
-                of_passes = record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=meter.advance)
+                of_passes = record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=advance)
             else:
                 of_passes = {"light": pass_figures(result.trace)}
             figures.append(of_passes)
-            meter.finish(path.name)
     if as_json:
         click.echo(json.dumps(_as_json(results, written, figures)))
     else:

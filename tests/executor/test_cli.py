@@ -1,10 +1,13 @@
 """`intertoken run` from the command line."""
 
 import json
+import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import click
 import pytest
@@ -15,11 +18,8 @@ from executor.commands import run as cli
 from executor.graph.models import MODELS
 from executor.planning.allocator import ALLOCATORS
 from executor.planning.concurrency import MODES
-from executor.run.configuration import Configuration
-from executor.run.progress import units_of
 from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.strategies import STRATEGIES
-from tests.conftest import why_no_gpu
 from tracer import read
 from tracer.errors import UnsafePlanError, UsageError
 
@@ -105,13 +105,20 @@ def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
     [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
 )
 def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
-    options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000", "--progress", "json")
+    options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000")
     command = [sys.executable, "-m", "tracer.cli", "run", *options, "-o", tmp_path / "runs"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        assert b"units" in process.stderr.readline()
+    terminal, end = pty.openpty()
+    with open(terminal, "rb", buffering=0) as shown:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end, env=os.environ | {"TERM": "xterm"})
+        os.close(end)
+        said = b""
+        while b"running" not in said:  # of the bar
+            said += shown.read(1024)
         process.send_signal(number)
-        process.stderr.read()
-    assert process.returncode == code
+        with suppress(OSError):  # nobody writes to it any more
+            while shown.read(1024):
+                pass
+        assert process.wait() == code
     assert not (tmp_path / "runs").exists()
 
 
@@ -169,26 +176,6 @@ def test_help_names_every_choice_and_shows_examples(invoke):
         assert f"--{option} " in examples
 
 
-def test_choices_are_those_of_the_command_with_what_the_machine_lacks(invoke, tmp_path):
-    result = invoke("--choices")
-    assert result.exit_code == 0, result.output
-    options = {option["name"]: option for option in json.loads(result.stdout)["options"]}
-    tables = {"backend": BACKENDS, "model": MODELS, "strategies": STRATEGIES, "concurrency": MODES,
-              "allocator": ALLOCATORS, "launch": LAUNCHERS, "trace_kinds": ("lean", "all")}  # fmt: skip
-    for name, table in tables.items():
-        assert [choice["name"] for choice in options[name]["choices"]] == list(table)
-    assert [options[name]["kind"] for name in ("backend", "strategies", "batch", "prompt", "fusion")] == [
-        "name", "names", "number", "numbers", "flag",
-    ]  # fmt: skip
-    assert (options["tokens"]["default"], options["tokens"]["least"], options["weights"]["default"]) == (32, 1, None)
-    assert (options["fusion"]["flag"], options["fusion"]["off"]) == ("--fusion", "--no-fusion")
-    assert not {"runs", "force", "as_json", "progress"} & set(options)
-    lacks = {choice["name"]: choice["lacks"] for choice in options["backend"]["choices"]}
-    assert lacks["cpu"] is None
-    assert (lacks["cuda"] is None) == (why_no_gpu() is None)
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_dry_run_names_the_runs_and_refuses_what_a_run_would(invoke, tmp_path):
     result = invoke("--dry-run", "--json", "--sync", "sccc,ggg", "--concurrency", "sequential,branches")
     assert json.loads(result.stdout)["runs"] == [
@@ -198,19 +185,3 @@ def test_a_dry_run_names_the_runs_and_refuses_what_a_run_would(invoke, tmp_path)
     assert isinstance(refused.exception, UnsafePlanError)
     assert isinstance(invoke("--dry-run", "--passes", "node").exception, UsageError)
     assert not (tmp_path / "runs").exists()
-
-
-def test_progress_as_json_counts_units_steps_and_whole_runs(invoke):
-    result = invoke("--tokens", "3", "--repeats", "2", "--warmup", "1", "--sync", "sccc,ggg", "--progress", "json")
-    assert result.exit_code == 0, result.output
-    lines = [json.loads(line) for line in result.stderr.splitlines()]
-    assert {line["schema"] for line in lines} == {"intertoken.progress/1"}
-    assert [line["units"] for line in lines] == [[n, 6] for n in (0, 1, 2, 3, 4, 5, 6, 6, 6)]
-    assert [line["steps"] for line in lines][:6] == [[0, 14], [1, 14], [2, 14], [5, 14], [8, 14], [11, 14]]
-    assert [line["whole"] for line in lines][-3:] == [None, "tiny-sccc-sequential", "tiny-ggg-sequential"]
-    assert lines[-1]["runs"] == [2, 2]
-
-
-def test_traced_passes_are_units_as_well():
-    configurations = [Configuration(tokens=100, repeats=1, warmup=2), Configuration(tokens=5, repeats=2, warmup=2)]
-    assert units_of(configurations, traced=2) == [2, 2, 100, 5, 5, 42, 42, 7, 7]
