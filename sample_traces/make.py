@@ -76,8 +76,8 @@ def own(runs: Path, target: Path) -> None:
     for run in sorted(path for path in runs.glob("llama-*") if (path / "run.json").is_file()):
         for name in ("", "node"):  # the graph passes say no more than these two
             if (run / name / "run.json").is_file():
-                trace = scrub(tracer.read(run / name))
-                tracer.write(trace if name else one_repeat(trace), target / run.name / name)
+                trace = tracer.read(run / name)
+                tracer.write(scrub(trace if name else one_repeat(trace)), target / run.name / name)
         shutil.copy(run / GRAPH_FILE, target / run.name)
 
 

@@ -101,7 +101,6 @@ def main(directory: Path) -> None:
         if name in KEPT:
             trace = first_steps(trace, KEPT[name])
             run["counted"]["decode"] = KEPT[name]
-        trace.metadata.setdefault("source", "PyTorch profiler")  # "rank 0 of 1" stands behind it, which is scrubbed
         trace.metadata |= {"run": run}
         tracer.write(trace, TARGET / name)
         print(f"{name}: {len(trace):,} events")

@@ -1,6 +1,7 @@
 """Call sites from call chains: of an nsys export, of handmade ones, and what is kept of them elsewhere."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +102,11 @@ def test_chains_of_an_export_are_read_and_written_again(tmp_path: Path, suffix: 
     pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
 
 
-def test_scrub_keeps_them_only_on_request_and_without_directories() -> None:
-    trace = handmade({1: 5, 2: 6})
-    gone = scrub(trace)
-    assert not len(gone["callchains"])
-    assert gone["api"]["callchain"].tolist() == [MISSING, MISSING]
-    kept = scrub(trace, python_functions=True)
-    texts = " ".join([*map(str, kept["callchains"]["symbol"]), *map(str, kept["callchains"]["module"])])
-    assert "/" not in texts
-    assert [site for site, *_ in sites(kept)] == [
-        "ggml_backend_cuda_synchronize (libggml-cuda.so)", "decode.py(31): step",
-    ]  # fmt: skip
+def test_scrub_keeps_them() -> None:
+    kept = scrub(handmade({1: 5, 2: 6}))
+    native, python = (site for site, *_ in sites(kept))
+    assert native == "ggml_backend_cuda_synchronize (libggml-cuda.so)"
+    assert re.fullmatch(r"(/x[a-z]{10}){2}/decode\.py\(31\): step", python)
 
 
 def test_syncs_names_the_functions_of_an_export_with_cuda_backtraces(tmp_path: Path) -> None:

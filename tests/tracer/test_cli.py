@@ -219,7 +219,7 @@ def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     (folder / "other.txt").write_text("")
     removed = as_json("scrub", folder, tmp_path / "out")["removed"]
-    assert [row["where"] for row in removed if row["what"] == "left out"] == ["other.txt"]
+    assert [row["where"] for row in removed if row["where"].startswith("file ")] == ["file other.txt"]
 
 
 def test_help_and_completion_import_no_command() -> None:

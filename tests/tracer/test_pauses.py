@@ -15,8 +15,7 @@ from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.model.trace import PAUSES, Pause, add_pauses, pauses
 from tracer.recorders.light import light_trace
 from tracer.recorders.window import TimeRange, pauses_between, within
-from tracer.scrub import facts
-from tracer.scrub.texts import Texts
+from tracer.scrub import Texts, facts
 
 PAUSED_NS = 50_000_000  # less than what a clock is taken to have jumped
 

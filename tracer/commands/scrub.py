@@ -133,8 +133,10 @@ def _write(run: Parts, target: Path, force: bool) -> list[str]:
 def _show(facts: dict[str, Any]) -> None:
     """Print `intertoken scrub`."""
     console = report.new_console()
-    for rows in (facts["texts"], facts["removed"]):
+    for rows, titles in (
+        ([row for row in facts["texts"] if row["hashed"]], {"where": "texts of", "hashed": "hashed", "kept": "kept"}),
+        (facts["removed"], {"where": "removed", "count": "how many"}),
+    ):
         if rows:
-            titles = {"where": "texts of" if rows is facts["texts"] else "removed", "count": "how many"}
-            console.print(report.table_of(rows, {name: titles.get(name, name) for name in rows[0]}))
+            console.print(report.table_of(rows, titles))
     console.print(report.styled(f"{facts['target']}: {facts['events']:,} events"))

@@ -97,7 +97,7 @@ def _column(table: str, column: str, values: Any, texts: Texts) -> Any:
             return pa.array([None if t is None else clean(t, where) for t in values.to_pylist()], pa.string())
         if (table, column) == (nsys.GPUS, "chipName"):
             return pa.array([t if t and _CHIP.fullmatch(t) else "" for t in values.to_pylist()], pa.string())
-    texts.remove(where, len(values) - values.null_count)
+    texts.remove(where, sum(map(bool, values.to_pylist())))
     return None
 
 

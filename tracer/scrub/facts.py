@@ -20,7 +20,7 @@ def metadata(given: Mapping[str, Any], texts: Texts, where: str = "metadata") ->
     """Return the metadata of a trace, or an object in it, without entries whose key is unknown."""
     kept: dict[str, Any] = {}
     for key, item in given.items():
-        place = "run.json" if (where, key) == ("metadata", "run") else f"{where}: {key}"
+        place = "run.json" if (where, key) == ("metadata", "run") else where
         if key == _RANGES and isinstance(item, Mapping):
             kept[key] = {texts.range(text, place): _value(key, facts, texts, place) for text, facts in item.items()}
         elif texts.is_known(key):

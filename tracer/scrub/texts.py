@@ -106,6 +106,7 @@ class Texts:
         return [
             {"where": where, "kept": (kept := sum(old == new for old, new in of.items())), "hashed": len(of) - kept}
             for where, of in sorted(self._found.items())
+            if of
         ]
 
     def remove(self, where: str, count: int = 1) -> None:
