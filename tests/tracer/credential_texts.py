@@ -5,12 +5,10 @@ The tokens are made of their makers' prefixes and our own letters when the tests
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.tracer.nsys_exports import GLOBAL_PID, GLOBAL_TID, RECORDING, export
 from tests.tracer.test_formats_carry import EVERYTHING
-from tests.tracer.test_formats_chrome import GPU, event
 
 
 def _letters(number: int, length: int) -> str:
@@ -105,34 +103,4 @@ def planted_names(path: Path) -> Path:
     return export(path, rows)
 
 
-def planted_chrome(path: Path) -> Path:
-    """Kineto's JSON: names of every category, arguments, categories, threads, Python functions."""
-    texts = [text for text, _ in TEXTS]
-    kinds = ("kernel", "cuda_runtime", "user_annotation", "cpu_op", "gpu_memcpy", "cuda_sync", "python_function")
-    content = {
-        **GPU,
-        **{text: text for text in texts},
-        "traceName": texts[0],
-        "distributedInfo": {"backend": texts[1]},
-        "traceEvents": [
-            *GPU["traceEvents"],
-            *[
-                event(kind, text, 10 * n, 9, device=0, stream=7, Comment=text, stack=[text], **{text: text})
-                for n, text in enumerate(texts)
-                for kind in kinds
-            ],
-            *[event(text, "odd", 10 * n, 9) for n, text in enumerate(texts)],
-            *[event("python_function", f"/srv/{text}/a.py(5): f", 10 * n, 9) for n, text in enumerate(texts)],
-            *[
-                {"ph": "M", "name": name, "pid": 100, "tid": n, "args": {"name": text}}
-                for n, text in enumerate(texts)
-                for name in ("thread_name", "process_name")
-            ],
-        ],
-        "displayTimeUnit": texts[2],
-    }
-    path.write_text(json.dumps(content))
-    return path
-
-
-PLANTED = {"names.sqlite": planted_names, "names.json": planted_chrome}
+PLANTED = {"names.sqlite": planted_names}

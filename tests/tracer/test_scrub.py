@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache
@@ -66,6 +67,8 @@ TRUTHS = {
         "AcmeGemm": f"X{HASH}Gemm",
         "/home/ada/decode.py(31): my_step": rf"/x{HASH}/x{HASH}/decode\.py\(31\): x{HASH}_step",
         "hunter2": f"x{HASH}", "my-server": f"x{HASH}-server", "k7k8k9": f"x{HASH}", "0x7fb0": "0x[0-9a-f]{10}",
+       
+        "qZ3xHash5jR2m": f"x{HASH}Z?.*Hash.*", "AUnaryFunctor": 1,
         "8431": f"-x{HASH}-", "v1.2.3.4": rf"v1\.-x{HASH}-", "qZ3xW8vK5jR2mT7pL9nB4c": f"x{HASH}",
         "_ZN36_INTERNAL_cad803f4_6_cpy_cu_bfba63e212cpy_1E": f"_X{HASH.upper()}.*",
     },
@@ -120,8 +123,16 @@ def test_equal_keys_make_equal_hashes_and_none_makes_others() -> None:
     assert len(set(names)) == 4
 
 
+@pytest.mark.parametrize("unit", ["1", "a1", "0x", "1a.", "step ", "x-1:"])
+def test_a_hostile_text_takes_no_long_time(unit: str) -> None:
+    before = time.process_time()
+    assert Texts().name(unit * 20_000, "x")
+    assert Texts().range(unit * 20_000, "x")
+    assert time.process_time() - before < 5
+
+
 def test_what_is_asked_for_stays() -> None:
-    texts = Texts(keep=["mine.*", "acme_[a-z]+"])
+    texts = Texts(keep=["(?i)MINE.*", "acme_[a-z]+"])
     assert texts.range("mine 5", "x") == "mine 5"
     assert texts.name("acme_kernel", "x") == "acme_kernel"
     assert "acme" not in texts.name("an acme_kernel", "x")
@@ -130,7 +141,7 @@ def test_what_is_asked_for_stays() -> None:
 MARKS = [mark.text for engine in engines() for mark in engine.marks]
 PIECES = st.sampled_from(
     ["token", "Decode", "step", "execute_model", "ProfilerStep#", "forward", "prefill", "step[DECODE", " bs=4]",
-     "aten::", " ", "/", "7", "12345678901", "x", "X", "é", "sk-", "_", "\u017ftep", "to\u212aen", "=", "\n"]
+     "aten::", " ", "/", "7", "12345678901", "x", "X", "é", "sk-", "_", "=", "\n"]
 )  # fmt: skip
 
 

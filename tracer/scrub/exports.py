@@ -46,7 +46,6 @@ _EXPORT_VALUES: Final = re.compile(r"NVIDIA Nsight Systems|[\d.]+|\d[\d.]* \d+|\
 _EXPORT_ROWS: Final = re.compile(
     rf"{nsys.EXPORT_PRODUCT}|{nsys.EXPORT_VERSION}|EXPORT_PRODUCT_DATE|{nsys.EXPORT_SCHEMA}(_[A-Z]+)?|EXPORT_TIME_UTC"
 )
-_CHIP: Final = re.compile(r"[A-Z]{2}\d{2,3}[A-Z]?")
 
 
 def columns(trace: Trace, texts: Texts) -> None:
@@ -95,8 +94,6 @@ def _column(table: str, column: str, values: Any, texts: Texts) -> Any:
         clean = {(_NVTX, "text"): texts.range, (nsys.GPUS, "name"): texts.device}.get((table, column))
         if clean is not None:
             return pa.array([None if t is None else clean(t, where) for t in values.to_pylist()], pa.string())
-        if (table, column) == (nsys.GPUS, "chipName"):
-            return pa.array([t if t and _CHIP.fullmatch(t) else "" for t in values.to_pylist()], pa.string())
     texts.remove(where, sum(map(bool, values.to_pylist())))
     return None
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache, partial
@@ -36,12 +35,12 @@ _DIGITS, _LONG_DIGITS = 3, 9
 
 _PIECE: Final = re.compile(
     r"(?<![A-Za-z0-9])(?:\d{1,3}\.\d[BMK](?![A-Za-z0-9])"  # 1.1B parameters
-    r"|\d+(?:[.: -]\d+)+(?![A-Za-z0-9])|[0-9a-fA-F]*\d[0-9a-fA-F]*(?:[.:-][0-9a-fA-F]+){2,}(?![A-Za-z0-9]))"
+    r"|\d+(?:[.: -]\d+)+(?![A-Za-z0-9])|(?=[a-fA-F]*\d)[0-9a-fA-F]+(?:[.:-][0-9a-fA-F]+){2,}(?![A-Za-z0-9]))"
     r"|[A-Za-z0-9]+|[^\x20-\x7eµ²×]+",
     re.ASCII,
 )
 """A number with a point, several numbers in a row (an address, a date, an id), or a run of letters and digits."""
-_SIZE: Final = re.compile(r"\d{1,3}\.\d{1,3}|\d{1,3}\.\d[BMK]|(?:\d{1,4}x)+\d{1,4}|(?:\d{1,2}d[ce]?)+|[A-Z]")
+_SIZE: Final = re.compile(r"\d{1,3}\.\d{1,3}|\d{1,3}\.\d[BMK]|(?:\d{1,4}x)+\d{1,4}|(?:\d{1,2}d[ce]?)+|v\d{3,5}|[A-Z]")
 _LIBRARY_VERSION: Final = re.compile(r"\.so\.$")
 _VERSION: Final = re.compile(
     r"(?:\d{4}(?:\.\d{1,9}){3}|\d{1,4}(?:\.\d{1,9}){1,2}|\d{1,3})(?:\.?(?:dev|post|rc|a|b)\d{1,5})?(?:\+(?:cu|rocm)[\d.]+)?"
@@ -50,22 +49,13 @@ _VERSION: Final = re.compile(
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _LETTERS: Final = re.compile(r"[A-Za-z]{2,}")
 _COUNTED: Final = re.compile(rf"(?i)(?:{'|'.join(NAMES)}|process|thread)[ _:#=]*$")
-_CALL_VERSION: Final = re.compile(r"v\d{3,5}")
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _COUNTER: Final = re.compile(rf"(?s)(.*?)((?<!\d)\d{{1,{_DIGITS}}})?")
 _GPU: Final = re.compile(r"[A-Z]{1,3}\d{1,4}[A-Z]{0,2}|\d{2,5}[A-Z]{0,2}|\dg")
 
 DOMAINS: Final = PROFILER_DOMAINS | {
-    HOST_COMPUTE,
-    "NCCL",
-    "CCCL",
-    "cuBLAS",
-    "cuDNN",
-    "PyTorch",
-    "vLLM",
-    "TensorRT",
-    SAMPLED,
-}
+    HOST_COMPUTE, SAMPLED, "NCCL", "CCCL", "cuBLAS", "cuDNN", "PyTorch", "vLLM", "TensorRT",
+}  # fmt: skip
 """Known domains of ranges."""
 _EXECUTOR: Final = re.compile(
     r"split \d{1,9}: (?:host|cuda|cpu|sim)(?::\d{1,2})?|n_kv \d{1,9}|repeat|warmup|inputs|graph_launch|logits"
@@ -98,7 +88,7 @@ class Texts:
         self.removed: Counter[str] = Counter()
         self.structured: set[str] = set()
         self._key = key or secrets.token_bytes(_SALT_BYTES)
-        self._keep = re.compile("|".join(f"(?:{pattern})" for pattern in keep) or r"(?!)")
+        self._keep = [re.compile(pattern) for pattern in keep]
         self._found: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def counts(self) -> list[dict[str, str | int]]:
@@ -116,7 +106,7 @@ class Texts:
 
     def is_known(self, text: str) -> bool:
         """Whether a text consists of known words."""
-        return bool(self._keep.fullmatch(text)) or self._words(text) == text
+        return self._is_asked_for(text) or self._words(text) == text
 
     def name(self, text: str, where: str) -> str:
         """Clean a name or a sentence word by word."""
@@ -140,8 +130,11 @@ class Texts:
     def _once(self, text: str, where: str, clean: Callable[[str], str]) -> str:
         found = self._found[where]
         if text and text not in found:
-            found[text] = text if self._keep.fullmatch(text) else clean(text)
+            found[text] = text if self._is_asked_for(text) else clean(text)
         return found[text] if text else ""
+
+    def _is_asked_for(self, text: str) -> bool:
+        return any(pattern.fullmatch(text) for pattern in self._keep)
 
     def _range(self, text: str) -> str:
         if text in DOMAINS or _EXECUTOR.fullmatch(text):
@@ -149,7 +142,7 @@ class Texts:
         if text in self.structured or re.search(f"{OPERATOR}|{PARTS}", text):
             return self._words(text)
         if (digits := _of_mark(text)) is not None:
-            return self._words(unicodedata.normalize("NFKC", text), digits)  # patterns find "ſtep", too
+            return self._words(text, digits)
         stem, counter = _COUNTER.fullmatch(text).groups()  # type: ignore[union-attr]  # it matches every text
         return f"text-{self._hash(stem)}{f' {counter}' if counter else ''}"
 
@@ -160,17 +153,22 @@ class Texts:
         run, before = match[0], match.string[max(0, match.start() - 20) : match.start()]
         if run.isdecimal() and _COUNTED.search(before):
             digits = _LONG_DIGITS
-        if _SIZE.fullmatch(run) or _CALL_VERSION.fullmatch(run) or run.lower() in vocabulary():
+        if _SIZE.fullmatch(run) or run.lower() in vocabulary():
             return run
         if _LIBRARY_VERSION.search(before) and _VERSION.fullmatch(run):
             return run
         if _ADDRESS.fullmatch(run):
             return f"0x{self._digest(run)}"
         parts = _PART.findall(run) if run.isalnum() and run.isascii() else []
-        known = [_is_known(parts, i, digits) for i in range(len(parts))]
-        if not any(known) or not (all(known) or any(_tells(part) for part in parts)):
+        telling = [len(part) > 3 and part.lower() in vocabulary() for part in parts]
+        letters = sum(len(part) == 1 and part.isalpha() for part in parts)
+        numbered = len(parts) == 2 and any(map(str.isdecimal, parts))  # H200, 2u
+        letter = letters == 1 and (any(telling) or numbered)  # Memcpy2DAsync
+        if parts and all(_is_known(part, digits, letter=letter) for part in parts):
+            return run
+        if not any(telling):
             return self._word(run)
-        return "".join(part if is_known else self._word(part) for part, is_known in zip(parts, known, strict=True))
+        return "".join(part if stays else self._word(part) for part, stays in zip(parts, telling, strict=True))
 
     def _word(self, text: str) -> str:
         """A hash in place of a word; its letters are capitals where the word's are."""
@@ -186,20 +184,11 @@ class Texts:
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=5).hexdigest()
 
 
-def _is_known(parts: list[str], i: int, digits: int) -> bool:
-    """Whether a part of a run of letters and digits is a known word or a short number."""
-    part = parts[i]
+def _is_known(part: str, digits: int, *, letter: bool) -> bool:
+    """Whether a part of a run of letters and digits is a known word or a short number; or, if so told, a letter."""
     if part.isdecimal():
         return len(part) <= digits or (len(part) <= 5 and int(part).bit_count() == 1)
-    if len(part) > 1:
-        return part.lower() in vocabulary()
-    alone = len(parts) == 2 and parts[1 - i].isdecimal()  # H200, 2u
-    return alone or any(map(_tells, parts))  # Memcpy2DAsync
-
-
-def _tells(part: str) -> bool:
-    """Whether a known part of a run says something although others are unknown."""
-    return len(part) > 3 and part.lower() in vocabulary()
+    return part.lower() in vocabulary() if len(part) > 1 else letter
 
 
 @cache
