@@ -67,7 +67,7 @@ TRUTHS = {
         "AcmeGemm": f"X{HASH}Gemm",
         "/home/ada/decode.py(31): my_step": rf"/x{HASH}/x{HASH}/decode\.py\(31\): x{HASH}_step",
         "hunter2": f"x{HASH}", "my-server": f"x{HASH}-server", "k7k8k9": f"x{HASH}", "0x7fb0": "0x[0-9a-f]{10}",
-       
+
         "qZ3xHash5jR2m": f"x{HASH}Z?.*Hash.*", "AUnaryFunctor": 1,
         "8431": f"-x{HASH}-", "v1.2.3.4": rf"v1\.-x{HASH}-", "qZ3xW8vK5jR2mT7pL9nB4c": f"x{HASH}",
         "_ZN36_INTERNAL_cad803f4_6_cpy_cu_bfba63e212cpy_1E": f"_X{HASH.upper()}.*",

@@ -42,7 +42,7 @@ def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
     Example:
         >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["token 7 of /home/ada/a.gguf"]})
         >>> scrub(trace, Texts(b"key"))["nvtx"]["text"].tolist()
-        ['token 7 of /xnmdrmjfrsl/xrtqnpfngnk/a.gguf']
+        ['token 7 of /xkrkppjkbhh/xjbrmrlgtnj/a.gguf']
     """
     if texts is None:
         texts = Texts()
