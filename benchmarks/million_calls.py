@@ -24,6 +24,7 @@ from ten_million import long_trace, table_bytes
 
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.host_edits import FollowStrategy
@@ -56,7 +57,12 @@ def analyse(source: str, events: int) -> dict[str, Any]:
         call_slack(causality, ends, critical_path(causality, ends), steps)
 
     timed("critical path and slack", path)
-    timed("what-if", lambda: predict(Base.of(causality, steps, 748.7), [FollowStrategy("saaas")]))
+    timed(
+        "what-if",
+        lambda: predict(
+            Base.of(causality, Recording.of_steps(trace, steps, rates=(748.7,))), [FollowStrategy("saaas")]
+        ),
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
         "api_calls": len(trace["api"]),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer import formats
-from tracer.analysis.summary import summarise
+from tracer.analysis.recording import Recording
 from tracer.model.trace import Trace
 
 WARMUP = 4
@@ -86,7 +86,7 @@ def record(path: Path, steps: int, layers: int, hidden: int, with_stack: bool) -
 def rows(trace: Trace) -> list[tuple[str, str]]:
     """Return the rows of a short table about a recording."""
     marks = trace["nvtx"][trace["nvtx"]["text"].str.startswith("ProfilerStep#")]
-    found = summarise(trace, "")
+    found = Recording(trace).summary
     period = f"{marks['start'].diff().median() / 1e3:.1f} µs" if len(marks) > 1 else "unknown"
     table = [
         ("source", found.source),

@@ -27,6 +27,7 @@ from whatif_coverage import coverage, with_margins
 
 from tracer import read
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.changes import Edit
@@ -67,7 +68,13 @@ def row(kind: str, run: str, what: str, found: Prediction, measured: dict[str, f
 
 
 def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) -> Prediction:
-    return predict(Base.of(Causality.of(trace), find_steps(trace), rate), edits)
+    return predict(base_of(trace, rate), edits)
+
+
+def base_of(trace: Trace, *rates: float | None, within: str | None = None) -> Base:
+    given = tuple(rate for rate in rates if rate is not None)
+    steps = find_steps(trace, within=within)
+    return Base.of(Causality.of(trace), Recording.of_steps(trace, steps, within=within, rates=given))
 
 
 def llama_cpp() -> Iterator[Row]:
@@ -94,7 +101,7 @@ def samples() -> Iterator[Row]:
 def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
     for kind, at in (("sample ladder", ""), ("sample traced", NODE)):
         trace = read(SAMPLES / name / at)
-        base = Base.of(Causality.of(trace), find_steps(trace), rate_of(name))
+        base = base_of(trace, rate_of(name))
         for other in others:
             measured = rate_of(name.replace(strategy, other)) / rate_of(name)
             found = predict(base, [FollowStrategy(other)])
@@ -105,10 +112,9 @@ def cupy_loop() -> Iterator[Row]:
     """Predict three strategies in two modes from node level, and the removal of a sync off the critical path."""
     trace = read(SAMPLES / "six-strategies")
     rates = {name: told["tokens_per_s"] for name, told in trace.metadata["run"]["ranges"].items()}
-    causality = Causality.of(trace)
     for mode, (one, other) in product(("sequential", "concurrent"), combinations(("sccc", "saaas", "aaag"), 2)):
         name = f"run {one} {mode}"
-        found = predict(Base.of(causality, find_steps(trace, within=name), rates[name]), [FollowStrategy(other)])
+        found = predict(base_of(trace, rates[name], within=name), [FollowStrategy(other)])
         measured = rates[f"run {other} {mode}"] / rates[name]
         yield row("CuPy loop", f"six-strategies, {name}", other, found, {"median": measured})
     beside = predicted(read(SAMPLES / "sync-beside"), [WithoutSyncs((1,))])

@@ -8,10 +8,10 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from dashboard import scene
-from dashboard.reading.run import LazyTrace, Run
+from dashboard.reading.run import LazyTrace, run_of
 from dashboard.text import plain
 from dashboard.view import View
-from tracer.analysis.summary import analyse
+from tracer.analysis.recording import Recording
 from tracer.errors import EmptyTraceError
 from tracer.model.trace import Trace
 
@@ -32,11 +32,9 @@ def timeline(
         EmptyTraceError: it has no token steps.
     """
     name = plain(str(trace.metadata.get("source") or "recording"))
-    analysed = analyse(trace, name)
-    run = Run("0", name, analysed.summary, LazyTrace(Path(), trace), analysed.steps)
-    run.__dict__.update(gaps=analysed.gaps, syncs=analysed.syncs)
+    run = run_of(Recording(trace, name), LazyTrace(Path(), trace), key="0")
     if run.tokens is None:
-        raise EmptyTraceError(analysed.summary.problem or f"{name} has no token steps")
+        raise EmptyTraceError(run.summary.problem or f"{name} has no token steps")
     view = View(runs=(run.key,), token=token)
     view = replace(view, range=scene.range_of([run], view, show))
     figure, height = scene.timeline([run], view, theme, width)

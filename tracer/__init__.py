@@ -6,15 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tracer.api import Analysis, analyse, compare
+    from tracer.analysis.recording import Recording
+    from tracer.api import analyse, compare
     from tracer.formats import read, write
     from tracer.model.trace import Trace
     from tracer.recorders import annotate, record
 
-__all__ = ["Analysis", "Trace", "analyse", "annotate", "compare", "read", "record", "write"]
+__all__ = ["Recording", "Trace", "analyse", "annotate", "compare", "read", "record", "write"]
 
 _HOMES: Final = {
-    "Analysis": "tracer.api",
+    "Recording": "tracer.analysis.recording",
     "Trace": "tracer.model.trace",
     "analyse": "tracer.api",
     "annotate": "tracer.recorders",

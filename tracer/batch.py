@@ -105,18 +105,19 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         bounds: only these steps.
     """
     from tracer.analysis.ranks import rank_report
-    from tracer.analysis.recorded import counts_per_token, measure
-    from tracer.analysis.tokens import choose_steps
+    from tracer.analysis.recorded import counts_per_token
+    from tracer.analysis.recording import Recording
 
     of_ranks: dict[str, Any] = {}
     steps = None
     try:
         trace = formats.read(path, whole=False)
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
-        steps = choose_steps(trace, within, bounds)
+        found = Recording(trace, path.name, within=within, bounds=bounds)
+        steps = found.steps
         ranks = rank_report(trace, steps).table.groupby("device")[["communication_us", "idle_us"]].mean()
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
-        recording = measure(trace, steps, path.name, within=within)
+        recording = found.measured
     except IntertokenError as problem:
         if steps is None:
             return [problem_row(path, root, str(problem)) | of_ranks]

@@ -21,7 +21,7 @@ from tracer.errors import naming, printable
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
-    from tracer.analysis.tokens import Steps
+    from tracer.analysis.recording import Recording
     from tracer.model.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -105,13 +105,34 @@ def _naming_the_file(command: Command) -> Command:
     return cast(Command, named)
 
 
-def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bool = False) -> tuple[Trace, Steps]:
-    """Read the trace and select its steps; notes about the steps are added to those of the trace.
+def load(
+    path: Path, within: str | None, bounds: Bounds, *rates: float | None, name: str | None = None,
+    python_functions: bool = False,
+) -> Recording:  # fmt: skip
+    """Read a recording and choose its steps.
 
-    `python_functions` keeps Python functions that the format leaves out by default.
+    Args:
+        path: the recording.
+        within: the NVTX range of the steps.
+        bounds: the steps.
+        rates: steps per second without a profiler, one per repeat, if the user gives them.
+        name: its name in messages, instead of the file name.
+        python_functions: whether to keep Python functions that the format leaves out by default.
     """
-    trace = read(path, python_functions=python_functions)
-    return trace, chosen(trace, within, bounds)
+    recording = recorded(path, within, bounds, *rates, name=name, python_functions=python_functions)
+    recording.steps  # noqa: B018 - a recording without them is refused here
+    return recording
+
+
+def recorded(
+    path: Path, within: str | None, bounds: Bounds, *rates: float | None, name: str | None = None,
+    python_functions: bool = False,
+) -> Recording:  # fmt: skip
+    """The same for a recording that may have no steps."""
+    from tracer.analysis.recording import Recording
+
+    trace, given = read(path, python_functions=python_functions), tuple(rate for rate in rates if rate is not None)
+    return Recording(trace, name or path.name, place=str(path), within=within, bounds=bounds, rates=given)
 
 
 def read(path: Path, *, python_functions: bool = False) -> Trace:
@@ -122,15 +143,6 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
     set_options()
     with report.reading(path):
         return cache.read(path, python_functions=python_functions)
-
-
-def chosen(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
-    """Select the steps of the trace; notes about them are added to those of the trace."""
-    from tracer.analysis.tokens import choose_steps
-
-    steps = choose_steps(trace, within, bounds)
-    trace.notes += steps.notes
-    return steps
 
 
 def say(notes: list[str]) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
 from tracer.analysis.compare import Comparison
-from tracer.analysis.summary import summarise
+from tracer.analysis.recording import Recording
 from tracer.errors import UsageError
 from tracer.reporting.compare_matrix import Cell, matrix
 from tracer.reporting.compare_words import sentence
@@ -26,7 +26,7 @@ _LONGEST: Final = 60
 
 def trace_html(trace: Trace) -> str:
     """A recording as HTML: a sentence about its content, its class, idle time, gap and rate, and the notes."""
-    of = summarise(trace, plain(trace.name or str(trace.metadata.get("source") or "recording"), _LONGEST))
+    of = Recording(trace, plain(trace.name or str(trace.metadata.get("source") or "recording"), _LONGEST)).summary
     lines = [[escape(label), escape(text)] for label, text in headline(of).items()]
     known = [text for text in (of.warning, of.left_out, of.problem, *trace.notes) if text]
     return "".join([_paragraph(sentence_of_one(of, of.name)), _table([], lines), *map(_caution, known)])

@@ -17,6 +17,7 @@ import pandas as pd
 from tracer.analysis.budget import Budget, Scope, parse
 from tracer.analysis.budget_check import Finding, ScopeFigures, judge
 from tracer.analysis.calls import host_calls
+from tracer.analysis.recording import Recording
 from tracer.analysis.surplus import Surplus
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
@@ -59,7 +60,7 @@ class Observed:
     @cached_property
     def measured(self) -> ScopeFigures:
         """The figures of the recording."""
-        return ScopeFigures(self.trace, Scope(), self.steps)
+        return ScopeFigures(Recording.of_steps(self.trace, self.steps), Scope())
 
 
 class RecordedTest:

@@ -11,13 +11,11 @@ import pandas as pd
 
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.text import plain
 from tracer.analysis import compare
-from tracer.analysis.recorded import Measured, measure
-from tracer.errors import EmptyTraceError, IntertokenError, printable
+from tracer.analysis.recorded import Measured
+from tracer.errors import IntertokenError, printable
 from tracer.reporting.compare import compare_table
 
-LONGEST_NAME: Final = 60
 _LANE: Final = "compare"
 _NUMBERS: Final = ("base", "other", "estimate", "low", "high")
 
@@ -38,11 +36,7 @@ def measured(run: Run) -> Measured:
     Raises:
         TraceError: it can no longer be read, or it has no two consecutive steps.
     """
-    if run.trace is None or run.steps is None:
-        raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")
-    rates = () if run.rate is None else (run.rate,)
-    name = plain(run.name, LONGEST_NAME)
-    return measure(run.trace, run.steps, name, within=run.within, untraced_tokens_per_s=rates)
+    return run.analysed().measured
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Measured] = measured) -> list[Against]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dashboard.reading.run import LazyTrace, Run
+from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.operators import open_ranges
@@ -25,15 +25,15 @@ from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack,
 from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
-from tracer.analysis.summary import summarise
+from tracer.analysis.recording import Recording
 from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
-from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import Prediction, predict
-from tracer.errors import EmptyTraceError, TraceError
+from tracer.errors import EmptyTraceError
 from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 
@@ -128,7 +128,7 @@ def advice_of(store: RunStore, run: Run) -> Future[Advised]:
     """
 
     def work() -> Advised:
-        return advise(*_recorded(run), _base(store, run), store.with_functions(run))
+        return advise(run.analysed(), _base(store, run), store.with_functions(run))
 
     return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
 
@@ -263,16 +263,12 @@ def _base(store: RunStore, run: Run) -> Base:
     """The starting point of a run's predictions, from its rate."""
 
     def found() -> Base:
-        return Base.of(_causality(store, run), _recorded(run)[1], run.rate, run.within)
+        return Base.of(_causality(store, run), run.analysed())
 
     return store.background.now((run.recorded, "base", run.rate), found, lambda _: len(_recorded(run)[0]))
 
 
 def _run(run: Run, name: str, trace: Trace) -> Run:
     """A predicted trace as a run for the timeline; without steps if none are found in it."""
-    try:
-        steps = find_steps(trace, within=run.within)
-    except TraceError:
-        steps = None
-    summary, recording = summarise(trace, name, run.within), LazyTrace(run.path or Path(), trace)
-    return Run(run.key, name, summary, recording, steps, path=run.path, within=run.within, predicted=True)
+    found, recording = Recording(trace, name, within=run.within), LazyTrace(run.path or Path(), trace)
+    return run_of(found, recording, key=run.key, predicted=True)

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dashboard.reading.run import LazyTrace, Run
+from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.timeline.align import Tokens
-from dashboard.timeline.functions import shown_functions, without_functions
+from dashboard.timeline.functions import without_functions
 from dashboard.timeline.holes import HoleRow
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
@@ -20,8 +20,9 @@ from tracer import formats
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.interval import Interval
+from tracer.analysis.recording import Recording
 from tracer.analysis.steps import Regime
-from tracer.analysis.summary import Summary, analyse
+from tracer.analysis.summary import Summary
 from tracer.analysis.syncs import FetchLag
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
 from tracer.errors import TraceError
@@ -187,12 +188,15 @@ def _trace(path: Path, caches: Sequence[Cache]) -> tuple[Trace, pd.DataFrame]:
 def _run(
     key: str, name: str, recording: LazyTrace, within: str | None, steps: Steps | None, functions: pd.DataFrame
 ) -> Run:
-    found = analyse(recording.trace, name, within, steps=steps)
-    shown = None if found.steps is None else shown_functions(functions, found.steps.table)
-    graph = _graph_file(recording.path)
-    run = Run(key, name, found.summary, recording, found.steps, graph, recording.path, within, shown)
-    run.__dict__.update(gaps=found.gaps, syncs=found.syncs, spans=found.spans)
-    return run
+    found = recording_of(recording.trace, name, within, steps=steps)
+    return run_of(found, recording, key=key, functions=functions, graph_file=_graph_file(recording.path))
+
+
+def recording_of(trace: Trace, name: str, within: str | None, *, steps: Steps | None) -> Recording:
+    """The recording of a run, with its steps if these are known."""
+    if steps is None:
+        return Recording(trace, name, within=within)
+    return Recording.of_steps(trace, steps, name, within=within)
 
 
 def _kept(run: Run) -> dict[str, Any]:

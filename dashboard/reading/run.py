@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import ref
@@ -14,8 +15,10 @@ import pandas as pd
 
 from dashboard.rates import Rate, text_of
 from dashboard.reading.executions import Executions, executions_of
+from dashboard.text import plain
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
+from dashboard.timeline.functions import shown_functions
 from dashboard.timeline.holes import HoleRow, hole_rows
 from dashboard.timeline.marks import NO_WAITS, waits_of
 from dashboard.timeline.minimap import NO_PHASES, Busy, busy_of, phases_of
@@ -23,13 +26,13 @@ from dashboard.timeline.operators import operators_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport
 from tracer.analysis.node_kernels import PlacedKernels
-from tracer.analysis.step_work import step_spans
+from tracer.analysis.recording import Recording
 from tracer.analysis.summary import Summary, rated
-from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
-from tracer.errors import FormatError, TraceError
+from tracer.errors import EmptyTraceError, FormatError, TraceError
 from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.model.trace import Trace
 from tracer.stored.run_directory import node_kernels
@@ -41,6 +44,7 @@ SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
 """Conditions shared by runs that differ only in their strategy."""
 _NOT_TRACED: Final = "the recording is untraced, so the rate changes nothing"
 _NO_GAP: Final = "it has no two consecutive steps, so the rate changes nothing"
+LONGEST_NAME: Final = 60
 _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
@@ -216,11 +220,7 @@ class Run:
     @_Recorded
     def gaps(self) -> GapReport | None:
         """The gaps as recorded, with the untraced ones next to them; None if there are none."""
-
-        def report(trace: Trace, steps: Steps) -> GapReport:
-            return gap_report(trace, steps, measured_rate(trace, steps, self.within))
-
-        return None if self.steps is None else _unless_it_fails(report, self.trace, self.steps)
+        return _unless_it_fails(attrgetter("gaps_at_rate"), self._analysed)
 
     @_Recorded
     def holes(self) -> list[HoleRow]:
@@ -230,14 +230,31 @@ class Run:
     @_Recorded
     def syncs(self) -> SyncReport | None:
         """The syncs, copies and launches of the steps; None if they are not recorded."""
-        return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
+        return _unless_it_fails(attrgetter("syncs"), self._analysed)
 
     @_Recorded
     def spans(self) -> pd.DataFrame:
         """The compute of each step on each device, see `step_work.step_spans`; it has steps."""
-        assert self.trace is not None
-        assert self.steps is not None
-        return step_spans(self.trace, self.steps)
+        assert self._analysed is not None
+        spans: pd.DataFrame = self._analysed.spans
+        return spans
+
+    @_Recorded
+    def _analysed(self) -> Recording | None:
+        """The recording without a given rate; None without steps."""
+        return None if self.trace is None or self.steps is None else self.analysed()
+
+    def analysed(self) -> Recording:
+        """The recording, with the given rate.
+
+        Raises:
+            EmptyTraceError: it can no longer be read, or it has no steps.
+        """
+        if self.trace is None or self.steps is None:
+            raise EmptyTraceError(f"{plain(self.name, LONGEST_NAME)} has no token steps")
+        rates = () if self.rate is None else (self.rate,)
+        name = plain(self.name, LONGEST_NAME)
+        return Recording.of_steps(self.trace, self.steps, name, within=self.within, rates=rates)
 
     @_Recorded
     def tokens(self) -> Tokens | None:
@@ -323,6 +340,23 @@ class Run:
         return rows_of(self.shown or self.trace, int(table["start"].min()), int(table["end"].max()), self.functions)
 
 
+def run_of(
+    found: Recording, recording: LazyTrace, *, key: str, functions: pd.DataFrame | None = None,
+    graph_file: Path | None = None, predicted: bool = False,
+) -> Run:  # fmt: skip
+    """An analysed recording as a run of the page."""
+    summary = found.summary
+    steps = found.steps if summary.steps is not None else None
+    shown = None if steps is None or functions is None else shown_functions(functions, steps.table)
+    run = Run(
+        key, found.name, summary, recording, steps, graph_file, recording.path, found.within, shown, predicted=predicted
+    )
+    if steps is not None:
+        parts = {"gaps": "gaps_at_rate", "syncs": "syncs", "spans": "spans"}
+        run.__dict__.update({name: found.__dict__.get(part) for name, part in parts.items()})
+    return run
+
+
 def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
     """The runs, with the given rates applied."""
     given = {rate.run: rate.steps_per_s for rate in rates}
@@ -340,8 +374,8 @@ def same_work(one: Run, other: Run) -> bool:
     return not unlike and one.phases == other.phases
 
 
-def _unless_it_fails(analysis: Callable[[Trace, Steps], Report], trace: Trace | None, steps: Steps) -> Report | None:
+def _unless_it_fails(analysis: Callable[[Recording], Report], found: Recording | None) -> Report | None:
     try:
-        return None if trace is None else analysis(trace, steps)
+        return None if found is None else analysis(found)
     except TraceError:
         return None

@@ -18,8 +18,8 @@ from plotly.offline import get_plotlyjs
 
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
-from dashboard.reading.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
-from dashboard.reading.run import Run
+from dashboard.reading.comparisons import Against, against_base, cautions_of, methods_of
+from dashboard.reading.run import LONGEST_NAME, Run
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.scene import range_of, timeline, token_of
 from dashboard.text import plain
@@ -165,8 +165,9 @@ def advice_for(run: Run) -> RunAdvice | None:
     if run.trace is None or run.steps is None:
         return None
     try:
-        base = Base.of(Causality.of(run.trace), run.steps, run.rate, run.within)
-        facts = facts_of(advise(run.trace, run.steps, base), plain(run.name, 90), [])
+        recording = run.analysed()
+        base = Base.of(Causality.of(recording.trace), recording)
+        facts = facts_of(advise(recording, base), plain(run.name, 90), [])
     except TraceError:
         return None
     notes = [WITHOUT_RATE, *unused_of(facts)] if facts["base"] == TRACED else [*details(facts), *rest(facts)]

@@ -27,9 +27,7 @@ from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.directory import rates
 from tracer import Trace, read
-from tracer.analysis.gaps import gap_report, measured_rate
-from tracer.analysis.summary import figures
-from tracer.analysis.syncs import sync_report
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, IntertokenError, TraceError, UsageError
 from tracer.files.output import write_output
@@ -124,11 +122,9 @@ def rates_of_first(light: Trace, tokens: int, batch: int) -> dict[str, Any]:
 def pass_figures(trace: Trace) -> dict[str, Any]:
     """Return gap, causes, period and counts of one pass, or `problem` if its recording does not have them."""
     try:
-        steps = find_steps(trace)
-        gaps, syncs = gap_report(trace, steps, measured_rate(trace, steps)), sync_report(trace, steps)
+        summary = Recording.of_steps(trace, find_steps(trace)).figures("steps", "syncs", "gaps")
     except TraceError as problem:
         return {"problem": str(problem)}
-    summary = figures(trace, "", steps, syncs, gaps)
     return {
         "gap_us": {"p50": summary.gap_p50_us, "p90": summary.gap_p90_us, "mean": summary.gap_mean_us},
         "causes_us": summary.causes_us,

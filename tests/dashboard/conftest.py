@@ -221,7 +221,7 @@ def analysed_once():
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "analyse", once(read.analyse))
+        patch.setattr(read, "recording_of", once(read.recording_of))
         patch.setattr(read, "choose_steps", once(read.choose_steps))
         yield
 

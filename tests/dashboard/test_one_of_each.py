@@ -23,7 +23,7 @@ from dashboard.app import create_app
 from dashboard.figures.causes import causes_of
 from dashboard.pages.gap.tables import figures_of, made_of
 from dashboard.pages.overview.table import row
-from dashboard.reading.run import LazyTrace, Run
+from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.report import report_page
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.report.tables import TABLES, csv_of
@@ -33,11 +33,9 @@ from tests.fuzz.hostile import asked
 from tests.recordings import SAMPLES
 from tests.thorough import of_every_kind
 from tracer import formats
-from tracer.analysis.gaps import measured_rate
 from tracer.analysis.idle import PLACES
-from tracer.analysis.summary import analyse
+from tracer.analysis.recording import Recording
 from tracer.cli import main
-from tracer.model.trace import Trace
 
 NAMES = of_every_kind(sorted(path.name for path in SAMPLES.iterdir() if formats.is_trace(path)))
 BUNDLED = [SAMPLES / name for name in NAMES]
@@ -73,33 +71,22 @@ class Told:
 def told(request: pytest.FixtureRequest) -> Iterator[Told]:
     path: Path = request.param
     trace = formats.read(path, whole=False)
-    found = analyse(trace, path.name)
-    assert found.steps is not None
-    rate = measured_rate(trace, found.steps)
-    run = Run(path.name, path.name, found.summary, LazyTrace(path, trace), found.steps, path=path)
-    run.__dict__.update(gaps=found.gaps, syncs=found.syncs)
+    found = Recording(trace, path.name, place=str(path))
+    run = run_of(found, LazyTrace(path, trace), key=path.name)
 
-    def gap_report(_: Any, steps: Any, asked: Any = None) -> Any:
-        assert (steps is found.steps, asked) == (True, rate)
-        return found.gaps
-
-    def sync_report(_: Any, steps: Any) -> Any:
-        assert steps is found.steps
-        return found.syncs
+    def recorded(*_: Any, **options: Any) -> Recording:
+        found.__dict__.pop("notes", None)  # to which a command adds
+        return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracer.commands.gaps.gap_report", gap_report)
-        again = lambda *_, **__: Trace(trace.tables, trace.metadata, list(trace.notes))  # noqa: E731
-        patch.setattr("tracer.formats.read", again)
-        patch.setattr("tracer.analysis.tokens.choose_steps", lambda *_: found.steps)
-        patch.setattr("tracer.analysis.summary.analyse", lambda *_: found)
-        patch.setattr("tracer.analysis.syncs.sync_report", sync_report)
+        patch.setattr("tracer.command_options.recorded", recorded)
+        patch.setattr("tracer.commands.info.recorded", recorded)
         said, words = {}, {}
         for command in ("info", "tokens", "syncs", "gaps"):
             answers = [CliRunner().invoke(main, [command, str(path), *more]) for more in (["--json"], [])]
             assert [answer.exit_code for answer in answers] == [0, 0], answers
             said[command], words[command] = json.loads(answers[0].stdout), " ".join(answers[1].stdout.split())
-        yield Told(run, said, words)
+    yield Told(run, said, words)
 
 
 def says(text: str, value: float | None) -> bool:
@@ -271,8 +258,7 @@ def test_the_csv_says_it(told: Told) -> None:
 def test_the_file_of_the_report_holds_its_facts() -> None:
     path = SAMPLES / "vllm-b1-graph"
     trace = formats.read(path, whole=False)
-    found = analyse(trace, path.name)
-    run = Run(path.name, path.name, found.summary, LazyTrace(path, trace), found.steps, path=path)
+    run = run_of(Recording(trace, path.name), LazyTrace(path, trace), key=path.name)
     page = unescape(re.sub(r"<[^>]+>", "\n", report_page([run])))
     for facts in groups_of_facts([run]).values():
         assert all(f"\n{fact.cells[0].text}\n" in page for fact in facts)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from tests.thorough import EVERYTHING
 from tracer import formats
-from tracer.analysis import summary
+from tracer.analysis.recording import Recording
 from tracer.analysis.streams import bubble_report, stream_report
 from tracer.errors import FormatError, TraceError
 from tracer.model.trace import Trace
@@ -66,12 +66,13 @@ def assert_clear(message: str, path: Path) -> None:
 
 def analyse(trace: Trace) -> None:
     """Every analysis gives a result or a TraceError; a summary always a result."""
-    found = summary.analyse(trace, "fuzz")  # of which the reports of syncs and gaps are a part
-    if found.syncs is not None:
+    found = Recording(trace, "fuzz")
+    steps = None if found.summary.steps is None else found.steps
+    if found.summary.signature is not None:
         found.syncs.inventory()
-    for analysis in (stream_report,) if found.steps is None else (stream_report, bubble_report):
+    for analysis in (stream_report,) if steps is None else (stream_report, bubble_report):
         try:
-            analysis(trace, found.steps)
+            analysis(trace, steps)
         except TraceError:
             continue
 

@@ -9,7 +9,8 @@ from typing import Any
 from tests.tracer.handmade import Script
 from tracer import Trace
 from tracer.analysis.compare import Side
-from tracer.analysis.recorded import Measured, measure
+from tracer.analysis.recorded import Measured
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 
 GAP = 200
@@ -47,7 +48,7 @@ def trace_of(
 def recording(periods: Sequence[int], name: str = "run", **options: Any) -> Measured:
     untraced = options.pop("untraced", ())
     trace = trace_of(periods, **options)
-    return measure(trace, find_steps(trace), name, untraced_tokens_per_s=untraced)
+    return Recording.of_steps(trace, find_steps(trace), name, rates=tuple(untraced)).measured
 
 
 def run_of(periods: Sequence[int], name: str = "run", **options: Any) -> Side:

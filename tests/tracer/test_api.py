@@ -31,11 +31,11 @@ def printed(*arguments: object) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> tracer.Analysis:
+def found() -> tracer.Recording:
     return tracer.analyse(BASE, untraced_steps_per_s=RATE)
 
 
-def test_every_part_is_what_its_command_prints(found: tracer.Analysis) -> None:
+def test_every_part_is_what_its_command_prints(found: tracer.Recording) -> None:
     gaps = printed("gaps", BASE, "--untraced-steps-per-s", RATE)
     assert found.gaps.gap_us == gaps["traced_gap_us"]
     assert found.gaps.untraced_gap_us == gaps["untraced_gap_us"]
@@ -51,7 +51,7 @@ def test_every_part_is_what_its_command_prints(found: tracer.Analysis) -> None:
     assert found.summary.idle_where == printed("info", BASE)["idle_where"]
 
 
-def test_parts_are_computed_once(found: tracer.Analysis) -> None:
+def test_parts_are_computed_once(found: tracer.Recording) -> None:
     assert found.path is found.path
     assert found.gaps is found.gaps
     assert found.idle is found.gaps.idle
@@ -64,7 +64,7 @@ def test_steps_are_chosen_as_by_the_options() -> None:
     assert len(tracer.analyse(str(BASE), pattern="GraphLaunch").steps) == 64
 
 
-def test_a_trace_that_is_read_already_gives_the_same(found: tracer.Analysis) -> None:
+def test_a_trace_that_is_read_already_gives_the_same(found: tracer.Recording) -> None:
     again = tracer.analyse(tracer.read(BASE), name="mine", untraced_steps_per_s=[RATE, RATE - 1, RATE + 1])
     assert again.gaps.untraced_gap_us == found.gaps.untraced_gap_us
     assert (again.name, again.place, found.name, found.place) == ("mine", "", BASE.name, str(BASE))

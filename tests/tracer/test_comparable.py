@@ -12,7 +12,7 @@ from tests.thorough import examples
 from tests.tracer.handmade import Script
 from tests.tracer.steady import LIGHT, NSYS, TORCH, recording, run_of
 from tracer.analysis.compare import Comparison, Side, compare
-from tracer.analysis.recorded import measure
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Bounds, choose_steps
 from tracer.reporting.compare_words import percent
 
@@ -64,7 +64,7 @@ def long_and_short(period: int, long: int) -> Side:
         script.sync(at + 80 + long, at + period - 20)
     trace = script.trace
     trace.metadata["source"] = NSYS
-    return Side.of(measure(trace, choose_steps(trace, None, Bounds()), f"of {period}"))
+    return Side.of(Recording.of_steps(trace, choose_steps(trace, None, Bounds()), f"of {period}").measured)
 
 
 def test_a_difference_beyond_all_that_tracing_adds_stands_with_its_bounds() -> None:
@@ -116,7 +116,7 @@ def phased(phase: str, count: int = 12) -> Side:
         script.launch((at + 10, at + 20), (at + 30, at + 1500))
     trace = script.trace
     trace.metadata["source"] = LIGHT
-    return Side.of(measure(trace, choose_steps(trace, None, Bounds(phase=phase)), phase))
+    return Side.of(Recording.of_steps(trace, choose_steps(trace, None, Bounds(phase=phase)), phase).measured)
 
 
 def test_steps_of_other_phases_carry_nothing_but_their_own_figures() -> None:
@@ -136,7 +136,7 @@ def test_the_batch_is_known_from_the_marks_too() -> None:
             script.range(f"execute_context_0(0)_generation_{sequences}({sequences})", at, at + 1990)
             script.launch((at + 10, at + 20), (at + 30, at + 1500))
         trace = script.trace
-        return Side.of(measure(trace, choose_steps(trace, None, Bounds()), "vllm"))
+        return Side.of(Recording.of_steps(trace, choose_steps(trace, None, Bounds()), "vllm").measured)
 
     assert marked(8).recordings[0].conditions["batch"] == "8"
     forced = compare(marked(1), marked(8), force=True)
@@ -188,7 +188,7 @@ def on_devices(devices: int, period: int) -> Side:
         script.sync(base + 40, base + 810)
     trace = script.trace
     trace.metadata["source"] = LIGHT
-    return Side.of(measure(trace, choose_steps(trace, None, Bounds()), f"on {devices}"))
+    return Side.of(Recording.of_steps(trace, choose_steps(trace, None, Bounds()), f"on {devices}").measured)
 
 
 def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:

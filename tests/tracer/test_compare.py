@@ -16,7 +16,7 @@ from tracer import Trace
 from tracer.analysis.compare import Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import measure
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
 from tracer.reporting.compare import run_facts
@@ -65,7 +65,7 @@ def served(seed: int, steps: int = 200) -> Side:
         script.sync(now + period - 200, now + period - 60)
         now += period
     trace = light(script)
-    return Side.of(measure(trace, find_steps(trace), f"served {seed}"))
+    return Side.of(Recording.of_steps(trace, find_steps(trace), f"served {seed}").measured)
 
 
 def test_what_requests_happened_to_be_recorded_makes_no_run_faster() -> None:
@@ -118,7 +118,7 @@ def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
                 script.range("token", now, now + 900)
                 script.launch((now + 10, now + 20), (now + 30, now + 800))
                 now += 1000
-        return Side.of(measure(light(script), find_steps(script.trace), "grouped"))
+        return Side.of(Recording.of_steps(light(script), find_steps(script.trace), "grouped").measured)
 
     found = compare(grouped(2, 2), grouped(3, 1))
     assert not found.paired
@@ -190,7 +190,7 @@ def test_kernels_that_got_slower_are_named() -> None:
         for token in range(40):
             start = token * 2000 + 400 + token % 3
             script.launch((start - 50, start - 40), (start, start + slow + token % 5), name="slow")
-        return Side.of(measure(script.trace, find_steps(script.trace), "run"))
+        return Side.of(Recording.of_steps(script.trace, find_steps(script.trace), "run").measured)
 
     kernels = compare(two_kernels(400), two_kernels(600)).kernels.set_index("name")
     assert kernels.loc["slow", "verdict"] == "slower"
@@ -207,7 +207,7 @@ def test_noise_alone_makes_no_kernel_slower() -> None:
                 start = token * 100_000 + 500 + kernel * 1000
                 length = max(round(random.normal(500, 30)), 1)
                 script.launch((start - 50, start - 40), (start, start + length), name=f"k{kernel}")
-        return Side.of(measure(script.trace, find_steps(script.trace), "run"))
+        return Side.of(Recording.of_steps(script.trace, find_steps(script.trace), "run").measured)
 
     kernels = compare(many(1), many(2)).kernels
     assert len(kernels) == 61
@@ -222,7 +222,7 @@ def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
             for part in range(per_token):
                 at = token * 1000 + part * 400
                 script.graph((at + 10, at + 20), (at + 30, at + 30 + 700 // per_token))
-        return Side.of(measure(script.trace, find_steps(script.trace), "graphs"))
+        return Side.of(Recording.of_steps(script.trace, find_steps(script.trace), "graphs").measured)
 
     whole, halves = graphs(1), graphs(2)
     (kernel,) = compare(whole, halves).kernels.to_dict("records")
@@ -327,7 +327,7 @@ def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
             script.launch((at + 10, at + 20), (at + 30, at + period // 2))
         trace = light(script)
         trace.metadata["run"] = {"measured": rates}
-        return Side.of(measure(trace, find_steps(trace, phase="all"), "prompted"))
+        return Side.of(Recording.of_steps(trace, find_steps(trace, phase="all"), "prompted").measured)
 
     found = compare(prompted(2000), prompted(1000))
     assert found.speedup is not None

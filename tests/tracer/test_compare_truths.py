@@ -16,7 +16,7 @@ from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.thorough import EVERYTHING, each_value, thorough
 from tracer import formats
 from tracer.analysis.compare import Comparison, Side, compare
-from tracer.analysis.recorded import measure
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Bounds, choose_steps
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "aga", "ggg")
@@ -37,7 +37,7 @@ def run_at(path: str, within: str | None = None, rated: bool = True) -> Side:
     if not rated:
         trace.metadata["run"] = {k: v for k, v in trace.metadata["run"].items() if k not in ("measured", "ranges")}
     name = f"{path} {within or ''}"
-    return Side.of(measure(trace, choose_steps(trace, within, Bounds()), name, within=within))
+    return Side.of(Recording.of_steps(trace, choose_steps(trace, within, Bounds()), name, within=within).measured)
 
 
 def check_sign(found: Comparison, truth: float) -> None:

@@ -13,7 +13,7 @@ from tracer import formats
 from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Side, compare
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import measure
+from tracer.analysis.recording import Recording
 from tracer.analysis.sides import COLUMNS, no_kernels
 from tracer.analysis.tokens import find_steps
 from tracer.reporting.compare import compare_table
@@ -158,7 +158,8 @@ def test_the_sentence(comparison: Any, words: str) -> None:
 def test_the_published_recordings_and_our_own(paths: list[Any], words: str) -> None:
     traces = [formats.read(path) for path in paths]
     runs = [
-        Side.of(measure(trace, find_steps(trace), path.name)) for trace, path in zip(traces, paths, strict=True)
+        Side.of(Recording.of_steps(trace, find_steps(trace), path.name).measured)
+        for trace, path in zip(traces, paths, strict=True)
     ]  # fmt: skip
     comparison = compare(*runs)
     assert sentence(comparison) == words

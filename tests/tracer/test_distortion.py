@@ -23,7 +23,7 @@ from tracer.analysis.distortion import (
 )
 from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.recorded import measure
+from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.commands.gaps import gaps
@@ -155,7 +155,7 @@ def test_a_rate_of_another_run_is_refused(tmp_path: Path) -> None:
     assert (report.untraced_gap_us, report.distortion) == (None, None)
     assert "from another run" in str(report.warning)
     trace.metadata["run"]["measured"] = {"tokens_per_s": {"median": 10.0}}
-    assert measure(trace, find_steps(trace), "llama").untraced is None
+    assert Recording.of_steps(trace, find_steps(trace), "llama").measured.untraced is None
 
 
 def test_a_rate_changes_nothing_where_nothing_was_traced(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_rate_changes_nothing_where_nothing_was_traced(tmp_path: Path) -> None
     found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
     assert found.exit_code == 0
     trace = tracer.read(path)
-    given, plain = (measure(trace, find_steps(trace), "ours", untraced_tokens_per_s=r) for r in ([10.0], []))
+    given, plain = (Recording.of_steps(trace, find_steps(trace), "ours", rates=tuple(r)).measured for r in ([10.0], []))
     assert given.untraced == plain.untraced
     assert UNUSED_RATE in given.notes
 

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 
 import tracer
 from tests.recordings import LLAMA
+from tests.tracer.bases import base_of
 from tracer.analysis import fits
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import VARIABLE, Fits, fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
@@ -78,7 +78,7 @@ def test_what_the_constants_decide_carries_the_caution_once() -> None:
         trace = on(gpu)
         steps = find_steps(trace)
         warning = gap_report(trace, steps, 748.7).warning or ""
-        notes = predict(Base.of(Causality.of(trace), steps, 748.7), [WithoutSyncs()]).notes
+        notes = predict(base_of(Causality.of(trace), steps, 748.7), [WithoutSyncs()]).notes
         assert warning.count("fitted to an H200") == times
         assert sum("fitted to an H200" in note for note in notes) == times
 

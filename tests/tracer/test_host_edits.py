@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
+from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace, read, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.prediction import Prediction, predict
@@ -42,7 +42,7 @@ def loop(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
 
 
 def predicted(trace: Trace, edit: Edit) -> Prediction:
-    return predict(Base.of(Causality.of(trace), find_steps(trace)), [edit])
+    return predict(base_of(Causality.of(trace), find_steps(trace)), [edit])
 
 
 def test_of_three_copies_two_are_gone() -> None:
@@ -111,7 +111,7 @@ def test_whether_a_margin_is_known_is_the_same_with_and_without_the_kernels_of_a
             script.sync(at + 8_000, at + 112_000)
         trace = script.trace
         trace.metadata["source"] = "host"
-        base = Base.of(Causality.of(trace), find_steps(trace))
+        base = base_of(Causality.of(trace), find_steps(trace))
         verdicts.add((base.is_checked, base.report.gap_us["p50"]))
     assert verdicts == {(False, 45.0)}
 

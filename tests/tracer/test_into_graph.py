@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
+from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace, write
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, eager_launches
 from tracer.analysis.whatif.prediction import predict
@@ -75,12 +75,12 @@ def test_kernels_between_the_pieces_of_a_graph_are_not_behind_it() -> None:
     causality, steps = analysed(loop(pieces=2))
     table = eager_launches(causality, steps).by_kernel()
     assert dict(zip(table["kernel"], table["where"], strict=True)) == {"fill": BEFORE, "argmax": BETWEEN}
-    assert predict(Base.of(causality, steps), [IntoGraph("argmax", "token", BETWEEN)]).speedup.estimate > 1
+    assert predict(base_of(causality, steps), [IntoGraph("argmax", "token", BETWEEN)]).speedup.estimate > 1
 
 
 def test_in_the_graph_a_kernel_behind_it_follows_at_once() -> None:
     causality, steps = analysed(loop())
-    found = predict(Base.of(causality, steps), [IntoGraph("argmax", "token", BEHIND)])
+    found = predict(base_of(causality, steps), [IntoGraph("argmax", "token", BEHIND)])
     assert found.speedup.estimate > 1
     assert found.speedup.low is None  # no such change was measured
     kernels = found.trace["kernels"]
@@ -91,7 +91,7 @@ def test_in_the_graph_a_kernel_behind_it_follows_at_once() -> None:
 
 def test_a_kernel_that_the_host_waits_for_before_the_graph_cannot_move() -> None:
     causality, steps = analysed(loop(wait=True))
-    base = Base.of(causality, steps)
+    base = base_of(causality, steps)
     with pytest.raises(UnsafePlanError, match="the host waits for them"):
         predict(base, [IntoGraph("fill", "aten::fill_", BEFORE)])
     assert predict(base, [IntoGraph("argmax", "token", BEHIND)]).speedup.estimate > 1
@@ -106,18 +106,18 @@ def test_steps_with_unknown_kernels_are_left_out() -> None:
         ["fill", 1, 2], ["argmax", 1, 5],
     ]  # fmt: skip
     for edits in ([IntoGraph()], [IntoGraph("fill", "aten::fill_", BEFORE)], [IntoGraph(), WithoutSyncs()]):
-        one, other = (predict(Base.of(*each), edits) for each in (whole, partly))
+        one, other = (predict(base_of(*each), edits) for each in (whole, partly))
         assert one.speedup.estimate == pytest.approx(other.speedup.estimate)
         assert one.predicted.idle_us == pytest.approx(other.predicted.idle_us)
     with pytest.raises(CannotTellError, match="in most of the 12 steps it is unknown"):
-        Base.of(*analysed(loop(unknown=7)))
+        base_of(*analysed(loop(unknown=7)))
 
 
 def test_without_eager_launches_there_is_nothing_to_move() -> None:
     causality, steps = analysed(loop(eager=False))
     assert not len(eager_launches(causality, steps).table)
     with pytest.raises(EmptyTraceError, match="no step launches"):
-        predict(Base.of(causality, steps), [IntoGraph()])
+        predict(base_of(causality, steps), [IntoGraph()])
 
 
 def test_the_commands_list_them_and_predict_all_of_them_together(tmp_path: Path) -> None:

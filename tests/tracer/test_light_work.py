@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tracer.bases import base_of
 from tests.tracer.light_engine import ahead
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels
 from tracer.analysis.whatif.prediction import predict
 from tracer.recorders.light import light_trace
@@ -52,7 +52,7 @@ def test_a_copy_runs_behind_the_work_for_whose_event_its_stream_waits(graph_ns: 
     assert sync_report(trace, steps).inventory()["waits_for"].tolist() == [waits]
     causality = Causality.of(trace)
     assert causality.dag.backward == 0
-    halved = predict(Base.of(causality, steps), [ScaleKernels(".*", 0.5)], timeline=False)
+    halved = predict(base_of(causality, steps), [ScaleKernels(".*", 0.5)], timeline=False)
     assert halved.speedup.estimate == pytest.approx(faster, rel=0.01)
 
 
@@ -62,7 +62,7 @@ def test_an_asynchronous_copy_does_not_wait_for_the_device() -> None:
     made = [ahead(60, 600_000, host_ns) for host_ns in (900_000, 450_000)]
     traces = [light_trace([each.ring()]) for each in made]
     causality, steps = Causality.of(traces[0]), find_steps(traces[0])
-    halved = predict(Base.of(causality, steps), [ScaleHost(0.5)], timeline=False)
+    halved = predict(base_of(causality, steps), [ScaleHost(0.5)], timeline=False)
     truth = np.divide(*(np.median(np.diff(trace["graph_launches"]["end"])) for trace in traces))
     assert truth == pytest.approx(1.51, abs=0.01)
     assert halved.speedup.estimate == pytest.approx(truth, rel=0.01)

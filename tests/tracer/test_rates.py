@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
+from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.streams import bubble_report
-from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import ScaleHost
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
@@ -67,7 +67,7 @@ def test_one_step_has_no_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["", "node"])
 def test_a_host_that_launches_all_tokens_at_once_makes_them_no_faster(level: str) -> None:
-    found = summarise(formats.read(SAMPLES / "llama-1.1b-ggg-sequential-cuda" / level), "ggg")
+    found = Recording(formats.read(SAMPLES / "llama-1.1b-ggg-sequential-cuda" / level), "ggg").summary
     assert found.strategy == "ggg"
     assert found.period_us is not None
     assert found.steps_per_s == pytest.approx(1e6 / found.period_us, rel=0.03)
@@ -132,9 +132,9 @@ def test_engines_of_different_rates_have_no_rate_together() -> None:
     assert len(wall_rates(trace, steps)) == 2
     (note,) = steps.notes
     assert note.startswith("hosts of different rates, as of several engines: process 100 thread 101 1,0")
-    assert summarise(trace, "both").traced_tokens_per_s is None
+    assert Recording(trace, "both").summary.traced_tokens_per_s is None
     with pytest.raises(TraceError, match="no prediction: hosts of different rates, as of several engines: process 100"):
-        predict(Base.of(Causality.of(trace), steps), [ScaleHost(0.5)])
+        predict(base_of(Causality.of(trace), steps), [ScaleHost(0.5)])
 
 
 def test_a_rank_whose_host_runs_ahead_is_as_fast_as_its_device() -> None:

@@ -11,8 +11,8 @@ from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
 from tracer import Trace
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.recording import Recording
 from tracer.analysis.streams import stream_report
-from tracer.analysis.summary import summarise
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 
@@ -78,7 +78,7 @@ def test_no_gap_is_measured_between_two_runs(six: Trace) -> None:
 
 
 def test_a_summary_says_what_run_json_knows(six: Trace) -> None:
-    summary = summarise(six, "six", within="run saaas concurrent")
+    summary = Recording(six, "six", within="run saaas concurrent").summary
     assert (summary.configured, summary.concurrency, summary.tokens_per_s) == ("saaas", "branches", 3795.1)
     assert summary.gpu == "NVIDIA H200"
     assert summary.distortion == pytest.approx(1.43, abs=0.05)

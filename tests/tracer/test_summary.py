@@ -4,7 +4,7 @@ import pytest
 
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis.summary import summarise
+from tracer.analysis.recording import Recording
 from tracer.model import run_json
 
 
@@ -21,7 +21,7 @@ def recording(run: object) -> Trace:
 
 def test_the_untraced_rate_stands_beside_the_traced_gap() -> None:
     rates = {"tokens_per_s": {"median": 2_500_000.0}, "steps_per_s": {"median": 625_000.0}}
-    summary = summarise(recording({"measured": rates}), "x")
+    summary = Recording(recording({"measured": rates}), "x").summary
     assert summary.tokens_per_s == 2_500_000.0  # four sequences
     assert (summary.gap_p50_us, summary.untraced_gap_us) == (0.5, 0.1)
     assert summary.distortion == pytest.approx(2000 / 1600)
@@ -42,11 +42,11 @@ def test_a_range_has_facts_of_its_own() -> None:
     "run", [None, [], "x", {"measured": 3}, {"measured": {"tokens_per_s": {"median": "fast"}}}, {"ranges": {"a": 1}}]
 )
 def test_anything_else_in_run_json_is_ignored(run: object) -> None:
-    summary = summarise(recording(run), "x", within="run one")
+    summary = Recording(recording(run), "x", within="run one").summary
     assert (summary.tokens_per_s, summary.gap_p50_us) == (None, 0.5)
 
 
 def test_what_cannot_be_analysed_is_a_problem_not_an_error() -> None:
-    summary = summarise(Trace({}), "empty")
+    summary = Recording(Trace({}), "empty").summary
     assert summary.gap_p50_us is None
     assert "no kernels" in str(summary.problem)

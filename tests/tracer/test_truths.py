@@ -12,8 +12,8 @@ import pytest
 from tests.recordings import ENGINES, SAMPLES
 from tests.thorough import thorough
 from tracer import Trace, formats
+from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_per_s
-from tracer.analysis.summary import analyse
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import EmptyTraceError
@@ -128,7 +128,7 @@ def test_recordings_of_others_are_right_or_doubted(name: str, tmp_path: Path) ->
     assert len(steps) == truth.steps
     assert truth.least <= steps.confidence <= truth.most
     assert ("uncertain" in steps.notes[0]) if steps.confidence < 0.9 else True
-    found = analyse(trace, name)
+    found = Recording(trace, name)
     calls = found.summary.launches_per_token, found.summary.copies_per_token, found.summary.syncs_per_token
     assert all(of_truth in (None, ours) for of_truth, ours in zip(truth.calls, calls, strict=True))
     assert steps.decodes or found.summary.strategy is None

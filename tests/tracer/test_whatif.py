@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, reject
 
 from tests.thorough import examples
+from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
@@ -16,7 +17,6 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
@@ -35,7 +35,7 @@ def light(trace: Trace) -> Trace:
 
 
 def predicted(trace: Trace, *edits: Edit, untraced: float | None = None) -> Prediction:
-    return predict(Base.of(Causality.of(trace), find_steps(trace), untraced), edits)
+    return predict(base_of(Causality.of(trace), find_steps(trace), untraced), edits)
 
 
 def of_program(trace: Trace, *edits: Edit) -> Prediction:

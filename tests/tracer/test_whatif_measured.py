@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.recordings import SAMPLES
+from tests.tracer.bases import base_of
 from tests.tracer.test_whatif import LADDER, predicted
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.causality.report import BESIDE_SYNC, by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import Steps, find_steps
-from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import NO_GAP, predict
@@ -30,7 +30,7 @@ def test_the_ladder_of_the_h200_is_predicted_from_sccc() -> None:
     base = "llama-1.1b-sccc-sequential-cuda"
     trace = read(SAMPLES / base)
     causality, steps = Causality.of(trace), find_steps(trace)
-    start = Base.of(causality, steps)
+    start = base_of(causality, steps)
     found = [predict(start, [FollowStrategy(name)]) for name in LADDER]
     errors = []
     for prediction, name in zip(found, LADDER, strict=True):
@@ -61,7 +61,7 @@ def test_a_sync_of_a_cupy_loop_is_beside_the_path_and_costs_nothing() -> None:
     sync = table[table["letter"] == "s"].iloc[0]
     assert (sync["on_path_us"], sync["verdict"]) == (0, BESIDE_SYNC)
     assert 190 < sync["slack_us"] < 240
-    found = predict(Base.of(causality, steps), [WithoutSyncs((1,))])
+    found = predict(base_of(causality, steps), [WithoutSyncs((1,))])
     assert found.speedup.estimate == pytest.approx(1, abs=1e-4)
     assert found.before.gap_us["p50"] == pytest.approx(30, abs=0.5)  # the period less the graph's time
 
@@ -73,7 +73,7 @@ def test_the_idle_time_of_a_corrected_recording_is_what_the_rate_leaves(name: st
     """1 / rate - busy by brute force, within 1 %; in vLLM its share of the gap is not told by the rate."""
     trace = read(SAMPLES / name)
     steps = find_steps(trace)
-    found = predict(Base.of(Causality.of(trace), steps, rate), [ScaleHost(0.5)])
+    found = predict(base_of(Causality.of(trace), steps, rate), [ScaleHost(0.5)])
     rate = (
         rate
         or json.loads((SAMPLES / name / "run.json").read_text())["measured"][
@@ -93,8 +93,8 @@ def test_what_host_code_is_worth_to_a_traced_vllm_is_not_known_without_a_rate() 
     trace = read(SAMPLES / "vllm-b1-graph")
     del trace.metadata["run"]["measured"]
     causality, steps = Causality.of(trace), find_steps(trace)
-    assert predict(Base.of(causality, steps), [ScaleHost(0.9)]).of_engine is None
-    gains = [predict(Base.of(causality, steps, rate), [ScaleHost(0.9)]).of_engine for rate in (640, 680, 720)]
+    assert predict(base_of(causality, steps), [ScaleHost(0.9)]).of_engine is None
+    gains = [predict(base_of(causality, steps, rate), [ScaleHost(0.9)]).of_engine for rate in (640, 680, 720)]
     assert [gain.bounds for gain in gains] == [None] * 3  # no such case was measured
     assert all(1 < gain.estimate < 1 / 0.9 for gain in gains)
 
@@ -104,7 +104,7 @@ def test_what_host_code_is_worth_to_a_traced_vllm_is_not_known_without_a_rate() 
 def test_a_node_pass_with_the_rate_predicts_what_was_measured(mode: str, strategy: str) -> None:
     """None of these was used to make the model; its margin comes from other programs, too."""
     base = f"llama-1.1b-sccc-{mode}-cuda"
-    found = predict(Base.of(*with_causality(read(SAMPLES / base / "node")), rate(base)), [FollowStrategy(strategy)])
+    found = predict(base_of(*with_causality(read(SAMPLES / base / "node")), rate(base)), [FollowStrategy(strategy)])
     assert found.speedup.holds(rate(base.replace("sccc", strategy)) / rate(base))
     assert found.speedup.estimate > 1
 

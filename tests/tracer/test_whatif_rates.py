@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
 from tests.tracer.machine import RETURN as RETURN_NS
@@ -13,7 +14,7 @@ from tracer.analysis.causality.edges import RETURN
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
+from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import UNMEASURED
@@ -88,13 +89,13 @@ def test_idle_at_a_rate_is_what_the_device_leaves() -> None:
 def test_launches_of_graphs_lose_their_records_first() -> None:
     """With a rate that they account for, the host's other times stay: what they make up is known, not of the rest."""
     trace = recorded("sccc")
-    found = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 10))
+    found = base_of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 10))
     assert found.assumed.host == 1
     assert 0 < found.assumed.graph_launch < 1
-    more = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
+    more = base_of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
     assert more.assumed.host < 1
     assert more.assumed.graph_launch == FITS.launch_left("node")
-    slower = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
+    slower = base_of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
     assert slower.assumed.host > 1
     assert slower.corrected.period_us * 1e3 == pytest.approx(period_ns(trace) + 50, abs=12)
 
@@ -114,7 +115,7 @@ def test_where_no_time_passes_there_is_no_speedup() -> None:
 def test_the_return_of_a_wait_is_not_the_profilers() -> None:
     """With the rate of the untraced engine the host's code gets shorter, not what a wait takes after the work."""
     trace = recorded("sccc")
-    base = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 60))
+    base = base_of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 60))
     edges = base.causality.dag.edges
     length = base.time[edges.target] - base.time[edges.source]
     returns = (edges.kind == RETURN) & (edges.weight == RETURN_NS)

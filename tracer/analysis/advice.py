@@ -15,7 +15,8 @@ import numpy as np
 from tracer.analysis.call_sites import RANGES, call_sites
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.recording import Recording
+from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
@@ -153,23 +154,23 @@ class _Candidate:
     command: str
 
 
-def advise(trace: Trace, steps: Steps, base: Base, functions: Trace | None = None) -> Advised:
+def advise(recording: Recording, base: Base, functions: Trace | None = None) -> Advised:
     """Try every edit.
 
     Args:
-        trace: the recording.
-        steps: its steps.
+        recording: the recording.
         base: the starting point of its predictions.
-        functions: the same recording with its Python functions, where `trace` was read without them.
+        functions: the same recording with its Python functions, where it was read without them.
 
     Raises:
         EmptyTraceError: no step is followed by another.
     """
+    trace, steps = recording.trace, recording.steps
     kept: list[Advice] = []
     unsure: dict[str, Prediction] = {}
     refused: dict[str, str] = {}
     withheld: dict[str, str] = {}
-    engine, found_syncs = engine_of(trace), sync_report(trace, steps)
+    engine, found_syncs = engine_of(trace), recording.syncs
     offered = engine.settings if engine is not None else ()
     unused = _unused(offered, found_syncs) if steps.decodes else ()
     strategy = found_syncs.strategy if steps.decode_alone else None

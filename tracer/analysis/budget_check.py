@@ -6,18 +6,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, BaseLimits, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.interval import Interval
+from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import tokens_per_step
-from tracer.analysis.summary import Summary, figures
+from tracer.analysis.summary import Summary
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
-from tracer.analysis.syncs import SyncReport, sync_report
-from tracer.analysis.tokens import Steps, choose_steps
+from tracer.analysis.syncs import SyncReport
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
 from tracer.model.trace import Trace
 
@@ -56,35 +57,34 @@ class Finding:
 
 
 class ScopeFigures:
-    """The figures of one scope of a trace. Each analysis runs on first use.
+    """The figures of one scope of a recording. Each analysis runs on first use.
 
     Args:
-        trace: the recording.
+        recording: the recording, with the steps of the scope.
         scope: where to look.
-        steps: the token steps there.
-        untraced_tokens_per_s: the engine's own figure, which overrides that of run.json.
     """
 
-    def __init__(self, trace: Trace, scope: Scope, steps: Steps, untraced_tokens_per_s: float | None = None) -> None:
-        self.trace, self.scope, self.steps = trace, scope, steps
-        self._given = untraced_tokens_per_s
+    def __init__(self, recording: Recording, scope: Scope) -> None:
+        self.recording, self.scope = recording, scope
+        self.trace, self.steps = recording.trace, recording.steps
 
     @cached_property
     def syncs(self) -> SyncReport:
         """Counts, class and signature; for a call site, of its calls only."""
-        found = sync_report(self.trace, self.steps)
+        found = self.recording.syncs
         return found if self.scope.site is None else _at_site(self.trace, found, self.scope.site)
 
     @cached_property
     def rates(self) -> Summary:
         """The summary, used for its rates."""
-        return figures(self.trace, "", self.steps, within=self.scope.within)
+        return self.recording.figures("steps")
 
     @cached_property
     def gaps(self) -> GapReport:
         """Gap and causes as recorded."""
-        rate = self._given or measured_rate(self.trace, self.steps, self.scope.within)
-        return gap_report(self.trace, self.steps, rate, device=self.scope.device)
+        if self.scope.device is None:
+            return self.recording.gaps_at_rate
+        return gap_report(self.trace, self.steps, self.recording.rate, device=self.scope.device)
 
     @cached_property
     def untraced_gaps(self) -> GapReport:
@@ -138,13 +138,13 @@ class ScopeFigures:
 
     def _untraced_rate(self) -> float:
         light, refused = self.gaps.warning is None, self.gaps.refused
-        if self._given is not None and not light:
+        if self.recording.rates and not light:
             if refused is not None:
                 raise TraceError(refused)
             gained = tokens_per_step(self.trace, self.steps, self.scope.within)
             if gained is None:
                 raise EmptyTraceError(f"the untraced {_NO_TOKENS}")
-            return self._given * gained
+            return median(self.recording.rates) * gained
         rate = None if refused else self.rates.tokens_per_s
         if rate is None and light:
             rate = self._recorded_rate()
@@ -161,7 +161,8 @@ def measure(
     Raises:
         EmptyTraceError: no steps there.
     """
-    return ScopeFigures(trace, scope, choose_steps(trace, scope.within, bounds), untraced_tokens_per_s)
+    rates = () if untraced_tokens_per_s is None else (untraced_tokens_per_s,)
+    return ScopeFigures(Recording(trace, within=scope.within, bounds=bounds, rates=rates), scope)
 
 
 def check_lines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,8 @@ from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.step_work import activity_steps, step_spans, tokens_per_step
-from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
@@ -25,6 +24,9 @@ from tracer.model.intervals import Floats, covered
 from tracer.model.run_json import conditions
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer.analysis.recording import Recording
 
 Unit = Literal["tokens/s", "steps/s"]
 
@@ -157,33 +159,24 @@ def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
     return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
 
 
-def measure(
-    trace: Trace, steps: Steps, name: str, *, within: str | None = None, untraced_tokens_per_s: Sequence[float] = ()
-) -> Measured:
-    """Compute the figures of a trace.
-
-    Args:
-        trace: the recording.
-        steps: its token steps.
-        name: its display name.
-        within: the NVTX range that the steps are from, to find its entry in run.json.
-        untraced_tokens_per_s: token steps per second without a profiler, instead of run.json's rate: one, or one per
-            repeat. Ignored if nothing was traced.
+def measure(recording: Recording) -> Measured:
+    """Compute what a comparison compares. A given rate is ignored if nothing was traced.
 
     Raises:
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
-        TraceError: that rate belongs to another run.
+        TraceError: the given rate belongs to another run.
     """
+    trace, steps, within = recording.trace, recording.steps, recording.within
     per_step = tokens_per_step(trace, steps, within)
-    given = [] if trace.is_untraced else list(untraced_tokens_per_s)
+    given = [] if trace.is_untraced else list(recording.rates)
     step_rate = float(np.median(given)) if given else measured_rate(trace, steps, within)
-    recorded = gap_report(trace, steps, step_rate)
+    recorded = recording.gaps_at_rate
     if recorded.refused is not None and given:
         raise TraceError(recorded.refused)
     untraced = _given(given, per_step)
     if untraced is None and steps.decode_alone and recorded.refused is None:
         untraced = _from_run_json(trace, within)
-    unused = [UNUSED_RATE] if untraced_tokens_per_s and not given else []
+    unused = [UNUSED_RATE] if recording.rates and not given else []
     if recorded.period_us <= 0:
         raise EmptyTraceError(
             f"no rate: half of the {len(steps)} token steps compute before the preceding step; {HOW_TO_TELL}"
@@ -192,10 +185,10 @@ def measure(
     compute = _step_compute(trace, steps)
     computing = compute[~compute["collective"]]
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
-    strategy, signature, counts = _calls(trace, steps)
+    strategy, signature, counts = _calls(recording)
     error = untraced.error if corrected and untraced is not None else None
     return Measured(
-        name=name,
+        name=recording.name,
         conditions={"devices": str(computing["device"].nunique())} | _batch(steps) | conditions(trace, within),
         phases=tuple(sorted(set(steps.table["phase"]))),
         held=tuple(steps.phases),
@@ -273,10 +266,11 @@ def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
     return covered(compute["start"] + shift, compute["end"] + shift, begin, begin + length)
 
 
-def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataFrame]:
+def _calls(recording: Recording) -> tuple[str | None, str | None, pd.DataFrame]:
     """Class, signature and, per step, the number of host calls; none of these if the trace has no API calls."""
+    steps = recording.steps
     try:
-        report = sync_report(trace, steps)
+        report = recording.syncs
     except TraceError:
         return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
     return report.strategy if steps.decodes else None, report.signature, report.counts.set_index("step")[list(COUNTS)]

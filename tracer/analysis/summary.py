@@ -5,22 +5,22 @@ Commands, pages, reports and exports choose from the fields of a `Summary`; none
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
-
-from tracer.analysis.calls import host_calls
 from tracer.analysis.causes import present
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.interval import Interval
-from tracer.analysis.step_work import all_compute, of_steps, step_spans, steps_per_s, tokens_per_step
-from tracer.analysis.syncs import FetchLag, SyncReport, sync_report
-from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
+from tracer.analysis.step_work import steps_per_s, tokens_per_step
+from tracer.analysis.syncs import FetchLag
 from tracer.errors import TraceError
 from tracer.model import run_json
 from tracer.model.run_json import conditions
 from tracer.model.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer.analysis.recording import Recording
 
 
 @dataclass(frozen=True)
@@ -117,82 +117,31 @@ class Summary:
     problem: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Analysed:
-    """The results of analysing a trace: its figures and the analyses behind them, None for one that failed; `spans` are
-    the `step_spans` of its steps."""
-
-    summary: Summary
-    steps: Steps | None = None
-    syncs: SyncReport | None = None
-    gaps: GapReport | None = None
-    spans: pd.DataFrame | None = None
-
-
-def summarise(trace: Trace, name: str, within: str | None = None) -> Summary:
-    """The figures from `analyse`."""
-    return analyse(trace, name, within).summary
+def figures(recording: Recording) -> Summary:
+    """All figures of a recording. Analyses that fail are reported in `problem`, never raised."""
+    found, problem = _described(recording.trace, recording.within), None
+    try:
+        found |= _of_steps(recording)
+    except TraceError as error:
+        return Summary(recording.name, **found, problem=str(error))
+    for part in ("syncs", "gaps"):
+        try:
+            found |= _PARTS[part](recording)
+        except TraceError as error:
+            problem = str(error)
+    return Summary(recording.name, **found, problem=problem)
 
 
-def analyse(
-    trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS, steps: Steps | None = None
-) -> Analysed:
-    """Analyse a trace as far as possible; failures are reported in the summary's `problem`, never raised.
+def figures_of(recording: Recording, *parts: str) -> Summary:
+    """The figures of these parts ("steps", "syncs", "gaps"); the others are None.
 
-    Args:
-        trace: the recording.
-        name: its display name.
-        within: only the NVTX range with this text.
-        bounds: only these steps.
-        steps: the steps selected by `within` and `bounds`, if they are already known.
+    Raises:
+        TraceError: one of their analyses fails.
     """
-    syncs, gaps, problem = None, None, None
-    calls = host_calls(trace)
-    try:
-        steps = choose_steps(trace, within, bounds, calls) if steps is None else steps
-    except TraceError as error:
-        return Analysed(figures(trace, name, within=within, problem=str(error)))
-    try:
-        syncs = sync_report(trace, steps, calls)
-    except TraceError as error:
-        problem = str(error)
-    every = all_compute(trace, steps)
-    try:
-        gaps = gap_report(trace, steps, measured_rate(trace, steps, within), every=every)
-    except TraceError as error:
-        problem = str(error)
-    spans = step_spans(trace, steps, of_steps(every))
-    return Analysed(figures(trace, name, steps, syncs, gaps, within, problem, spans), steps, syncs, gaps, spans)
-
-
-def figures(
-    trace: Trace,
-    name: str,
-    steps: Steps | None = None,
-    syncs: SyncReport | None = None,
-    gaps: GapReport | None = None,
-    within: str | None = None,
-    problem: str | None = None,
-    spans: pd.DataFrame | None = None,
-) -> Summary:
-    """The figures from these analyses of a recording; None for those of a missing analysis.
-
-    Args:
-        trace: the recording.
-        name: its display name.
-        steps, syncs, gaps: its analyses, over the same steps.
-        within: the NVTX range that the steps are from.
-        problem: why an analysis is missing.
-        spans: the `step_spans` of the steps, if available.
-    """
-    found = _described(trace, within)
-    if steps is not None:
-        found |= _of_steps(trace, steps, within, spans)
-    if syncs is not None and steps is not None:
-        found |= _of_syncs(syncs, steps.decodes)
-    if gaps is not None:
-        found |= _of_gaps(gaps)
-    return Summary(name, **found, problem=problem)
+    found = _described(recording.trace, recording.within)
+    for part in parts:
+        found |= _PARTS[part](recording)
+    return Summary(recording.name, **found)
 
 
 def rated(summary: Summary, gaps: GapReport) -> Summary:
@@ -219,8 +168,9 @@ def _described(trace: Trace, within: str | None) -> dict[str, Any]:
     }
 
 
-def _of_steps(trace: Trace, steps: Steps, within: str | None, spans: pd.DataFrame | None) -> dict[str, Any]:
-    rate, gained = steps_per_s(trace, steps, spans), tokens_per_step(trace, steps, within)
+def _of_steps(recording: Recording) -> dict[str, Any]:
+    trace, steps, within = recording.trace, recording.steps, recording.within
+    rate, gained = steps_per_s(trace, steps, recording.spans), tokens_per_step(trace, steps, within)
     measured: dict[str, Any] = {} if steps.decode_alone else {"tokens_per_s": None, "tokens_per_s_spread": None}
     return measured | {
         "steps": len(steps),
@@ -235,7 +185,8 @@ def _of_steps(trace: Trace, steps: Steps, within: str | None, spans: pd.DataFram
     }
 
 
-def _of_syncs(report: SyncReport, decodes: bool) -> dict[str, Any]:
+def _of_syncs(recording: Recording) -> dict[str, Any]:
+    report, decodes = recording.syncs, recording.steps.decodes
     return {
         "strategy": report.strategy if decodes else None,
         "strategy_share": report.share if decodes else None,
@@ -276,3 +227,8 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "parts_us": {cause: report.parts_us[cause] for cause in causes},
         "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},
     }
+
+
+_PARTS: Final[dict[str, Callable[[Recording], dict[str, Any]]]] = {
+    "steps": _of_steps, "syncs": _of_syncs, "gaps": lambda recording: _of_gaps(recording.gaps_at_rate),
+}  # fmt: skip

@@ -48,15 +48,18 @@ def advise(
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif.base import Base
 
-    trace, steps = load(path, within, bounds, python_functions=True)
+    recording = load(path, within, bounds, untraced_tokens_per_s, python_functions=True)
     with report.working("trying edits"):
-        base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
-        result = advised(trace, steps, base)
+        result = advised(recording, Base.of(Causality.of(recording.trace), recording))
     options = ["--range", shlex.quote(within)] if within else []
     if untraced_tokens_per_s is not None:
         options += ["--untraced-tokens-per-s", f"{untraced_tokens_per_s:g}"]
-    facts = {"schema": "intertoken.advise/1", "steps": len(steps), **facts_of(result, shlex.quote(str(path)), options)}
-    emit(as_json, facts, _show_markdown if markdown else _show, trace.notes)
+    facts = {
+        "schema": "intertoken.advise/1",
+        "steps": len(recording.steps),
+        **facts_of(result, shlex.quote(str(path)), options),
+    }
+    emit(as_json, facts, _show_markdown if markdown else _show, recording.notes)
 
 
 def _show(facts: dict[str, Any]) -> None:

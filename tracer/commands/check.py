@@ -145,15 +145,13 @@ def _compared(
     from tracer.analysis.budget_check import check_base
     from tracer.analysis.comparable import obstacles
     from tracer.analysis.compare import Side, compare
-    from tracer.analysis.recorded import measure
-    from tracer.analysis.tokens import choose_steps
+    from tracer.analysis.recording import Recording
 
     recording = budget.parent / base.recording
-    steps = choose_steps(trace, within, bounds)
-    rates = [] if rate is None else [rate]
-    current = measure(trace, steps, str(path), within=within, untraced_tokens_per_s=rates)
+    rates = () if rate is None else (rate,)
+    current = Recording(trace, str(path), within=within, bounds=bounds, rates=rates).measured
     try:
-        other = measure(*load(recording, within, bounds), str(recording), within=within)
+        other = load(recording, within, bounds, name=str(recording)).measured
     except TraceError as problem:
         raise UsageError(printable(f"{budget}: base: {problem}")) from None
     if against := obstacles(other, current):
@@ -169,8 +167,8 @@ def _write_budget(
     from tracer.analysis.budget_check import ScopeFigures, fulfilled_budget
 
     check_output(target, "a budget", (".toml",), replace=force)
-    trace, steps = load(path, within, bounds)
-    text = fulfilled_budget(ScopeFigures(trace, Scope(within), steps, untraced_tokens_per_s))
+    recording = load(path, within, bounds, untraced_tokens_per_s)
+    text = fulfilled_budget(ScopeFigures(recording, Scope(within)))
     write_output(target, lambda partial: partial.write_text(text, encoding="utf-8"), replace=force)
     click.echo(f"{target}: {len(read_budget(target).lines)} lines")
 

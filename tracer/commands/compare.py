@@ -175,11 +175,8 @@ def _parts(text: str) -> list[Path]:
 
 
 def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Measured:
-    from tracer.analysis.recorded import measure
-
     with naming(path):
-        trace, steps = load(path, within, bounds)
-        return measure(trace, steps, name, within=within, untraced_tokens_per_s=rates)
+        return load(path, within, bounds, *rates, name=name).measured
 
 
 def _compare_reports(

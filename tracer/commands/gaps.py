@@ -14,11 +14,11 @@ from rich.text import Text
 from tracer.analysis.call_sites import host_steps, without_site
 from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.distortion import UNUSED_RATE
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport
 from tracer.analysis.holes import PLACES
 from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
 from tracer.analysis.streams import WAITS, bubble_report
-from tracer.analysis.summary import Summary, figures
+from tracer.analysis.summary import Summary
 from tracer.analysis.waited_for import named
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
 from tracer.files.output import check_output, write_output
@@ -100,12 +100,12 @@ def gaps(
     if host_stacks is not None:
         check_output(host_stacks, "a file of stacks", SUFFIXES, replace=False)
     with_functions = with_sites or stacks is not None or host_stacks is not None
-    trace, steps = load(path, within, bounds, python_functions=with_functions)
-    report = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
+    recording = load(path, within, bounds, untraced_tokens_per_s, python_functions=with_functions)
+    trace, steps, report = recording.trace, recording.steps, recording.gaps_at_rate
     gives_gap = report.untraced_gap_us is not None or report.untraced_idle_us is None
     shown = report.corrected() if untraced_tokens_per_s and gives_gap else report
     save(report.table)
-    summary = figures(trace, path.name, steps, gaps=report, within=within)
+    summary = recording.figures("steps", "gaps")
     facts = {
         "schema": "intertoken.gaps/1",
         **_idle_facts(summary, report),
@@ -141,11 +141,11 @@ def gaps(
         sites = idle_by_site(trace, steps, report.idle)
         facts["idle_sites"] = sites.to_dict("records")
         facts |= _sampled_facts(sampled)
-        trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
-    facts |= rank_facts(trace, steps, report.table)
+        recording.notes.extend(without_site(float(sites.loc[sites["source"] == "", "share"].sum())))
+    facts |= rank_facts(recording, report.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
-    emit(as_json, facts, _show_gaps, [*trace.notes, *unused, *([placed.note] if placed else [])])
+    emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 
 
 def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:

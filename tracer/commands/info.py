@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracer.command_options import Bounds, emit, trace_options
+from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import printable
 from tracer.reporting import console as report
 from tracer.reporting.console import number
@@ -26,24 +26,20 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
     Works also for recordings without kernels or token steps, which the other commands refuse.
     """
-    from tracer.analysis.summary import analyse
-    from tracer.pandas_options import set_options
-    from tracer.stored import cache
     from tracer.stored.run_directory import node_kernels
 
-    set_options()
-    with report.reading(path):
-        trace = cache.read(path)
-    start, end = trace.span
-    analysed = analyse(trace, path.name, within, bounds)
+    recording = recorded(path, within, bounds)
+    start, end = recording.trace.span
+    summary = recording.summary
+    steps = recording.steps if summary.steps is not None else None
     facts = {
         "schema": "intertoken.info/1",
         "duration_ms": (end - start) / 1e6,
-        "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
-        **asdict(analysed.summary),
+        "events": {name: len(frame) for name, frame in recording.trace.tables.items() if "start" in frame},
+        **asdict(summary),
     }
-    notes = [*(analysed.steps.notes if analysed.steps else []), *trace.notes]
-    if placed := node_kernels(path, trace, analysed.steps):
+    notes = [*(steps.notes if steps else []), *recording.trace.notes]
+    if placed := node_kernels(path, recording.trace, steps):
         facts["kernels"] = _kernels(placed)
         notes.append(placed.note)
     emit(as_json, facts, show_info, notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number
 from tracer.text import json_rows, plain
-
-if TYPE_CHECKING:
-    pass
 
 _SHOWN = 12  # rows of the path's composition
 _LONGEST = 120  # characters of the name of a kernel there
@@ -41,9 +38,10 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     """
     from tracer.analysis.causality.report import path_report
 
-    trace, steps = load(path, within, bounds, python_functions=with_sites)
+    recording = load(path, within, bounds, python_functions=with_sites)
+    steps = recording.steps
     with report.working("computing the critical path"):
-        found = path_report(trace, steps, with_sites=with_sites)
+        found = path_report(recording.trace, steps, with_sites=with_sites)
     save(found.table)
     shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
     facts = {
@@ -54,7 +52,7 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
         "calls": json_rows(found.calls),
         "warning": found.warning,
     }
-    emit(as_json, facts, partial(_show, unit=steps.unit), [*trace.notes, *found.notes])
+    emit(as_json, facts, partial(_show, unit=steps.unit), [*recording.notes, *found.notes])
 
 
 def _read(row: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 
 from tracer.analysis.bounds import ALL_STEPS
-from tracer.command_options import Bounds, chosen, emit, read, trace_options
+from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import NoStepsError
 from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
@@ -30,14 +30,15 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     """
     from tracer.analysis.streams import stream_report
 
-    trace, steps = read(path), None
+    recording = recorded(path, within, bounds)
     try:
-        steps = chosen(trace, within, bounds)
+        steps, notes = recording.steps, recording.notes
     except NoStepsError as problem:
         if within is not None or bounds != ALL_STEPS:
             raise
-        trace.notes.append(f"figures of the whole recording, none per step, because it has {problem}")
-    busy = stream_report(trace, steps)
+        why = f"figures of the whole recording, none per step, because it has {problem}"
+        steps, notes = None, [*recording.trace.notes, why]
+    busy = stream_report(recording.trace, steps)
     save(busy.streams)
     facts = {
         "schema": "intertoken.streams/1",
@@ -45,8 +46,8 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
         "streams": json_rows(busy.streams),
         "devices": json_rows(busy.devices),
     }
-    facts |= {} if steps is None else rank_facts(trace, steps)
-    emit(as_json, facts, _show, trace.notes)
+    facts |= {} if steps is None else rank_facts(recording)
+    emit(as_json, facts, _show, notes)
 
 
 def _show(facts: dict[str, Any]) -> None:

@@ -19,8 +19,7 @@ from tracer.reporting.console import number
 from tracer.text import json_rows
 
 if TYPE_CHECKING:
-    from tracer.analysis.syncs import SyncReport
-    from tracer.model.trace import Trace
+    from tracer.analysis.recording import Recording
 
 
 @click.command()
@@ -43,13 +42,9 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
       intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
       intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each call
     """
-    from tracer.analysis.summary import figures
-    from tracer.analysis.syncs import sync_report
-
-    trace, steps = load(path, within, bounds, python_functions=with_sites)
-    analysed = sync_report(trace, steps)
-    summary = figures(trace, path.name, steps, analysed, within=within)
-    inventory = analysed.inventory()
+    recording = load(path, within, bounds, python_functions=with_sites)
+    summary = recording.figures("steps", "syncs")
+    inventory = recording.syncs.inventory()
     save(inventory)
     facts = {
         "schema": "intertoken.syncs/1",
@@ -68,16 +63,18 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
         "inventory": json_rows(inventory),
     }
     if with_sites:
-        facts["call_sites"] = _sites(trace, analysed)
-    emit(as_json, facts, partial(_show, unit=steps.unit), trace.notes)
+        facts["call_sites"] = _sites(recording)
+    emit(as_json, facts, partial(_show, unit=recording.steps.unit), recording.notes)
 
 
-def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
+def _sites(recording: Recording) -> list[dict[str, Any]]:
     """The calls of a step by call site; adds a note if call sites are unknown."""
     from tracer.analysis.call_sites import by_site, call_sites, without_site
 
-    table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
-    trace.notes += without_site(float(table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()))
+    found = recording.syncs
+    table = by_site(found.calls, call_sites(recording.trace, found.calls), found.steps)
+    unknown = table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()
+    recording.notes.extend(without_site(float(unknown)))
     return json_rows(table)
 
 

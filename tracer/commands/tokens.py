@@ -28,18 +28,15 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
       intertoken tokens rep.sqlite --phase all           prefill steps as well
       intertoken tokens rep.sqlite --pattern embedding   a step starts at each launch of such a kernel
     """
-    from tracer.analysis.step_work import step_spans
-    from tracer.analysis.summary import figures
-
-    trace, steps = load(path, within, bounds)
-    spans = step_spans(trace, steps)
+    recording = load(path, within, bounds)
+    steps = recording.steps
     table = (
         steps.table.drop(columns="closes")
-        .merge(spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute"))
+        .merge(recording.spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute"))
         .astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
     )
     save(table)
-    summary = figures(trace, path.name, steps, within=within)
+    summary = recording.figures("steps")
     facts = {
         "schema": "intertoken.tokens/1",
         "steps": summary.steps,
@@ -54,7 +51,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         "steps_per_s": summary.steps_per_s,
         "table": json_rows(table),
     }
-    emit(as_json, facts, _show, trace.notes)
+    emit(as_json, facts, _show, recording.notes)
 
 
 def _show(facts: dict[str, Any]) -> None:

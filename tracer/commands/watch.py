@@ -22,10 +22,9 @@ from rich.live import Live as Screen
 from rich.table import Table
 
 from tracer.analysis.clocks import without_doubtful
-from tracer.analysis.gaps import gap_report
+from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_per_s
 from tracer.analysis.steps import Steps, regimes_of
-from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.command_options import no_nan, say
 from tracer.errors import EmptyTraceError, TraceError, UsageError
@@ -225,9 +224,9 @@ def figures(ring: Ring) -> Iterator[Live]:
     facts = (ring.process, ring.program, ring.written, ring.overwritten)
     try:
         trace = light_trace([ring])
-        steps = _newest(trace)
-        gaps, syncs = gap_report(trace, steps), sync_report(trace, steps)
-        rate = steps_per_s(trace, steps)
+        recording = Recording.of_steps(trace, _newest(trace))
+        gaps, syncs = recording.gaps, recording.syncs
+        rate = steps_per_s(trace, recording.steps, recording.spans)
     except TraceError as problem:
         yield Live(*facts, why=str(problem))
         return

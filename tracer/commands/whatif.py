@@ -126,17 +126,17 @@ def whatif(
         raise UsageError("no change given; use --sync, --without-syncs, --graph, ... (see --help)")
     if output is not None:
         _check_output(output, len(chosen), force)
-    trace, steps = load(path, within, bounds)
+    recording = load(path, within, bounds, untraced_tokens_per_s)
     variants = [[FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
-        base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
+        base = Base.of(Causality.of(recording.trace), recording)
         predictions = [predict(base, variant) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"), blaming_the_choice():
             write(predictions[0].trace, output, replace=force)
     rows = [_facts(one) for one in predictions]
-    facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
-    emit(as_json, facts, _show, trace.notes)
+    facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(recording.steps), "predictions": rows}
+    emit(as_json, facts, _show, recording.notes)
 
 
 def _check_output(output: Path, predictions: int, force: bool) -> None:

@@ -21,8 +21,8 @@ from tracer.text import spelled
 if TYPE_CHECKING:
     import pandas as pd
 
-    from tracer.analysis.tokens import Steps
-    from tracer.model.trace import Trace
+    from tracer.analysis.recording import Recording
+
 
 CAUSE_STYLES: Final = {
     "communication": "color(89)",
@@ -148,15 +148,15 @@ def warn(console: Console, warning: str | None) -> None:
         console.print(styled(f"warning: {warning}", "yellow"))
 
 
-def rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
+def rank_facts(recording: Recording, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
     """The JSON of `gaps` and `streams` about ranks, if there are several or any communication; adds to the notes."""
     from tracer.analysis.ranks import gaps_of, has_ranks, rank_report
 
-    if not has_ranks(trace, steps):
+    if not has_ranks(recording.trace, recording.steps):
         return {}
-    report = rank_report(trace, steps)
-    trace.notes += report.notes
-    records = report.records(None if gaps is None else gaps_of(gaps, steps))
+    report = rank_report(recording.trace, recording.steps)
+    recording.notes.extend(report.notes)
+    records = report.records(None if gaps is None else gaps_of(gaps, recording.steps))
     each = [row["communication_us"] for row in records["ranks"] if row["collectives_us"]]
     return records | ({"communication_us": sum(each) / len(each)} if each else {})
 

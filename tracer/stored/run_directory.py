@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracer.analysis.bounds import ALL_STEPS
 from tracer.errors import TraceError
 from tracer.files.output import is_leftover, write_output
 from tracer.formats import nsys_parquet
@@ -37,14 +36,14 @@ def is_part_of_run(path: Path) -> bool:
 
 def run_of(light: Trace) -> dict[str, Any]:
     """The run.json of a light pass: the rate of its decode steps from their median period, if it has any."""
-    from tracer.analysis.gaps import gap_report
-    from tracer.analysis.tokens import choose_steps
+    from tracer.analysis.recording import Recording
 
     measured: dict[str, Any] = {"pass": "light", "traced": False}
     try:
-        steps = choose_steps(light, None, ALL_STEPS)
+        recording = Recording(light)
+        steps = recording.steps
         if steps.decode_alone:
-            rate = 1e6 / gap_report(light, steps).period_us
+            rate = 1e6 / recording.gaps.period_us
             measured["steps_per_s"] = {"median": rate}
             if steps.tokens_per_step is not None:
                 measured["tokens_per_s"] = {"median": rate * steps.tokens_per_step}

@@ -15,8 +15,8 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import named
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, poll
 from dashboard.reading.background import known
-from dashboard.reading.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
-from dashboard.reading.run import Run
+from dashboard.reading.comparisons import Against, ask_against_base, cautions_of, methods_of
+from dashboard.reading.run import LONGEST_NAME, Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View

@@ -19,8 +19,9 @@ import pandas as pd
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import PARTS
 from tracer.analysis.fits import Fits, fits_for
-from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.idle import statistics
+from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import activity_steps, steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
@@ -91,39 +92,37 @@ class Base:
     tokens_per_step: float | None
 
     @classmethod
-    def of(
-        cls, causality: Causality, steps: Steps, untraced_tokens_per_s: float | None = None, within: str | None = None
-    ) -> Base:
+    def of(cls, causality: Causality, recording: Recording) -> Base:
         """Find the starting point.
 
         Args:
             causality: dependencies of the recording, or of its light pass if it has one.
-            steps: its token steps.
-            untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
-                scaled to that rate. Default: the rate in run.json.
-            within: the NVTX range that contains the steps; run.json may have a rate for it.
+            recording: its steps, and the rate without a profiler, to which the host's times of a traced recording are
+                scaled.
 
         Raises:
             EmptyTraceError: no step is followed by another.
             TraceError: an untraced step would be shorter than the recorded work of the device.
         """
+        steps = recording.steps
         if steps.different:
             raise TraceError(
                 f"no prediction: hosts of different rates, as of several engines: {steps.different}; record one of them"
             )
         trace, times = causality.trace, StepTimes.of(causality, steps)
-        if trace.is_untraced:
-            untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
-        rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
-        report = gap_report(trace, steps, rate)
+        is_given = bool(recording.rates) and not trace.is_untraced  # if nothing was traced, its own rate is the one
+        rate = recording.rate if is_given else measured_rate(trace, steps, recording.within)
+        report = recording.gaps_at_rate
         times = times.known(report.idle, steps) if report.idle.left_out else times
-        if report.refused is not None and untraced_tokens_per_s is not None:
+        if report.refused is not None and is_given:
             raise TraceError(f"cannot correct the recording: {report.refused}")
         rate = None if report.refused else rate
-        state = _state(trace, rate, given=untraced_tokens_per_s is not None)
+        state = _state(trace, rate, given=is_given)
         assumed = _untraced(causality, times, rate, report.graph_trace) if state == CORRECTED and rate else Assumed()
         time = Changes(causality, assumed).dag().replayed()[0] if assumed != Assumed() else causality.dag.time
-        return cls(causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within))
+        return cls(
+            causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, recording.within)
+        )
 
     @cached_property
     def recorded(self) -> Figures:
