@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,14 +43,40 @@ def test_every_result_names_its_commit_and_machine():
         assert found["date"].startswith("20"), path.name
 
 
-def test_differences_of_logits_are_not_hidden(report):
-    assert report.logits([{"logits_differ": 0.0}]) == "Their logits are bitwise equal."
-    assert "at most 0.003" in report.logits([{"logits_differ": 0.0}, {"logits_differ": 0.003}])
+def test_the_page_is_one_of_results(report):
+    """A paragraph and a table for each topic, and no more words than one reads."""
+    head, *sections = report.report().split("\n## ")
+    for section in sections:
+        title, paragraph, table = section.strip().split("\n\n")
+        assert len({line.count(" | ") for line in table.splitlines()}) == 1, title
+        assert len(paragraph.split()) < 130, title
+    assert len(head.split()) < 100
+    assert len(report.report().split()) <= 5000
+
+
+def test_scripts_of_the_page_are_there(report):
+    names = set(re.findall(r"`(\w+\.py)`", report.report())) - {"gap_by_rate.py"}  # kept in its commit
+    assert len(names) > 20
+    assert {name for name in names if not (BENCHMARKS / name).is_file()} == set()
+
+
+def result(name):
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_what_the_words_of_the_page_say_of_results():
+    """That logits are bitwise the same, and that ours and nsys count the same."""
+    for name in ("gpu_concurrency", "gpu_pipeline"):
+        assert {row["logits_differ"] for row in result(name)["rows"]} == {0}
+    assert result("executor_light")["logits_equal"]
+    shown = result("traced_passes")["shown"]
+    for level in ("graph", "node"):
+        assert shown[level]["per_step"] == shown[f"nsys-{level}"]["per_step"]
 
 
 def test_margins_are_those_of_the_measured_cases():
     """The constants are no smaller than what all cases ask for, and the table counts every row once."""
-    found = json.loads((BENCHMARKS / "results" / "whatif_prediction.json").read_text())
+    found = result("whatif_prediction")
     lines = {line["recordings"]: line for line in found["coverage"]}
     names = script("whatif_coverage").GROUPS
     margins = fits_of("NVIDIA H200").margins
@@ -76,45 +103,6 @@ def test_a_left_out_program_does_not_teach_its_own_margin():
     assert [row["holds"] for row in found] == [True, True, False]
     assert found[0]["predicted"]["high"] > 1.29
     assert found[2]["predicted"]["high"] < 1.13
-
-
-def cell(strategy, speedup, saved, host, policy="eager"):
-    """A row of gpu_hybrid; its base has a speed-up of 1 by definition."""
-    interval = dict(zip(("low", "median", "high"), speedup, strict=True))
-    given = {"placement": "50", "splits": 2, "strategy": strategy, "policy": policy, "logits_differ": 0.0,
-             "tokens_per_s": {"median": 100.0}, "over_sccc": interval, "over_eager": interval}  # fmt: skip
-    spans = {"saved_us_over_sccc": saved, "host_saved_us_over_sccc": host}
-    spans = {name: dict(zip(("low", "median", "high"), span, strict=True)) for name, span in spans.items()}
-    times = {"both": 0, "host": 9000, "gpu": 500, "sync": 200, "copy": 100, "launch": 50, "other": 150}
-    return given | spans | {"us": {state: {"median": us} for state, us in times.items()}}
-
-
-def test_a_speedup_that_holds_one_is_explained_and_others_are_not():
-    hybrid = script("report_hybrid")
-    base, lost, small, gain = (
-        cell("sccc", (1, 1, 1), (0, 0, 0), (0, 0, 0)),
-        cell("saaas", (0.98, 1.0, 1.02), (-5, 2, 9), (-80, 3, 90)),
-        cell("aaas", (0.98, 1.0, 1.02), (30, 40, 50), (-80, 3, 300)),
-        cell("aaag", (1.02, 1.03, 1.04), (200, 300, 400), (-8, 3, 9)),
-    )
-    told, lines = hybrid.hidden("a token", [base, lost, small, gain])
-    assert "in µs of a token" in told
-    rows = lines.splitlines()[2:]
-    assert [row.split(" | ")[1] for row in rows] == ["`saaas`", "`aaas`"]
-    assert "the saving cannot be distinguished from zero" in rows[0]
-    assert "0.40% is saved; the host's own time differs by up to 3.0%" in rows[1]
-    assert list(hybrid.hidden("a token", [base, gain])) == []
-    assert hybrid.where(gain["us"]) == "90.0%, 5.0%, 5.0%"
-
-
-def test_claims_count_cells_by_their_intervals():
-    hybrid = script("report_hybrid")
-    of = {"saaas": ((1.01, 1.02, 1.03), (0.9, 1.5, 2.0)), "aaag": ((0.9, 0.95, 0.99),)}
-    rows = [cell(name, each, (1, 2, 3), (0, 0, 0)) for name, speedups in of.items() for each in speedups]
-    _, lines = hybrid.upstream({"rows": rows})
-    saaas, aaag = lines.splitlines()[2:]
-    assert "gains in some | 1, 0 of 2 | 1.020 [1.010, 1.030]" in saaas
-    assert "no gain shown | 0, 1 of 1" in aaag
 
 
 def test_every_fault_of_the_mutation_script_can_still_be_made():
