@@ -74,6 +74,28 @@ def test_what_the_words_of_the_page_say_of_results():
         assert shown[level]["per_step"] == shown[f"nsys-{level}"]["per_step"]
 
 
+def test_figures_of_the_readme_are_results():
+    """The section on accuracy gives what the files say."""
+    text = (BENCHMARKS.parent / "README.md").read_text(encoding="utf-8")
+    section = text.split("## How accurate it is")[1].split("\n## ")[0]
+    blocks = result("light_blocks")["runs"]
+    by_events = [100 * (run["truth"]["told_over_same_block"][0] - 1) for run in blocks if "truth_by" in run]
+    vllm = [
+        100 * (run["slowdown"][0] - 1) for run in blocks
+        if "budget_percent_after_4_ms_of_samples" in run and run["engine"].startswith("vllm") and "H200" in run["gpu"]
+    ]  # fmt: skip
+    node = [row for row in result("gap_estimate")["rows"] if (row["by"], row["level"]) == ("nsys", "node")]
+    times = [row["idle_us"] / row["truth_us"][0] for row in node]
+    whatifs, changes = result("whatif_prediction"), result("advice_check")["summary"]
+    for figure in (
+        f"{min(by_events):.1f} to {max(by_events):.1f} %", f"{min(vllm):.2f} to {max(vllm):.2f} %",
+        f"factor of {min(times):.0f} to {max(times):.0f}", f"{len(whatifs['rows'])} what-ifs",
+        f"{whatifs['summary']['median_error_percent']} %",
+        f"{changes['predictions']} changes", f"{changes['median_error_percent']:.1f} %",
+    ):  # fmt: skip
+        assert figure in section, figure
+
+
 def test_margins_are_those_of_the_measured_cases():
     """The constants are no smaller than what all cases ask for, and the table counts every row once."""
     found = result("whatif_prediction")
