@@ -100,6 +100,31 @@ def test_commands_in_the_docs_can_be_given(line):
     assert {argument.split("=")[0] for argument in arguments if argument.startswith("-")} <= known | {"--help"}
 
 
+def answers_shown():
+    """Commands on the samples, and the lines that README and tutorial show of their answers."""
+    for page in (README, ROOT / "docs" / "tutorial.md"):
+        text = page.read_text(encoding="utf-8")
+        bold = r"^\*\*[^`]*`(intertoken [^`]+)`[^`]*(?:`[^`]+`[^`]*)?\n\n```\n(.*?)^```$"
+        blocks = re.findall(bold, text, re.MULTILINE | re.DOTALL)
+        for block in re.findall(r"^```\n(\$ .*?)^```$", text, re.MULTILINE | re.DOTALL):
+            blocks += [each.partition("\n")[::2] for each in block.removeprefix("$ ").split("\n$ ")]
+        for command, shown in blocks:
+            command = command.split("   #")[0].strip()
+            if "sample_traces" in command and shown.strip() and " report " not in command:
+                yield pytest.param(command, shown, id=f"{page.stem}: {command}")
+
+
+@pytest.mark.parametrize(("line", "shown"), list(answers_shown()))
+def test_answers_in_the_docs_are_given(line, shown, monkeypatch):
+    """Each line that is shown is part of the answer; lines may be left out, and be broken elsewhere."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "120")
+    done = CliRunner().invoke(main, shlex.split(line)[1:])
+    answer = " ".join(done.output.split())
+    lines = [" ".join(each.split()) for each in shown.splitlines() if each.strip(" …")]
+    assert [each for each in lines if each not in answer] == []
+
+
 def test_the_python_of_the_page_runs(monkeypatch, capsys):
     text = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
     monkeypatch.chdir(ROOT)
