@@ -79,8 +79,8 @@ def told(request: pytest.FixtureRequest) -> Iterator[Told]:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracer.commands.info.recorded", recorded)  # first: the import of the module takes the other
         patch.setattr("tracer.command_options.recorded", recorded)
-        patch.setattr("tracer.commands.info.recorded", recorded)
         said, words = {}, {}
         for command in ("info", "tokens", "syncs", "gaps"):
             answers = [CliRunner().invoke(main, [command, str(path), *more]) for more in (["--json"], [])]
