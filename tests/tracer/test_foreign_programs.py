@@ -116,6 +116,10 @@ PROGRAMS = [
     Program("clones Fork", 0, rings=None, cupti=False),
     Program("clones shares", 0, 21, cupti=False),
     Program("lookups", 0, 2, cupti=False),
+    *(
+        Program("refused", 700 % 256, 1, cupti=False, extra={"FAKE_FAILS": call})
+        for call in ("cuMemcpyBatchAsync_v2", "cuMemcpy3D_v2")
+    ),
     Program("order", 12, 8),
     Program("endings returns", 20, 4),
     Program("endings thread", 21, 4),
