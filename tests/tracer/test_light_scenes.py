@@ -14,7 +14,7 @@ from tracer.recorders.light_names import kernel_names
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, Ring, graph_of
 from tracer.recorders.light_work import stamped_work
 
-ALL = "1e12"  # percent: all runs and parts are sampled
+ALL = "1000000000000"  # percent: all runs and parts are sampled
 AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's
 
 

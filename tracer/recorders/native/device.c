@@ -1,6 +1,7 @@
 #include "device.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,19 +76,28 @@ static _Thread_local __attribute__((tls_model("initial-exec"), aligned(64))) str
 static int wants_graphs = 1, wants_runs = 1;
 static uint64_t apart = 2 * 100 / BUDGET; /* half of it for the ends of runs, half for parts */
 
+/* Of a decimal, in thousandths: floating point would leave a mark in the program's exceptions. */
+static uint64_t apart_of(const char *budget) {
+    char *rest;
+    uint64_t thousandths = strtoull(budget, &rest, 10) * 1000, digit = 100;
+    if (*rest == '.')
+        for (rest++; *rest >= '0' && *rest <= '9'; rest++, digit /= 10) thousandths += (uint64_t)(*rest - '0') * digit;
+    uint64_t found = thousandths ? 2 * 100 * 1000 / thousandths : 0;
+    return thousandths && !found ? 1 : found;
+}
+
 void device_start(void) {
     const char *wish = getenv("INTERTOKEN_LIGHT_STAMPS"); /* all (default), graphs or none */
     const char *budget = getenv("INTERTOKEN_LIGHT_BUDGET");
     wants_graphs = !wish || strcmp(wish, "none") != 0;
     wants_runs = wants_graphs && (!wish || strcmp(wish, "graphs") != 0);
-    double percent = budget ? strtod(budget, NULL) : BUDGET;
-    if (budget) apart = percent > 0 ? (uint64_t)(2 * 100 / percent) + (percent > 200) : 0;
+    if (budget) apart = apart_of(budget);
 }
 
 /* Two threads may do so at the same time; neither waits for the other while it looks up, because that takes the linker's
  * lock. */
 COLD void device_find(void) {
-    static pthread_mutex_t publishing = PTHREAD_MUTEX_INITIALIZER;
+    static _Atomic int is_publishing; /* a thread that does so is waited for, unless a fork left it behind */
 #define X(name, params) Result(*name) params = (Result(*) params)interpose_driver(#name);
     DRIVER_CALLS(X) NEWER_DRIVER_CALLS(X)
 #undef X
@@ -95,7 +105,8 @@ COLD void device_find(void) {
 #define X(name, params) graphs = graphs && name;
     DRIVER_CALLS(X)
 #undef X
-    pthread_mutex_lock(&publishing);
+    int waits = atomic_load(&driver.is_found) || atomic_exchange(&is_publishing, 1);
+    for (int tries = 0; waits && !atomic_load(&driver.is_found) && tries < 1000; tries++) sched_yield();
     if (!atomic_load(&driver.is_found)) {
 #define X(name, params) driver.name = name;
         DRIVER_CALLS(X) NEWER_DRIVER_CALLS(X)
@@ -106,7 +117,6 @@ COLD void device_find(void) {
         driver.apart = apart;
         atomic_store_explicit(&driver.is_found, 1, memory_order_release);
     }
-    pthread_mutex_unlock(&publishing);
 }
 
 HOT const Driver *device_driver(void) {
@@ -163,11 +173,14 @@ HOT uint8_t device_context(void) {
 HOT unsigned device_count(void) { return atomic_load_explicit(&driver.contexts, memory_order_acquire); }
 
 uint8_t device_of(Context context) {
+    Held held;
     if (!context) return device_context();
+    hold(&held);
     pthread_mutex_lock(&lock);
     unsigned at = 0, count = device_count();
     while (at < count && devices[at].context != context) at++;
     pthread_mutex_unlock(&lock);
+    release(&held);
     return at < count ? (uint8_t)at : NO_CONTEXT;
 }
 
@@ -189,10 +202,13 @@ static void forget(unsigned at) {
 }
 
 void device_forget(Context context) {
+    Held held;
+    hold(&held);
     pthread_mutex_lock(&lock);
     for (unsigned at = 0; at < device_count(); at++)
         if (devices[at].context == context) forget(at);
     pthread_mutex_unlock(&lock);
+    release(&held);
 }
 
 void device_forget_primary(int device) {
@@ -201,10 +217,13 @@ void device_forget_primary(int device) {
     device_driver();
     if (!driver.cuDevicePrimaryCtxGetState) return;
     if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) || active) return;
+    Held held;
+    hold(&held);
     pthread_mutex_lock(&lock);
     for (unsigned at = 0; ring.header && at < device_count(); at++)
         if (ring.header->contexts[at].device == device) forget(at);
     pthread_mutex_unlock(&lock);
+    release(&held);
 }
 
 /* Measure how long a stamp and the step to the next node take: a chain of alternating heads and tails, run twice. */
@@ -236,7 +255,7 @@ static void run_chain(const Device *device) {
 
 /* Load the kernel into the current context, and map its part of the ring for it. */
 static int load(uint8_t at) {
-    char text[sizeof ptx + 32];
+    static char text[sizeof ptx + 32]; /* under the lock; not on a stack that may be small */
     Module module = NULL;
     Function stamp = NULL;
     Device *device = &devices[at];

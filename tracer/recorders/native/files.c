@@ -2,7 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <linux/futex.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static char ring_name[32];
 static struct stat ring_file;
 static _Atomic enum Reason reason;
 static _Atomic int is_lock_stuck;
-static _Thread_local __attribute__((tls_model("initial-exec"))) int is_away; /* within `files_apart` */
+enum { BORROWED_TABLE = 1, OWN_TABLE = 2 };
+static _Thread_local __attribute__((tls_model("initial-exec"))) int is_away; /* within `files_apart`: whose descriptors */
 
 enum Reason files_reason(void) { return atomic_load(&reason); }
 
@@ -62,7 +64,7 @@ static void shut(int file) {
 
 /* A descriptor above 2: the program's output must not land in a file of ours. */
 static int above(int file) {
-    if (file < 0 || file > 2) return file;
+    if (file < 0 || file > 2 || is_away == OWN_TABLE) return file;
     int moved = fcntl(file, F_DUPFD_CLOEXEC, 3);
     shut(file);
     return moved;
@@ -130,44 +132,62 @@ static int is_confined(void) { return was_confined && count_filters() > filters 
 
 /* An empty table of descriptors for this thread alone: what the program opens and closes meanwhile is no matter, nor how
  * many it has. Nothing of the program's is closed, because nothing is copied (close_range(2), CLOSE_RANGE_UNSHARE). */
-static void *go(void *given) {
+static int go(void *given) {
     Errand *errand = given;
-    is_away = 1;
-    if ((errand->is_done = is_confined()) || syscall(SYS_close_range, 0u, ~0u, UNSHARE)) return NULL;
+    if ((errand->is_done = is_confined()) || syscall(SYS_close_range, 0u, ~0u, UNSHARE)) return 0;
+    is_away = OWN_TABLE;
     errand->result = errand->work(errand->about);
     errand->is_done = 1;
-    return NULL;
+    return 0;
 }
 
+/* A thread of the kernel's alone: pthread_create would allocate memory, which the handler of a signal may not. It uses the
+ * thread-local variables of this thread, which waits for it. Source: clone(2), CLONE_CHILD_CLEARTID. */
 static void in_a_thread(Errand *errand) {
-    pthread_attr_t how;
-    pthread_t thread;
-    if (pthread_attr_init(&how)) return;
-    pthread_attr_setstacksize(&how, STACK_BYTES);
-    if (pthread_create(&thread, &how, go, errand) == 0) pthread_join(thread, NULL);
-    pthread_attr_destroy(&how);
+#if !defined(__SANITIZE_THREAD__) /* which does not know of such threads */
+    const int how = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                    CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+    _Atomic pid_t runs = 1;
+    char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+    if (stack == MAP_FAILED) return;
+    is_away = BORROWED_TABLE;
+    if (clone(go, stack + STACK_BYTES, how, errand, &runs, NULL, &runs) > 0)
+        for (pid_t now; (now = atomic_load(&runs));) syscall(SYS_futex, &runs, FUTEX_WAIT, now, NULL, NULL, 0);
+    is_away = 0;
+    munmap(stack, STACK_BYTES);
+#else
+    (void)go, (void)errand;
+#endif
 }
 
+/* One at a time: locks of files are of the whole process. */
 static void in_this_thread(Errand *errand) {
-    is_away = 1;
+    static Lock lock = LOCK_OPEN;
+    static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
+    if (!lock_take(&lock, &has_lock)) return;
+    is_away = BORROWED_TABLE;
     if (!is_confined()) errand->result = errand->work(errand->about);
     is_away = 0;
+    lock_give(&lock, &has_lock);
 }
 
 int files_apart(int (*work)(void *), void *about) {
     const struct timespec at_once = {0};
     sigset_t waiting, limit;
+    siginfo_t who;
     Held held;
     Errand errand = {work, about, 0, 0};
     if (is_away) return work(about);
     atomic_store(&reason, REASON_NONE);
     if (is_confined_anew()) return 0;
     hold(&held);
-    sigpending(&waiting);
     in_a_thread(&errand);
-    if (!errand.is_done) in_this_thread(&errand);
-    sigemptyset(&limit), sigaddset(&limit, SIGXFSZ);
-    if (!sigismember(&waiting, SIGXFSZ)) sigtimedwait(&limit, NULL, &at_once); /* one of ours, if the limit changed */
+    if (!errand.is_done) {
+        sigpending(&waiting);
+        in_this_thread(&errand);
+        sigemptyset(&limit), sigaddset(&limit, SIGXFSZ);
+        if (!sigismember(&waiting, SIGXFSZ)) sigtimedwait(&limit, &who, &at_once); /* ours, if the limit changed */
+    }
     release(&held);
     return errand.result;
 }
@@ -216,13 +236,13 @@ static uint64_t taken(int folder) {
                 bytes += (uint64_t)found.st_blocks * 512;
         }
     shut(list);
-    return bytes;
+    return list < 0 ? UINT64_MAX : bytes;
 }
 
 static uint64_t room_in(int folder) {
     struct statvfs space;
     uint64_t used = taken(folder);
-    if (fstatvfs(folder, &space)) return 0;
+    if (used == UINT64_MAX || fstatvfs(folder, &space)) return 0;
     uint64_t most = ((uint64_t)space.f_bavail * space.f_frsize + used) / 2;
     if (most > most_bytes) most = most_bytes;
     return most > used ? most - used : 0;

@@ -1,8 +1,8 @@
 /* Graphs: stamped at instantiation, identified at launch. */
-#include <pthread.h>
 #include <string.h>
 
 #include "device.h"
+#include "held.h"
 #include "hot.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -25,11 +25,17 @@ typedef struct {
 static Stamped table[SLOTS];
 static Id ids[MOST_GRAPHS];
 static uint16_t last_id; /* assigned; the one that has been free for longest is next */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Lock lock = LOCK_OPEN;
+static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
+static _Atomic int is_uncounted; /* a launch was not counted as the device does: no launch has a number any more */
+
+static int enter(void) { return lock_take(&lock, &has_lock) || !(is_uncounted = 1); }
+static void leave(void) { lock_give(&lock, &has_lock); }
 
 void graphs_fork(void) {
-    const pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
+    const Lock open = LOCK_OPEN;
     lock = open;
+    has_lock = is_uncounted = 0;
     if (last_id) memset(table, 0, sizeof table), memset(ids, 0, sizeof ids);
     last_id = 0;
 }
@@ -44,44 +50,46 @@ static size_t place_of(Exec exec) {
 
 /* The id of a stamped graph, 0 if it is not stamped; and the context in which its stamps run. */
 static uint16_t id_of(Exec exec, uint8_t *context) {
-    pthread_mutex_lock(&lock);
+    *context = NO_CONTEXT;
+    if (!enter()) return 0;
     Stamped *found = &table[place_of(exec)];
     uint16_t id = found->exec ? found->id : 0;
     *context = ids[id].context;
-    pthread_mutex_unlock(&lock);
+    leave();
     return id;
 }
 
 /* Before a launch: its number, as the device counts. Returns the id, 0 if there is none or the device also counts other
  * launches. A program launches a graph from one thread at a time (CUDA driver API, graph object thread safety). */
 static uint16_t count_launch(Exec exec, uint32_t *number) {
-    pthread_mutex_lock(&lock);
+    if (!enter()) return 0;
     Stamped *found = &table[place_of(exec)];
     uint16_t id = found->exec && !found->is_captured ? found->id : 0;
     if (id) *number = ids[id].launches++;
-    pthread_mutex_unlock(&lock);
+    if (is_uncounted) id = 0;
+    leave();
     return id;
 }
 
 /* The launch failed. */
 static void uncount_launch(uint16_t id) {
-    pthread_mutex_lock(&lock);
+    if (!enter()) return;
     ids[id].launches--;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 /* The graph was launched into a capture. */
 static void was_captured(Exec exec) {
-    pthread_mutex_lock(&lock);
+    if (!enter()) return;
     Stamped *found = &table[place_of(exec)];
     int is_first = found->exec && !found->is_captured;
     if (is_first) found->is_captured = 1;
-    pthread_mutex_unlock(&lock);
+    leave();
     if (is_first) ring_count(COUNT_graphs_left_captured, 1);
 }
 
 static void forget(Exec exec) {
-    pthread_mutex_lock(&lock);
+    if (!enter()) return;
     size_t hole = place_of(exec);
     if (table[hole].exec) {
         ids[table[hole].id].is_taken = table[hole].is_captured; /* a graph with its stamps may run later */
@@ -91,35 +99,35 @@ static void forget(Exec exec) {
         }
         table[hole].exec = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 static void remember(Exec exec, uint16_t id) {
     forget(exec); /* an earlier graph with this handle, destroyed with its context */
-    pthread_mutex_lock(&lock);
+    if (!enter()) return;
     table[place_of(exec)] = (Stamped){exec, id, 0};
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 /* An id that is free and was not used in another context, where the device counts separately. */
 static uint16_t take_id(uint8_t context) {
     uint16_t id = 0;
-    pthread_mutex_lock(&lock);
+    if (!enter()) return 0;
     for (int tries = 0; tries < INSIDE_GRAPH - 1 && !id; tries++) {
         Id *next = &ids[last_id = last_id % (INSIDE_GRAPH - 1) + 1];
         if (next->is_taken || (next->launches && next->context != context)) continue;
         next->is_taken = 1, next->context = context;
         id = last_id;
     }
-    pthread_mutex_unlock(&lock);
+    leave();
     if (!id) ring_count(COUNT_graphs_left_many, 1);
     return id;
 }
 
 static void give_back(uint16_t id) {
-    pthread_mutex_lock(&lock);
+    if (!enter()) return;
     ids[id].is_taken = 0;
-    pthread_mutex_unlock(&lock);
+    leave();
 }
 
 /* Add stamps to a graph before instantiation; returns their id, 0 without stamps. */
@@ -214,7 +222,9 @@ Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *ho
     Result result = call;                                                                                             \
     int64_t took = ring_monotonic() - called;                                                                         \
     uint64_t end = ring_now();                                                                                        \
-    if ((error_node) && *(error_node) && (*(error_node) == pair[0] || *(error_node) == pair[1])) *(error_node) = NULL;\
+    if (result != SUCCESS && (pair[0] || pair[1]) && (error_node) && *(error_node) &&                                 \
+        (*(error_node) == pair[0] || *(error_node) == pair[1]))                                                       \
+        *(error_node) = NULL;                                                                                         \
     stamps_remove(pair);                                                                                              \
     write_call(CALL_##which, begin, end, result, exec, id);                                                           \
     ring_count(COUNT_graphs_updated, 1);                                                                              \

@@ -1,7 +1,7 @@
 #include "held.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <time.h>
 
 /* Not those that a fault of the thread itself raises: blocked, they end the process. */
 void hold(Held *held) {
@@ -19,4 +19,14 @@ void release(const Held *held) {
     pthread_setcancelstate(held->cancels, &cancels);
     pthread_sigmask(SIG_SETMASK, &held->signals, NULL);
     errno = held->error;
+}
+
+int lock_late(Lock *lock) {
+    struct timespec until;
+    if (atomic_load(&lock->is_lost)) return 0;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    if (pthread_mutex_timedlock(&lock->mutex, &until) == 0) return 1;
+    atomic_store(&lock->is_lost, 1);
+    return 0;
 }

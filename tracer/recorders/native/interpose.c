@@ -95,13 +95,24 @@ static int note_library(struct dl_phdr_info *library, size_t size, void *address
     return (void)size, 1;
 }
 
+/* Keep a library loaded, however the program has opened it. */
+static void pin(void *address) {
+    Dl_info found;
+    void *library = dladdr(address, &found) ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) : NULL;
+    if (library) dlclose(library);
+}
+
 /* Look up all that will be needed, when the program first looks something up in the driver: later look-ups would wait for
  * the linker's lock, which another thread may hold for as long as it loads a library. */
 static void resolve(void) {
     if (atomic_load(&driver_library.begin)) return;
     void *found = driver_function("cuInit");
     if (!found) return;
-    for (size_t i = 0; i < CALL_COUNT; i++) interpose_find((enum Call)i);
+    pin(found);
+    for (size_t i = 0; i < CALL_COUNT; i++) {
+        void *call = driver_function(entries[i].name), *none = NULL;
+        if (call) atomic_compare_exchange_strong(&real_calls[i], &none, call);
+    }
     for (size_t i = 0; i < FINDERS; i++) atomic_store(&real_finders[i], driver_function(finders[i].name));
     device_find();
     dl_iterate_phdr(note_library, found);
@@ -121,8 +132,12 @@ int interpose_wanted(void) { return wanted; }
 
 void *interpose_driver(const char *name) { return driver_function(name); }
 
+/* A program that calls the driver by linking alone comes here first. */
 void *interpose_find(enum Call call) {
-    void *found = driver_function(entries[call].name), *none = NULL;
+    void *found, *none = NULL;
+    resolve();
+    if ((found = atomic_load(&real_calls[call]))) return found;
+    found = driver_function(entries[call].name);
     if (found) atomic_compare_exchange_strong(&real_calls[call], &none, found);
     return atomic_load(&real_calls[call]);
 }

@@ -49,18 +49,18 @@ static unsigned place_of(uint64_t key) {
 }
 
 COLD static void add(uint64_t key, uint64_t handle, uint64_t kernel, const char *name) {
-    char text[NAME_BYTES + 80];
+    static char text[NAME_BYTES + 80]; /* under the lock; not on a stack that may be small */
     Held held;
-    uint64_t written = atomic_load_explicit(&ring.header->written, memory_order_relaxed);
-    int length = name ? snprintf(text, sizeof text, "%llu\t%llx\t%.*s", (unsigned long long)written,
-                                 (unsigned long long)handle, NAME_BYTES, name)
-                      : snprintf(text, sizeof text, "%llu\t%llx\t=%llx", (unsigned long long)written,
-                                 (unsigned long long)handle, (unsigned long long)kernel);
-    for (char *at = strchr(strchr(text, '\t') + 1, '\t') + 1; at < text + length; at++)
-        if ((unsigned char)*at < ' ') *at = '?';
-    text[length] = '\n';
     hold(&held);
     pthread_mutex_lock(&writing);
+    unsigned long long written = atomic_load_explicit(&ring.header->written, memory_order_relaxed);
+    int length = name ? snprintf(text, sizeof text, "%llu\t%llx\t%.*s", written, (unsigned long long)handle, NAME_BYTES,
+                                 name)
+                      : snprintf(text, sizeof text, "%llu\t%llx\t=%llx", written, (unsigned long long)handle,
+                                 (unsigned long long)kernel);
+    for (char *at = strchr(strchr(text, '\t') + 1, '\t') + 1; at < text + length; at++)
+        if ((unsigned char)*at < ' ' || *at == 127) *at = '?';
+    text[length] = '\n';
     unsigned slot = place_of(key);
     if (!known[slot] && used < MOST && files_append(&file, text, (size_t)length + 1)) {
         used++;

@@ -58,7 +58,8 @@ void nvtx_fork(void) {
 static TextHead *texts(void) {
     TextHead *found = atomic_load_explicit(&head, memory_order_acquire);
     Held held;
-    if (found || !ring.header) return found;
+    if (!ring.header) return NULL; /* as in a child, which has none yet; `head` is still its parent's */
+    if (found) return found;
     hold(&held);
     pthread_mutex_lock(&lock);
     if (!is_tried && (found = ring_take_texts())) memcpy(found->domains, domains, sizeof domains);
@@ -146,6 +147,8 @@ static void *register_a(void *domain, const char *text) { return (void)domain, t
 static void *register_w(void *domain, const wchar_t *text) { return (void)domain, narrow(text); }
 
 static void *create_a(const char *name) {
+    Held held;
+    hold(&held);
     pthread_mutex_lock(&lock);
     unsigned at = 1;
     TextHead *all = atomic_load(&head);
@@ -155,6 +158,7 @@ static void *create_a(const char *name) {
         if (all) memcpy(all->domains[at], domains[at], DOMAIN_NAME);
     }
     pthread_mutex_unlock(&lock);
+    release(&held);
     return (void *)(uintptr_t)at;
 }
 static void *create_w(const wchar_t *name) {

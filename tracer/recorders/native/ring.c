@@ -29,6 +29,9 @@
 #define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* start paused, until the recorder or ("program") the program resumes */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
 enum { APART_NS = 50000000, SHARES = 8 };
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
 enum { COMM = 17 /* including the newline */ };
 #define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
@@ -66,18 +69,50 @@ HOT uint64_t ring_ended(void) { return ended; }
 
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
+/* Whether the processor's counter runs at a constant rate, also while idle, and is synchronised across cores. */
+static int counter_is_even(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    char source[8] = "";
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8) return 1; /* invariant TSC */
+    int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        if (read(file, source, 3) < 0) source[0] = 0;
+        close(file);
+    }
+    return strcmp(source, "tsc") == 0;
+#elif defined(__aarch64__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* The process's name, or the title that it set, from the kernel. */
+static void read_title(char title[COMM]) {
+    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    ssize_t length = read(file, title, COMM - 1);
+    title[length > 0 && title[length - 1] == '\n' ? length - 1 : 0] = 0;
+    close(file);
+}
+
 /* A process takes at most this part of the room that is left, so that others that begin later get theirs. */
 static uint64_t share(void) { return files_room() / SHARES; }
 
 typedef struct {
     uint64_t records;
     void *map;
+    char title[COMM];
+    int is_even; /* `counter_is_even` */
 } Start;
 
 /* Map a new file, with fewer records if memory is short. */
 static int map_file(void *given) {
     Start *start = given;
     uint64_t most;
+    read_title(start->title);
+    start->is_even = counter_is_even();
     if (!files_new()) return 0;
     most = share();
     for (start->records = LEAST_RECORDS; start->records < records_wanted && start->records < MOST_RECORDS;)
@@ -99,25 +134,6 @@ void *ring_take_texts(void) {
     void *map = files_map(ring.header->texts_at, TEXTS_AT + bytes);
     if (map) atomic_store_explicit(&ring.header->text_bytes, bytes, memory_order_release);
     return map;
-}
-
-/* Whether the processor's counter runs at a constant rate, also while idle, and is synchronised across cores. */
-static int counter_is_even(void) {
-#if defined(__x86_64__)
-    unsigned a, b, c, d;
-    char source[8] = "";
-    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8) return 1; /* invariant TSC */
-    int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
-    if (file >= 0) {
-        if (read(file, source, 3) < 0) source[0] = 0;
-        close(file);
-    }
-    return strcmp(source, "tsc") == 0;
-#elif defined(__aarch64__)
-    return 1;
-#else
-    return 0;
-#endif
 }
 
 /* The first pair is kept, so that the pairs span the whole time; the others are overwritten in turn. */
@@ -153,18 +169,10 @@ static void write_start(Header *header) {
     }
 }
 
-/* The process's name, or the title that it set, from the kernel. */
-static void read_title(char title[COMM]) {
-    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    ssize_t length = read(file, title, COMM - 1);
-    title[length > 0 && title[length - 1] == '\n' ? length - 1 : 0] = 0;
-    close(file);
-}
-
-static void begin_header(Header *header, uint64_t records) {
+static void begin_header(Header *header, const Start *start) {
     struct stat namespace;
-    char title[COMM] = "";
+    const uint64_t records = start->records;
+    const char *title = start->title;
     memcpy(header->magic, RING_MAGIC, sizeof header->magic);
     header->version = RING_VERSION;
     header->header_bytes = HEADER_BYTES;
@@ -183,7 +191,6 @@ static void begin_header(Header *header, uint64_t records) {
     header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
     if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
     write_start(header);
-    read_title(title);
     if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
     else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
     memcpy((char *)header + header->names_at, names, sizeof names);
@@ -191,20 +198,19 @@ static void begin_header(Header *header, uint64_t records) {
 }
 
 static void begin(void) {
-    Start start = {0, NULL};
-    begun_in = getpid();
+    Start start = {0, NULL, "", 0};
     if (!program[0] || !files_apart(map_file, &start)) {
         if (program[0]) files_say(files_reason(), program);
         return;
     }
     Header *header = start.map;
-    begin_header(header, start.records);
+    begin_header(header, &start);
     ring.records = (Record *)((char *)header + header->records_at);
     ring.pairs = (Pair *)((char *)header + header->pairs_at);
     ring.mask = start.records - 1;
     ring.wraps = ring_wraps;
     ring.has_sites = has_sites;
-    ring.counts_cycles = counter_is_even();
+    ring.counts_cycles = start.is_even;
     write_pair(pair_of(0));
     uint64_t tick = ring_now();
     int64_t begun = ring_monotonic(), ended;
@@ -222,7 +228,9 @@ static void begin(void) {
  * ring has nothing to forget. */
 static void forget_parent(void) {
     pthread_once_t again = PTHREAD_ONCE_INIT;
-    if (!begun_in || begun_in == getpid()) return;
+    pid_t owner = atomic_load(&begun_in);
+    if (owner == getpid() || !owner || !atomic_compare_exchange_strong(&begun_in, &owner, 0))
+        return;
     memset(&ring, 0, sizeof ring);
     once = again;
     thread = 0;
@@ -233,7 +241,12 @@ static void forget_parent(void) {
     sites_fork();
     names_fork();
     cupti_fork();
-    begun_in = 0;
+}
+
+/* Names of domains are given without a ring, too. */
+static void after_fork(void) {
+    nvtx_fork();
+    forget_parent();
 }
 
 int ring_ready(void) {
@@ -241,6 +254,7 @@ int ring_ready(void) {
     if (ring.is_tried) return ring.header != NULL;
     hold(&held);
     forget_parent(); /* of a bare clone, which ran no handlers of fork */
+    begun_in = getpid();
     pthread_once(&once, begin);
     ring.is_tried = 1;
     release(&held);
@@ -262,7 +276,7 @@ void ring_announce(void) {
     has_sites = sites_start();
     device_start();
     madvise(&ring, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK); /* since Linux 4.14 */
-    pthread_atfork(NULL, NULL, forget_parent);
+    pthread_atfork(NULL, NULL, after_fork);
     files_say(REASON_NONE, program);
 }
 

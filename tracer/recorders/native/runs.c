@@ -17,6 +17,7 @@
  */
 #include <pthread.h>
 
+#include "held.h"
 #include "hot.h"
 #include "interpose.h"
 #include "samples.h"
@@ -37,13 +38,13 @@ typedef struct {
 enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
-    pthread_mutex_t lock;
+    Lock lock;
     _Atomic uint32_t open; /* number of open runs, with those whose tail is being launched; changed under the lock */
     uint32_t next, used; /* the slot to be given next if all are open, and how many ever had a run */
     Run runs[RUNS];
 } Runs;
 
-HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = LOCK_OPEN}};
 HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
 HOT_DATA static struct {
     Samples ends, parts; /* of runs with stamps, and of launches that begin a part: one cache line */
@@ -58,20 +59,11 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 } last;
 
 /* Lock the runs of a context; fails if this thread is launching a stamp. */
-static int lock(Runs *all) {
-    if (last.has_lock) return 0;
-    last.has_lock = 1; /* before: a handler of a signal may come in between, and call the driver */
-    pthread_mutex_lock(&all->lock);
-    return 1;
-}
-
-static void unlock(Runs *all) {
-    pthread_mutex_unlock(&all->lock);
-    last.has_lock = 0;
-}
+static int lock(Runs *all) { return lock_take(&all->lock, &last.has_lock); }
+static void unlock(Runs *all) { lock_give(&all->lock, &last.has_lock); }
 
 void stamps_fork(void) {
-    const Runs none = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const Runs none = {.lock = LOCK_OPEN};
     last.has_lock = 0;
     samples.ends = samples.parts = (Samples){0};
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;

@@ -81,14 +81,18 @@ static int note(struct dl_phdr_info *library, size_t size, void *given) {
 
 static void write_stack(uint32_t site, void *const *stack, int depth) {
     static char text[DEPTH * (PATH_BYTES + 64)]; /* under the lock */
-    Files files = {stack, depth, {{0}}};
+    static Files files;
+    files = (Files){stack, depth, {{0}}};
     size_t length = 0;
     dl_iterate_phdr(note, &files);
-    for (int i = 0; i < depth; i++)
-        if (files.of[i].file && !files.of[i].is_own)
-            length += (size_t)snprintf(text + length, PATH_BYTES + 64, "%u\t%lu\t%.*s\n", site,
-                                       (unsigned long)((uintptr_t)stack[i] - files.of[i].base), PATH_BYTES - 1,
-                                       files.of[i].file);
+    for (int i = 0; i < depth; i++) {
+        if (!files.of[i].file || files.of[i].is_own) continue;
+        length += (size_t)snprintf(text + length, 64, "%u\t%lu\t", site,
+                                   (unsigned long)((uintptr_t)stack[i] - files.of[i].base));
+        for (const char *at = files.of[i].file; *at && at < files.of[i].file + PATH_BYTES - 1; at++)
+            text[length++] = (unsigned char)*at < ' ' || *at == 127 ? '?' : *at;
+        text[length++] = '\n';
+    }
     files_append(&text_file, text, length);
 }
 
