@@ -25,13 +25,11 @@ from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_health, add_watch
 from tracer.stored.cache import Cache
 
-_FOUND: Final = [
-    import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__) if found.ispkg
-]
+_FOUND: Final = [import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__)]
 PAGES: Final[tuple[Page, ...]] = tuple(
-    sorted((module.PAGE for module in _FOUND), key=lambda page: (page.place, page.name))
+    sorted((module.PAGE for module in _FOUND if hasattr(module, "PAGE")), key=lambda page: (page.place, page.name))
 )
-"""Every `PAGE` of a folder of `dashboard/pages/`, in navigation order."""
+"""Every `PAGE` of a file or folder of `dashboard/pages/`, in navigation order."""
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:

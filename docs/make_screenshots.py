@@ -21,7 +21,7 @@ from selenium.webdriver.support import expected_conditions as expected
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
-from dashboard.pages.graph.view import GraphView
+from dashboard.pages.graph import GraphView
 from dashboard.reading.store import runs_to_compare
 from dashboard.report import report_page
 from dashboard.view import View

@@ -107,7 +107,7 @@ def guided(tmp_path: Path) -> Path:
     new = {
         "tracer/engines/my_engine.py": block(guide, "An engine"), "tracer/formats/mine.py": FORMAT,
         "tracer/analysis/longest.py": ANALYSIS, "tracer/commands/longest.py": COMMAND,
-        "dashboard/pages/longest/__init__.py": block(guide, "An analysis", 1),
+        "dashboard/pages/longest.py": block(guide, "An analysis", 1),
     }  # fmt: skip
     for path, text in new.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)

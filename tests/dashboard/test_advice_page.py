@@ -11,11 +11,9 @@ from click.testing import CliRunner
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from dashboard.figures.flame import pieces_of
 from dashboard.pages import advice, parts
-from dashboard.pages.advice import host_of, in_words, nothing_to_show, tables_of
-from dashboard.pages.advice.tables import changes_of, waited_lines
-from dashboard.pages.whatif.view import WhatIfView, edits_for
+from dashboard.pages.advice import changes_of, host_of, in_words, nothing_to_show, pieces_of, tables_of, waited_lines
+from dashboard.pages.whatif import WhatIfView, edits_for
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore

@@ -7,9 +7,21 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dashboard.figures.gaps import GapPanel, binned, distribution_figure, limit_of, steps_figure
-from dashboard.pages.gap import GapView, after, nothing_to_show
-from dashboard.pages.gap.tables import LONGEST, figures_of, longest_of, made_of, panels_of
+from dashboard.pages.gap import (
+    LONGEST,
+    GapPanel,
+    GapView,
+    after,
+    binned,
+    distribution_figure,
+    figures_of,
+    limit_of,
+    longest_of,
+    made_of,
+    nothing_to_show,
+    panels_of,
+    steps_figure,
+)
 from dashboard.reading.store import RunStore
 from dashboard.units import microseconds
 from dashboard.view import View

@@ -11,8 +11,17 @@ import pytest
 
 from dashboard.app import create_app
 from dashboard.figures.graph import draw, memory_figure, stylesheet
-from dashboard.pages.graph.panel import panel, timeline_link
-from dashboard.pages.graph.view import GraphView, after, first_part, part_of, parts_of, problem_of, shown_part
+from dashboard.pages.graph import (
+    GraphView,
+    after,
+    first_part,
+    panel,
+    part_of,
+    parts_of,
+    problem_of,
+    shown_part,
+    timeline_link,
+)
 from dashboard.pages.overview.event import facts_of
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS

@@ -3,8 +3,8 @@
 import pytest
 
 from dashboard.pages.gap import GapView
-from dashboard.pages.graph.view import GraphView
-from dashboard.pages.whatif.view import WhatIfView
+from dashboard.pages.graph import GraphView
+from dashboard.pages.whatif import WhatIfView
 from dashboard.rates import Rate
 from dashboard.view import Area, Arrangement, Bookmark, Spot, View
 

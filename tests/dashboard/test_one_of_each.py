@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.figures.causes import causes_of
-from dashboard.pages.gap.tables import figures_of, made_of
+from dashboard.pages.gap import figures_of, made_of
 from dashboard.pages.overview.table import row
 from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.report import report_page

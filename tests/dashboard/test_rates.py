@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.pages.graph.view import GraphView
-from dashboard.pages.whatif.view import WhatIfView
+from dashboard.pages.graph import GraphView
+from dashboard.pages.whatif import WhatIfView
 from dashboard.rates import MOST_RATES, NoRate, Rate, rate_of, text_of, with_rate
 from dashboard.reading.predictions import gain_without
 from dashboard.reading.run import Run

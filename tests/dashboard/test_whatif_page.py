@@ -14,8 +14,20 @@ from hypothesis import strategies as st
 from dashboard.pages.runs import lead
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
-from dashboard.pages.whatif import answer_of, lines_of, notes_of, nothing_to_show
-from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, after, edits_for, kernel_names
+from dashboard.pages.whatif import (
+    ALL,
+    GRAPHS,
+    NUMBERS,
+    STRATEGIES,
+    WhatIfView,
+    after,
+    answer_of,
+    edits_for,
+    kernel_names,
+    lines_of,
+    notes_of,
+    nothing_to_show,
+)
 from dashboard.reading.predictions import WhatIf, what_if
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dashboard.pages.graph.view import GraphView
-from dashboard.pages.whatif.view import GRAPHS, STRATEGIES
+from dashboard.pages.graph import GraphView
+from dashboard.pages.whatif import GRAPHS, STRATEGIES
 from dashboard.view import ALIGNMENTS, THEME_NAMES, Arrangement, Spot, View
 
 

@@ -18,8 +18,8 @@ import pandas as pd
 from dash import dcc, html
 
 from dashboard.pages import link, named
-from dashboard.pages.graph.view import GraphView
-from dashboard.pages.whatif.view import what_if_of
+from dashboard.pages.graph import GraphView
+from dashboard.pages.whatif import what_if_of
 from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore

@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import named
-from dashboard.pages.graph.view import GraphView
+from dashboard.pages.graph import GraphView
 from dashboard.pages.parts import number
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.run import Run

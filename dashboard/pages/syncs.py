@@ -34,7 +34,7 @@ from dashboard.pages.parts import (
     wrapped,
 )
 from dashboard.pages.runs import keep_options, keep_run, lead
-from dashboard.pages.whatif.view import ALL, what_if_of
+from dashboard.pages.whatif import ALL, what_if_of
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Listed, gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.run import Run

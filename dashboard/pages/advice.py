@@ -6,21 +6,17 @@ rendered again when more of them are available.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from itertools import accumulate, takewhile
 from typing import Any, Final
 
+import pandas as pd
+import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.flame import flame_figure, flame_height, flame_text
 from dashboard.pages import Page, named
-from dashboard.pages.advice.tables import (
-    ADDRESS,
-    advice_table,
-    eager_rows,
-    host_rows,
-    site_rows,
-    waited_lines,
-)
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -40,16 +36,42 @@ from dashboard.pages.parts import (
     wrapped,
 )
 from dashboard.pages.runs import keep_options, keep_run, lead
+from dashboard.pages.whatif import ALL, what_if_of
+from dashboard.palette import CLEAR, COLOURS, THEMES
 from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.text import plain
+from dashboard.text import apart, markup, plain
+from dashboard.units import duration
 from dashboard.view import View
-from tracer.analysis.advice import Advised
+from tracer.analysis.advice import Advice, Advised, KernelOutsideGraph
+from tracer.analysis.call_letters import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
+from tracer.analysis.call_sites import HostStep, by_function
+from tracer.analysis.idle_sites import SAMPLED
+from tracer.analysis.waited_for import named as named_functions
 from tracer.analysis.whatif.base import TRACED
+from tracer.analysis.whatif.changes import Edit
+from tracer.analysis.whatif.edits import WithoutSyncs
+from tracer.analysis.whatif.graph_edits import OneGraph
+from tracer.analysis.whatif.host_edits import FollowStrategy
+from tracer.model.schema import MISSING
 from tracer.reporting.advice import cells, facts_of, notes_of, rest, unused_of
+
+ADDRESS: Final = "advice/"
+_LEAST_SHARE: Final = 0.002  # of the longest step: a shorter frame is not drawn
+_NEARLY_ALL: Final = 0.95
+_LONGEST_FRAME: Final = 90  # characters of its name
+_FRAME: Final = 22  # px
+_KINDS_OF_CALLS: Final = {SYNC: "sync", COPY: "copy", BLOCKING_COPY: "copy", LAUNCH: "launch", GRAPH_LAUNCH: "launch"}
+_BETWEEN: Final = ";"
+_LONGEST_KERNEL: Final = 80  # characters of a kernel's name
+_MOST_ROWS: Final = 200
+_LEAST_US: Final = 0.05  # a step: less would read as 0
+_HEADS: Final = (
+    "Change", "Tokens/s", "Model margin", "Steps/s", "Where in the code", "Safe if", "Effort", "In the engine",
+)  # fmt: skip
 
 _NOTHING: Final = Sites(None, None, [])
 _NO_SITES: Final = (
@@ -312,6 +334,198 @@ def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dic
     if isinstance(sites, str):
         return [], [], [sites]
     return site_rows(sites.idle), site_rows(sites.calls), sites.notes
+
+
+def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme: str) -> html.Table:
+    """One row per edit: a link to its what-if, gain, margin, steps/s, call sites, conditions, effort and the
+    engine's settings."""
+    rows = []
+    for advice, one in zip(kept, facts["advice"], strict=True):
+        changes: dict[str, Any] = {}
+        for edit in advice.edits:
+            changes |= changes_of(edit)
+        label, *figures = cells(one).values()
+        address = what_if_of(run, theme, ADDRESS, **changes)
+        names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
+        places = plain("; ".join(one["sites"]), 400) or "–"
+        texts = (*figures, places, "; and ".join(one["conditions"]), one["effort"], names or "–")
+        named: list[dict[str, Any]] = [{"data-head": head} for head in _HEADS[1:]]
+        cell = [html.Td(text, **name) for text, name in zip(texts, named, strict=True)]
+        head = html.Th(html.A(plain(label, 60), href=address), scope="row")
+        rows.append(html.Tr([head, *cell]))
+    heads = html.Thead(html.Tr([html.Th(head, scope="col") for head in _HEADS]))
+    return html.Table([heads, html.Tbody(rows)], className="figures")
+
+
+def changes_of(edit: Edit) -> dict[str, Any]:
+    """The fields of the what-if page's view that describe an edit."""
+    match edit:
+        case FollowStrategy(name):
+            return {"sync": name}
+        case WithoutSyncs(None):
+            return {"without": (ALL,)}
+        case WithoutSyncs((position,)):
+            return {"without": (str(position),)}
+        case OneGraph(early):
+            return {"graph": "early" if early else "plain"}
+    return {}
+
+
+def eager_rows(eager: Iterable[KernelOutsideGraph]) -> list[dict[str, Any]]:
+    """The rows of the table of eager launches, with short names that remain distinct. The reason for a missing
+    prediction omits the kernel, which has its own column."""
+    eager = list(eager)
+    return [
+        asdict(one)
+        | {"gain": None if one.speedup is None else one.speedup - 1}
+        | _plain(asdict(one) | {"why": one.why.split(" into the graph: ")[-1]}, ["kernel", "operator", "site", "why"])
+        | {"short": short}
+        for one, short in zip(eager, apart([one.kernel for one in eager], _LONGEST_KERNEL), strict=True)
+    ]
+
+
+def host_rows(sites: Sites) -> list[dict[str, Any]]:
+    """The functions of steps, and of samples, with their self and total time, as plain text."""
+    steps = [step for step in sites.hosts if step.step is not None]
+    found = [(step.name, by_function(step.samples).assign(self_share=_share(step))) for step in steps]
+    if sites.sampled is not None:
+        found.append((SAMPLED, sites.sampled.functions))
+    return [
+        {"step": name, "share": _with_bounds(row), **{key: row[key] for key in ("self_us", "total_us")}}
+        | _plain(row, ["function"])
+        for name, table in found
+        for row in table.head(_MOST_ROWS).to_dict("records")
+    ]
+
+
+def _share(step: HostStep) -> Callable[[pd.DataFrame], pd.Series]:
+    return lambda table: table["self_us"] * 1e3 / max(step.length_ns, 1)
+
+
+def _with_bounds(row: dict[Any, Any]) -> str:
+    bounds = f" [{row['self_low']:.1%}, {row['self_high']:.1%}]" if "self_low" in row else ""
+    return f"{row['self_share']:.1%}{bounds}"
+
+
+def waited_lines(threads: Iterable[dict[str, Any]]) -> list[str]:
+    """The threads that the host waits for, for how long, and how that is known."""
+    return [
+        f"{row['idle_us']:,.1f} µs a step: {row['how']}"
+        if row["thread"] == MISSING
+        else f"{row['idle_us']:,.1f} µs a step for {plain(named_functions(row), 200)}: {row['how']}"
+        for row in threads
+        if row["idle_us"] >= _LEAST_US
+    ]
+
+
+def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """The first rows of a table of call sites, as plain text; empty if none is known."""
+    if sites is None or not (sites["source"] != "").any():
+        return []
+    texts = [name for name in ("site", "through", "name", "what") if name in sites]
+    shown = sites.head(_MOST_ROWS).to_dict("records")
+    return [{str(key): value for key, value in row.items()} | _plain(row, texts) for row in shown]
+
+
+def _plain(row: dict[Any, Any], names: list[str]) -> dict[str, str]:
+    return {name: plain(str(row[name]), 200) or "–" for name in names}
+
+
+def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
+    """The pieces of the figure, outer ones first: path (names with `;` between them), parent, ns and share of the
+    step. Outer functions that take nearly all of the steps, or of the samples, are left out, except for the innermost
+    of them."""
+    longest = max((step.length_ns for step in steps), default=0)
+    shared = {
+        sampled: _shared_frames([step for step in steps if (step.step is None) == sampled]) for sampled in (True, False)
+    }
+    parts = []
+    for step in steps:
+        root = step.title
+        sums = step.samples.groupby("stack", sort=False)["ns"].sum()
+        inner = [_below(stack.split(_BETWEEN), shared[step.step is None]) for stack in sums.index]
+        paths = [list(accumulate([root, *names], _joined)) for names in inner]
+        every = pd.Series(paths, index=sums.to_numpy()).explode()
+        total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
+        total = total[total >= _LEAST_SHARE * longest]
+        parts.append(pd.DataFrame({"path": total.index, "ns": total.to_numpy(), "share": total / step.length_ns}))
+    found = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["path", "ns", "share"])
+    found["parent"] = found["path"].str.rpartition(_BETWEEN)[0] if len(found) else ""
+    return found
+
+
+def _shared_frames(steps: Sequence[HostStep]) -> list[str]:
+    """The outermost names that take nearly all of the steps."""
+    sums = pd.concat([step.samples for step in steps]).groupby("stack")["ns"].sum() if steps else pd.Series(dtype=int)
+    stacks = [(stack.split(_BETWEEN), ns) for stack, ns in zip(map(str, sums.index), sums, strict=True)]
+    least, found = _NEARLY_ALL * sums.sum(), list[str]()
+    while stacks:
+        of_name = pd.Series({}, dtype="int64")
+        for names, ns in stacks:
+            if len(names) > len(found):
+                of_name[names[len(found)]] = of_name.get(names[len(found)], 0) + ns
+        if not len(of_name) or of_name.max() < least:
+            break
+        found.append(str(of_name.idxmax()))
+        stacks = [(names, ns) for names, ns in stacks if names[: len(found)] == found]
+    return found
+
+
+def _below(names: list[str], shared: list[str]) -> list[str]:
+    """The names without the shared outer ones, of which only the last is kept."""
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, shared, strict=False)))
+    return names[max(min(alike, len(shared)) - 1, 0) :]
+
+
+def _joined(outer: str, name: str) -> str:
+    return f"{outer}{_BETWEEN}{name}"
+
+
+def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
+    """Each step from left to right, callees below their callers; widths are times."""
+    look, pieces = THEMES[theme], pieces_of(steps)
+    names = [path.rpartition(_BETWEEN)[2] for path in pieces["path"]]
+    figure = go.Figure(
+        go.Icicle(
+            ids=pieces["path"],
+            labels=[markup(name, _LONGEST_FRAME) for name in names],
+            parents=pieces["parent"],
+            values=pieces["ns"],
+            branchvalues="total",
+            sort=False,
+            tiling={"orientation": "v", "pad": 1},
+            marker={"colors": [_colour(name) for name in names], "line": {"width": 0}},
+            hovertext=[
+                f"{markup(name, 300, 90)}<br>{duration(ns)}, {share:.1%} of the step"
+                for name, ns, share in zip(names, pieces["ns"], pieces["share"], strict=True)
+            ],
+            hoverinfo="text",
+            textfont={"size": 11, "color": "#1B2430"},
+            root={"color": CLEAR},
+            pathbar={"visible": True},
+        )
+    )
+    figure.update_layout(
+        margin={"l": 0, "r": 0, "t": 24, "b": 0},
+        **look.layout,
+        uniformtext={"minsize": 9, "mode": "hide"},
+    )
+    return figure
+
+
+def flame_height(steps: Sequence[HostStep]) -> int:
+    """Height of the figure, px."""
+    depth = pieces_of(steps)["path"].str.count(_BETWEEN).max() if steps else 0
+    return 60 + _FRAME * (int(depth) + 1)
+
+
+def flame_text(steps: Sequence[HostStep]) -> str:
+    """A description of the figure."""
+    return "; ".join(f"{step.title}: {duration(step.length_ns)}" for step in steps)
+
+
+def _colour(name: str) -> str:
+    return COLOURS[_KINDS_OF_CALLS.get(letter(name), "graph" if "): " in name else "nvtx")]
 
 
 PAGE = Page(ADDRESS, "Advice", "changes by predicted gain, with their call sites", sections, register, place=3)
