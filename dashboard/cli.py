@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from dashboard.reading.allocation import give_memory_back
-from dashboard.serving import LONG, VARIABLE, Serving, is_readable_by_others, new_token, read_token, serve
-from dashboard.serving.scratch import scratch
+from dashboard.serving import LONG, VARIABLE, Serving, is_readable_by_others, new_token, read_token, scratch, serve
 from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
 from tracer.files.output import check_output, write_output
@@ -132,7 +130,7 @@ def dashboard(
     users of this machine cannot read anything. Recordings are read in separate processes; if reading fails, the page
     says so in place of the recording.
     """
-    from dashboard.reading.readers import Limits, Readers
+    from dashboard.reading.readers import Limits, Readers, give_memory_back
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -259,7 +257,7 @@ def timeline(
       intertoken timeline runs/sccc runs/saaas --show gap -o gap.svg
     """
     from dashboard import scene
-    from dashboard.figures.image import IMAGES, image, with_legend
+    from dashboard.figures.timeline import IMAGES, image, with_legend
     from dashboard.reading.store import runs_to_compare
     from tracer.pandas_options import set_options
 

@@ -1,23 +1,45 @@
-"""The timeline figure: several runs, stacked, on one time axis."""
+"""The timeline figure: several runs, stacked, on one time axis; what lies over and under its rows, and the figure as a
+picture.
+
+Over them are the matches of a search, the chosen event with its arrows, the ruler and the summed area; under them the
+shading where a device idles, gaps and holes inside steps, and how much shorter or longer each gap in view is than the
+base's gap after the same token. The base's gap is outlined from the start of the other one, and the range between their
+ends is hatched: shapes and a signed label, so that it can be read without colours and in print.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures import overlay, shades
 from dashboard.figures.payload import Plot, hover, width_of_bars
-from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
+from dashboard.palette import CLEAR, COLOURS, DARK_TEXT_ON, FONT, HOLES, KINDS, NAMES, THEMES, Theme
 from dashboard.text import fitting, markup, plain
-from dashboard.timeline.layout import RULER, Panel
+from dashboard.timeline.layout import GAP_STRIP, RULER, Panel
 from dashboard.timeline.marks import SIZE_OF_TEXTS, joined
-from dashboard.units import ticks
+from dashboard.units import difference, duration, ticks
+from tracer.analysis.holes import PLACES
+from tracer.errors import UsageError
 from tracer.model.schema import MISSING
+
+DIMMED: Final = 0.22
+"""Opacity of events that do not match a search."""
+_ARROWS: Final = {"launch": COLOURS["launch"], "wait": COLOURS["sync"], "event": COLOURS["copy"]}
+_HOVER_MATCHES: Final = "%{customdata:,} begin here<extra></extra>"
+
+IMAGES = (".svg", ".png")
+_LEGEND = 34  # px
+
+LABELLED: Final = 34
+"""Minimum width of a labelled gap or hole, px."""
+DIFFERENCES: Final = ["x", "own", "base", "top", "bottom"]
+"""The columns of the gaps that differ from the base's: x (s), own and base (ns), top bottom (px)."""
+_MOST_DIFFERENCES: Final = 40  # of a run; with more in view none is wide enough to be read
 
 MARGIN = {"r": 22, "t": 52, "b": 8}
 BETWEEN = "  ·  "
@@ -96,15 +118,15 @@ def timeline_plot(
     data: list[dict[str, Any]] = []
     if drawings:
         marks = joined([d.marks for d in drawings])
-        data += shades.gap_bars([d.gaps for d in drawings], look)
-        data += shades.hole_bars([d.holes for d in drawings], look)
+        data += gap_bars([d.gaps for d in drawings], look)
+        data += hole_bars([d.holes for d in drawings], look)
         data += _bars(marks, look, finds)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
         data += _ruler(drawings, look, limits[1] / 1e9 - _NUMBER_PX / width * (limits[1] - limits[0]) / 1e9)
-        data += overlay.match_markers(marks, look) if finds else []
+        data += match_markers(marks, look) if finds else []
     layout = _layout(drawings, limits, origin, look, height, width)
-    overlay.add(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
+    add_overlay(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
     return {"data": data, "layout": layout}
 
 
@@ -160,7 +182,7 @@ def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
     if not merged and not finds:
         return 1
     opacity = 0.2 + 0.8 * part["share"].to_numpy() if merged else np.ones(len(part))
-    return (opacity * np.where(part["found"] > 0, 1, overlay.DIMMED)).astype("float32")
+    return (opacity * np.where(part["found"] > 0, 1, DIMMED)).astype("float32")
 
 
 def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
@@ -271,7 +293,7 @@ def _layout(
         "annotations": [
             a
             for d in drawings
-            for a in (*_heading(d, look, width), *shades.labels(d.gaps, d.holes, limits, look, width))
+            for a in (*_heading(d, look, width), *labels(d.gaps, d.holes, limits, look, width))
         ],
     }  # fmt: skip
 
@@ -312,3 +334,291 @@ def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object
             "bgcolor": look.surface, "borderpad": 1, "name": "heading",
         }
     ]  # fmt: skip
+
+
+def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
+    """The gaps of all runs (`Drawing.gaps`) as one Bar."""
+    found = [each for each in gaps if len(each)]
+    if not found:
+        return []
+    marker = {"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}}
+    return [{**_bar("gap", pd.concat(found, ignore_index=True)), "marker": marker, "hoverinfo": "skip"}]
+
+
+def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
+    """The holes of all runs (`Drawing.holes`) as one Bar per place; gaps only with their hovers."""
+    found = [each for each in holes if len(each)]
+    if not found:
+        return []
+    return [
+        {
+            **_bar(f"idle {place}", rows),
+            "marker": {**marker(str(place), look), "opacity": rows["share"].to_numpy(dtype="float32")},
+            **hover(rows["text"].tolist(), "%{hovertext}<extra></extra>"),
+            "hoverlabel": {"bordercolor": COLOURS["gap"]},
+        }
+        for place, rows in pd.concat(found, ignore_index=True).groupby("place", sort=True)
+    ]
+
+
+def marker(place: str, look: Theme) -> dict[str, Any]:
+    """The shading of idle time at a place."""
+    if place not in HOLES:
+        return {"color": CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
+    red, green, blue = (int(COLOURS["gap"][at : at + 2], 16) for at in (1, 3, 5))
+    ground = f"rgba({red},{green},{blue},{look.gap_opacity})"
+    pattern = {"shape": HOLES[place], "bgcolor": ground, "fgcolor": look.pattern, "size": 6, "solidity": 0.2}
+    return {"color": ground, "line": {"width": 0}, "pattern": pattern}
+
+
+def labels(
+    gaps: pd.DataFrame, holes: pd.DataFrame, limits: tuple[int, int], look: Theme, width: int
+) -> Iterator[dict[str, object]]:
+    """ "gap 150 µs" or "idle 98 µs" below each gap or hole that is wide enough for it.
+
+    Args:
+        gaps, holes: as in `Drawing`.
+        limits: what the time axis shows, ns from time 0.
+        look: the theme.
+        width: of the plot, px.
+    """
+    per_pixel = (limits[1] - limits[0]) / width
+    inside = holes[(holes["share"] == 1) & holes["place"].isin(list(HOLES))] if len(holes) else holes
+    for name, rows, length in (("gap", gaps, "gap"), ("idle", inside, "ns")):
+        if not len(rows):
+            continue
+        for x, dx, ns, text, bottom in rows[["x", "dx", length, "text", "bottom"]].itertuples(index=False):
+            low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
+            room = (high - low) / per_pixel
+            if room >= LABELLED:
+                yield {
+                    "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
+                    "text": f"{name} {duration(ns)}" if room >= 2.2 * LABELLED else duration(ns), "showarrow": False,
+                    "font": {"size": 11.5, "color": look.ink}, "hovertext": text, "name": name,
+                    "bgcolor": f"{look.surface}B0" if name == "idle" else CLEAR, "borderpad": 0,
+                }  # fmt: skip
+
+
+def _bar(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": name,
+        "orientation": "h",
+        "base": rows["x"].tolist(),
+        "x": rows["dx"].to_numpy(dtype="float64"),
+        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float32"),
+        "width": width_of_bars((rows["bottom"] - rows["top"]).to_numpy()),
+        "showlegend": False,
+    }
+
+
+def with_differences(
+    plot: Plot, found: Sequence[pd.DataFrame], limits: tuple[int, int], width: int, look: Theme
+) -> Plot:
+    """The plot with the differences that are wide enough to be read.
+
+    Args:
+        plot: as returned by `figures.timeline.timeline_plot`.
+        found: for each run its gaps with `DIFFERENCES`.
+        limits: what the time axis shows, ns from time 0.
+        width: of the plot, px.
+        look: the theme.
+    """
+    readable = LABELLED * (limits[1] - limits[0]) / width
+    wide = [rows[rows[["own", "base"]].max(axis=1) >= readable] for rows in found]
+    few = [part for part in wide if 0 < len(part) <= _MOST_DIFFERENCES]
+    if not few:
+        return plot
+    rows, layout = pd.concat(few), plot["layout"]
+    marks = rows.to_dict("records")
+    outlines = [
+        {"type": "rect", "name": "base", "x0": m["x"], "x1": m["x"] + m["base"] / 1e9, "y0": m["top"],
+         "y1": m["bottom"], "fillcolor": CLEAR, "line": {"color": look.ink, "width": 1.2, "dash": "dot"}}
+        for m in marks
+    ]  # fmt: skip
+    labels = [
+        {"name": "difference", "x": m["x"] + max(m["own"], m["base"]) / 1e9, "y": m["bottom"] - GAP_STRIP / 2,
+         "text": f"<b>{difference(m['own'] - m['base'])}</b>", "xanchor": "left", "yanchor": "middle", "xshift": 3,
+         "showarrow": False, "font": {"size": 11.5, "color": look.ink}}
+        for m in marks
+    ]  # fmt: skip
+    return {
+        "data": [*plot["data"], _hatching(rows, look.muted)],
+        "layout": {
+            **layout, "shapes": [*layout["shapes"], *outlines], "annotations": [*layout["annotations"], *labels]
+        },
+    }  # fmt: skip
+
+
+def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
+    low, high = rows[["own", "base"]].min(axis=1), rows[["own", "base"]].max(axis=1)
+    shorter = rows["own"] < rows["base"]
+    return {
+        "type": "bar",
+        "name": "difference",
+        "orientation": "h",
+        "base": (rows["x"] + low / 1e9).tolist(),
+        "x": ((high - low) / 1e9).to_numpy(dtype="float64"),
+        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float64"),
+        "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
+        "marker": {
+            "color": CLEAR,
+            "line": {"width": 0},
+            "pattern": {"shape": np.where(shorter, "/", "\\").tolist(), "fgcolor": colour, "size": 7, "solidity": 0.25},
+        },
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+
+
+def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, int]:
+    """A timeline for a file: on the theme's surface, with a legend below; and its new height, px.
+
+    `height` is the timeline's own.
+    """
+    look = THEMES[theme]
+    drawn = {trace.name for trace in figure.data}
+    for kind in (kind for kind in COLOURS if kind in drawn):
+        square = {"symbol": "square", "size": 11, "color": COLOURS[kind], "line": {"width": 0}}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=square, name=NAMES[kind], showlegend=True)
+    for place in (place for place in HOLES if f"idle {place}" in drawn):
+        figure.add_bar(x=[None], y=[None], marker=marker(place, look), name=f"idle {PLACES[place]}", showlegend=True)
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
+              "font": {"color": look.muted}, "itemsizing": "trace"}  # fmt: skip
+    figure.update_layout(paper_bgcolor=look.surface, plot_bgcolor=look.surface, showlegend=True, legend=legend)
+    figure.update_layout(margin_b=figure.layout.margin.b + _LEGEND)
+    return figure, height + _LEGEND
+
+
+def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float) -> bytes:
+    """Render a figure as an image, without any network access.
+
+    Args:
+        figure: the figure.
+        suffix: one of `IMAGES`.
+        width, height: px.
+        scale: pixels per px in a PNG.
+
+    Raises:
+        UsageError: kaleido or a browser is missing, or the browser fails.
+    """
+    try:
+        import kaleido
+        from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
+    except ImportError:
+        raise UsageError("images need kaleido: pip install 'intertoken[image]'") from None
+    sharpness = scale if suffix == ".png" else 1
+    options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": sharpness}
+    try:
+        return bytes(kaleido.calc_fig_sync(figure, opts=options, kopts={"mathjax": False}))
+    except ChromeNotFoundError:
+        raise UsageError(
+            "images are rendered by Chrome or Chromium, which was not found; install it (Debian: apt-get install "
+            "chromium) or name it in the environment variable BROWSER_PATH"
+        ) from None
+    except (BrowserFailedError, BrowserClosedError, KaleidoError) as problem:
+        raise UsageError(f"Chrome or Chromium could not render the image: {_first_line(problem)}") from None
+
+
+def _first_line(problem: Exception) -> str:
+    message = problem.args[0] if problem.args else "it closed"
+    return str(message[0] if isinstance(message, tuple) and message else message).strip().splitlines()[0]
+
+
+def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
+    """A marker under every bin with matches, with their number in its hover."""
+    some = marks[(marks["event"] < 0) & (marks["found"] > 0)]
+    if not len(some):
+        return []
+    return [
+        {
+            "type": "scatter",
+            "name": "match",
+            "mode": "markers",
+            "x": (some["x"] + some["dx"] / 2).to_numpy(dtype="float64"),
+            "y": (some["y"] + some["height"] / 2).to_numpy(dtype="float32"),
+            "marker": {"symbol": "triangle-up", "size": 6, "color": look.ink, "line": {"width": 0}},
+            "customdata": some["found"].tolist(),
+            "hovertemplate": _HOVER_MATCHES,
+            "showlegend": False,
+        }
+    ]
+
+
+def add_overlay(
+    layout: dict[str, Any],
+    chosen: Iterable[tuple[pd.DataFrame | None, pd.DataFrame | None]],
+    ends: tuple[int, int] | None,
+    look: Theme,
+) -> None:
+    """Add the chosen events' frames and arrows, and a ruler, to a timeline's layout."""
+    for frame, lines in chosen:
+        layout["shapes"] += [] if frame is None else _frames(frame, look)
+        layout["annotations"] += [] if lines is None else _arrows(lines)
+    shapes, annotations = _ruler_between(ends, look)
+    layout["shapes"] += shapes
+    layout["annotations"] += annotations
+
+
+def summed_area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: Theme) -> list[dict[str, Any]]:
+    """The summed area, between two times (ns from time 0), over these rows from top to bottom (px)."""
+    if ends is None:
+        return []
+    at = {
+        "x0": ends[0] / 1e9,
+        "x1": ends[1] / 1e9,
+        "type": "rect",
+        "name": "area",
+        "fillcolor": look.ink,
+        "opacity": 0.12,
+    }
+    return [{**at, "y0": top, "y1": bottom, "line": {"width": 0}} for top, bottom in places]
+
+
+def _frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
+    """A frame around the chosen event; `chosen` has x0 x1 (s), top bottom (px)."""
+    return [
+        {
+            "type": "rect", "name": "chosen", "x0": x0, "x1": x1, "y0": top - 1.5, "y1": bottom + 1.5,
+            "line": {"color": look.ink, "width": 2}, "fillcolor": CLEAR,
+        }
+        for x0, x1, top, bottom in chosen[["x0", "x1", "top", "bottom"]].itertuples(index=False)
+    ]  # fmt: skip
+
+
+def _arrows(lines: pd.DataFrame) -> list[dict[str, Any]]:
+    """An arrow per flow; `lines` has kind, x0 x1 (s), y0 y1 (px)."""
+    return [
+        {
+            "name": "arrow", "x": x1, "y": y1, "ax": x0, "ay": y0, "xref": "x", "yref": "y", "axref": "x", "ayref": "y",
+            "text": "", "showarrow": True, "arrowhead": 2, "arrowsize": 1.1, "arrowwidth": 1.6,
+            "arrowcolor": _ARROWS[kind], "standoff": 1,
+        }
+        for kind, x0, y0, x1, y1 in lines[["kind", "x0", "y0", "x1", "y1"]].itertuples(index=False)
+    ]  # fmt: skip
+
+
+def _ruler_between(ends: tuple[int, int] | None, look: Theme) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The shapes and the annotations of a ruler between two times, ns from time 0; a single line if they are equal."""
+    if ends is None:
+        return [], []
+    low, high = sorted(ends)
+    line = {"color": look.ink, "width": 1.2, "dash": "dot"}
+    shapes: list[dict[str, Any]] = [
+        {"type": "line", "name": "ruler", "x0": x / 1e9, "x1": x / 1e9, "yref": "paper", "y0": 0, "y1": 1, "line": line}
+        for x in np.unique((low, high)).tolist()
+    ]
+    if low == high:
+        return shapes, []
+    shapes.append(
+        {
+            "type": "rect", "name": "ruler", "x0": low / 1e9, "x1": high / 1e9, "yref": "paper", "y0": 0, "y1": 1,
+            "line": {"width": 0}, "fillcolor": look.ink, "opacity": 0.06, "layer": "below",
+        }
+    )  # fmt: skip
+    words = {
+        "name": "ruler", "x": (low + high) / 2e9, "yref": "paper", "y": 1, "yanchor": "top", "showarrow": False,
+        "text": f"<b>{high - low:,} ns</b>", "bgcolor": look.surface, "bordercolor": look.ink, "borderpad": 2,
+        "font": {"size": 11.5, "color": look.ink},
+    }  # fmt: skip
+    return shapes, [words]

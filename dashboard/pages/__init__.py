@@ -1,4 +1,5 @@
-"""Pages: what all of them share, which is one server, the navigation, and the elements around a page's own sections.
+"""Pages: what all of them share, which is one server, the navigation, the elements around a page's own sections, and
+what a reader sees of failures: a message in place, without internal details, and a page for unknown addresses.
 
 They are layouts and callbacks; nothing is computed here.
 
@@ -9,21 +10,43 @@ callbacks. Links between pages are relative, so they work under any prefix.
 
 from __future__ import annotations
 
+import datetime
+import logging
+import secrets
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
-from flask import Flask
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
+from dash.exceptions import DependencyException
+from flask import Flask, Response, render_template_string, request
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.wrappers import Response as Answer
 
 from dashboard.markup import answering_markup, with_markup
-from dashboard.pages import failure
+from dashboard.pages.parts import named
 from dashboard.pages.runs import missing
 from dashboard.reading.store import RunStore
+from dashboard.text import plain
 from dashboard.view import View
+from tracer.errors import IntertokenError
+
+_MOST_LINES, _LONGEST_LINE = 100, 300
+_log = logging.getLogger(__name__)
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>No such page · intertoken</title><link rel="icon" href="data:,">
+<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
+<body><header><h1>intertoken</h1>
+<nav aria-label="Pages"><ul>{% for address, name in pages %}<li><a href="{{ prefix }}/{{ address }}">{{ name }}</a></li>
+{% endfor %}</ul></nav></header>
+<main><section aria-label="No such page"><p role="alert">There is no page at {{ path }}.</p></section></main>
+</body></html>
+"""
 
 
 @dataclass(frozen=True)
@@ -85,11 +108,6 @@ def link(target: str, here: str) -> str:
     return "../" * here.count("/") + target or "./"
 
 
-def named(label: str) -> dict[str, Any]:
-    """The accessible name of an element."""
-    return {"aria-label": label}
-
-
 def in_browser(app: Any, script: str, function: str, *dependencies: Any, at_once: bool = False) -> None:
     """Register a callback that is a function of one of the scripts in `assets`."""
     name = ClientsideFunction(script, function)
@@ -124,7 +142,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,
         add_log_handler=False,
-        on_error=failure.say,
+        on_error=say,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
@@ -188,7 +206,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                 hidden=True,
                 className="offline",
             ),
-            failure.place(),
+            place(),
             html.Div(id="missing", role="alert", className="missing"),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
@@ -205,3 +223,68 @@ def _entry(entry: Page, page: Page) -> html.A:
 
 def _id(page: Page) -> str:
     return f"page-{page.name.lower().replace(' ', '-')}"
+
+
+def place() -> html.Div:
+    """The place of the failure message, hidden until there is one."""
+    return html.Div(
+        [
+            html.P(id="failure-said"),
+            html.Button("Copy this message", id="failure-copy", className="button"),
+        ],
+        id="failure",
+        role="alert",
+        hidden=True,
+        className="failure",
+    )
+
+
+def say(problem: Exception) -> None:
+    """Show a message on the page that made the request, and leave its components unchanged; log the traceback.
+
+    For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, which identifies the
+    details in the log.
+    """
+    number = _logged(problem)
+    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if isinstance(problem, IntertokenError):
+        message = f"{plain(str(problem), 600)} ({when})"
+    else:
+        message = (
+            f"The server failed to handle this, so the page is unchanged. Change something or reload the page. If it "
+            f"fails again, the output of intertoken dashboard has the details: failure {number}, {when}."
+        )
+    set_props("failure-said", {"children": message})
+    set_props("failure", {"hidden": False})
+
+
+def catch(server: Flask) -> None:
+    """Answer with status 500 and a number that identifies the traceback in the log, for failures that no page can
+    show."""
+
+    @server.errorhandler(Exception)
+    def answer(problem: Exception) -> Answer | HTTPException:
+        if isinstance(problem, HTTPException):
+            return problem
+        message = f"The server failed to answer; its output has the details: failure {_logged(problem)}.\n"
+        return Response(message, 500, mimetype="text/plain")
+
+
+def _logged(problem: Exception) -> str:
+    """Log the end of the traceback, whose lines may contain untrusted text, and return its number."""
+    number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
+    _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
+    return number
+
+
+def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) -> None:
+    """Answer 404: clients that accept HTML get a page with links to these (address, name), others a line of text."""
+    pages = list(pages)
+
+    @server.errorhandler(NotFound)
+    @server.errorhandler(DependencyException)  # a script of a component that there is not
+    def missing(_: Exception) -> Response:
+        if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
+            return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
+        page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
+        return Response(page, 404)

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import Page, named
+from dashboard.pages import Page
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -25,6 +25,7 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
+    named,
     number,
     poll,
     rate_field,

@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
 from dashboard.links import Linked, part
-from dashboard.pages import Page, in_browser, link, named
+from dashboard.pages import Page, in_browser, link
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -27,9 +27,11 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
+    done,
     keep_download,
     legend,
     links,
+    named,
     number,
     section,
     table_height,
@@ -38,7 +40,6 @@ from dashboard.pages.parts import (
     with_several,
     words,
 )
-from dashboard.pages.presses import done
 from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run

@@ -16,9 +16,8 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.graph import draw, memory_figure, memory_height, stylesheet
 from dashboard.links import Linked
-from dashboard.pages import Page, in_browser, link, named
-from dashboard.pages.parts import HIDDEN, SHOWN, chart, section, stepper
-from dashboard.pages.presses import done
+from dashboard.pages import Page, in_browser, link
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, done, named, section, stepper
 from dashboard.pages.runs import keep_options
 from dashboard.palette import stream_colours
 from dashboard.rates import Rates

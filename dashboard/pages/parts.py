@@ -1,17 +1,27 @@
-"""Building blocks of the pages: sections, fields, charts and tables."""
+"""Building blocks of the pages: sections, fields, charts and tables, and the presses of their buttons.
+
+Of two overlapping calls Dash drops the first one's result. So a page keeps in the store `pressed` how often each of its
+buttons had been pressed when it was last handled, and handles all presses since (`done`), whatever made Dash call.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from itertools import chain, islice, repeat
+from typing import Any, Final, TypeAlias
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.pages import named
 from dashboard.palette import CLEAR
+
+MOST: Final = 200
+"""Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
+the browser and cannot be trusted."""
+Clicks: TypeAlias = Mapping[str, float | None]
+"""How often each button was pressed; None for never."""
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
@@ -24,6 +34,11 @@ _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
 _POLL_MS, _PAUSED_MS = 700, 20_000
 _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
+
+
+def named(label: str) -> dict[str, Any]:
+    """The accessible name of an element."""
+    return {"aria-label": label}
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None, **options: Any) -> html.Section:
@@ -189,3 +204,21 @@ def rate_field() -> html.Label:
     field = text_field("rate", True, type="text", placeholder="from run.json, if it has one", maxlength=40)
     hint = "Steps per second of the engine without a profiler, as in the table of runs"
     return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)
+
+
+def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> list[str]:
+    """The components that a reader changed, and each button once per unhandled press, up to `MOST`.
+
+    Args:
+        triggered: properties that have changed, as "component.property".
+        clicks: presses of the buttons now.
+        heeded: presses when they were last handled.
+
+    Example:
+        >>> done(["run.value", "theme.n_clicks"], {"theme": 1, "on": 5}, {"theme": None, "on": 3})
+        ['run', 'theme', 'on', 'on']
+    """
+    changed = dict.fromkeys(prop.rsplit(".", 1)[0] for prop in triggered)
+    since = {button: int((times or 0) - ((heeded or {}).get(button) or 0)) for button, times in clicks.items()}
+    presses = chain.from_iterable(repeat(button, min(times, MOST)) for button, times in since.items())
+    return [*(name for name in changed if name not in clicks), *islice(presses, MOST)]

@@ -10,7 +10,7 @@ from dash import Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 from flask import Flask, request
 
-from dashboard.pages.presses import done
+from dashboard.pages.parts import done
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain

@@ -8,7 +8,8 @@ from typing import Any
 
 from dash import html
 
-from dashboard.pages import named, parts
+from dashboard.pages import parts
+from dashboard.pages.parts import named
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of

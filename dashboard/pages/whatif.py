@@ -16,7 +16,7 @@ from dash.exceptions import PreventUpdate
 from pydantic import AfterValidator, Field
 
 from dashboard.links import Linked, one, part, several
-from dashboard.pages import Page, link, named
+from dashboard.pages import Page, link
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -24,6 +24,8 @@ from dashboard.pages.parts import (
     asking,
     chart,
     choice,
+    done,
+    named,
     poll,
     rate_field,
     section,
@@ -31,7 +33,6 @@ from dashboard.pages.parts import (
     table_of_lines,
     text_field,
 )
-from dashboard.pages.presses import done
 from dashboard.pages.runs import keep_options, lead, opened_at_once, run_options
 from dashboard.pages.timeline import MOVES, Action, legend, moves
 from dashboard.pages.timeline import after as moved

@@ -12,10 +12,9 @@ import pyarrow as pa
 
 from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.timeline.align import Tokens
-from dashboard.timeline.functions import without_functions
 from dashboard.timeline.holes import HoleRow
 from dashboard.timeline.pyramid import Level, Pyramid
-from dashboard.timeline.rows import Row
+from dashboard.timeline.rows import Row, without_functions
 from tracer import formats
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import IdleReport

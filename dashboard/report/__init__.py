@@ -1,12 +1,18 @@
-"""The report: runs -> one HTML document with everything in it."""
+"""The report: runs -> one HTML document with everything in it.
+
+It has the figures of each run, and their differences from those of the first run, the base.
+
+Differences are those of the figures shown; `comparisons` decides whether they are significant.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -19,10 +25,10 @@ from plotly.offline import get_plotlyjs
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
 from dashboard.reading.comparisons import Against, against_base, cautions_of, methods_of
-from dashboard.reading.run import LONGEST_NAME, Run
-from dashboard.report.facts import cards, groups_of_facts
+from dashboard.reading.run import LONGEST_NAME, Run, same_work
 from dashboard.scene import range_of, timeline, token_of
 from dashboard.text import plain
+from dashboard.units import difference, microseconds
 from dashboard.view import View
 from tracer.analysis.advice import advise
 from tracer.analysis.causality.paths import Causality
@@ -30,8 +36,14 @@ from tracer.analysis.holes import PLACES
 from tracer.analysis.whatif.base import TRACED, Base
 from tracer.analysis.whatif.prediction import WITHOUT_RATE
 from tracer.errors import TraceError
+from tracer.model.trace import LIGHT
 from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.reporting.compare_words import sentence
+from tracer.text import percent, with_sign
+
+_NONE: Final = "–"
+Change = Callable[[float, float], str]
+"""Formats the difference between a figure and that of the base."""
 
 _HERE: Final = Path(__file__).parent
 _STYLES: Final = (*(_HERE.parent / "assets" / name for name in ("page.css", "print.css")), _HERE / "report.css")
@@ -182,3 +194,254 @@ def _change(one: dict[str, Any]) -> list[str]:
 def _eager(one: dict[str, Any]) -> list[str]:
     row = eager_cells(one)
     return [plain(row["kernel"], 120), plain(row["operator"], 120), row["where"], row["hole"], row["gain"]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of one run, and its difference from the base, if any."""
+
+    text: str
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the table: its label, an explanation, and a cell per run."""
+
+    label: str
+    meaning: str
+    cells: list[Cell]
+    is_code: bool = False
+
+
+@dataclass(frozen=True)
+class Card:
+    """A run at a glance: its rate and its gap in a form that can be quoted, each with its caveat."""
+
+    name: str
+    strategy: str
+    rate: Cell
+    rate_note: str
+    gap: Cell
+    gap_note: str
+    calls: str
+
+
+def cards(runs: Sequence[Run]) -> list[Card]:
+    """The runs at a glance, the base first."""
+    return [_card(run, runs[0]) for run in runs]
+
+
+def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
+    """Heading -> its facts; facts unknown for every run are left out."""
+    groups = {
+        "What ran": [
+            _words("Model", "", [r.summary.model for r in runs]),
+            _words("Device", "", [r.summary.gpu or r.summary.backend for r in runs]),
+            _words("Requested strategy", "from run.json", [r.summary.configured for r in runs]),
+            _words("Streams", "one stream, or branches on several", [r.summary.concurrency for r in runs]),
+            _words("Token steps", "and how they were found", [_steps(r) for r in runs]),
+            _words("Recording", "", [_level(r) for r in runs]),
+        ],
+        "Speed": [
+            _figures("Tokens/s", "without a profiler: median of the repeats", runs,
+                     lambda r: r.summary.tokens_per_s, _per_second, _percent),
+            _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
+            _figures("Steps/s", "without a profiler, from run.json or the user", runs,
+                     lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
+            _figures("Tokens/s as recorded", "by wall-clock time", runs,
+                     lambda r: r.summary.traced_tokens_per_s, _per_second, _percent, recorded=True),
+            _figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", runs,
+                     lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
+            _figures("Tracing overhead, ×", "period of the recording / untraced period", runs,
+                     lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
+        ],
+        "Idle time of a step": [
+            _time("median", "when its device computes nothing, as recorded", runs, partial(_idle_in, "p50")),
+            _time("median, untraced", "1 / (untraced rate) − busy time of the device", runs,
+                  lambda r: r.summary.untraced_idle_us, recorded=False),
+            *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
+            _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
+        ],
+        **{
+            f"Idle time {name}, by cause (mean, as recorded)": [
+                _time(cause, "", runs, partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
+            ]
+            for place, name in PLACES.items()
+        },
+        "Inter-token gap": [
+            _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
+            _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
+            _time("mean", "as recorded", runs, lambda r: r.summary.gap_mean_us),
+            _time("p50, untraced", "its recorded share of the idle time left by the untraced rate", runs,
+                  lambda r: r.summary.untraced_gap_us, recorded=False),
+        ],
+        "Causes of the gap (mean, as recorded)": [
+            _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
+        ],
+        "Causes of the gap (mean, by the untraced rate)": [
+            _figures(cause, "", runs, partial(_untraced_cause, cause), microseconds) for cause in CAUSE_COLOURS
+        ],
+        "Per token": [
+            _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
+            _figures("Blocking copies", "that wait without a sync", runs,
+                     lambda r: r.summary.blocking_copies_per_token or None, _count, _difference),
+            _figures("Polling loops", "", runs, lambda r: r.summary.polls_per_token or None, _count, _difference),
+            _figures("Copies", "", runs, lambda r: r.summary.copies_per_token, _count, _difference),
+            _figures("Launches", "of kernels or graphs", runs, lambda r: r.summary.launches_per_token, _count,
+                     _difference),
+            _time("Compute", "first start to last end, median", runs,
+                  lambda r: r.summary.compute_us),
+            _figures("Steps ahead", "launched before the host reads a result", runs,
+                     lambda r: r.summary.fetch_lag.median if r.summary.fetch_lag else None, _count, _difference),
+            _words("Class", "that most input copies follow", [_class(r) for r in runs]),
+            _words("Signature", "the host calls of the most common step, in order",
+                   [r.summary.signature or "" for r in runs], is_code=True),
+        ],
+    }  # fmt: skip
+    known = {name: [f for f in facts if any(c.text != _NONE for c in f.cells)] for name, facts in groups.items()}
+    return {name: facts for name, facts in known.items() if facts}
+
+
+def _card(run: Run, base: Run) -> Card:
+    summary = run.summary
+    (rate, traced), (base_rate, base_traced) = _headline_rate(run), _headline_rate(base)
+    (gap, inflated), (base_gap, base_inflated) = _headline_gap(run), _headline_gap(base)
+    rates_compare = run is not base and not (traced or base_traced) and same_work(run, base)
+    is_known = not (inflated or base_inflated or any(r.summary.estimated_untraced_gap_us for r in (run, base)))
+    gaps_compare = run is not base and is_known and same_work(run, base)
+    counts = (
+        ("sync", "syncs", summary.syncs_per_token),
+        ("copy", "copies", summary.copies_per_token),
+        ("launch", "launches", summary.launches_per_token),
+    )
+    return Card(
+        name=plain(run.name, 90),
+        strategy=_class(run),
+        rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
+        rate_note=_rate_note(run, traced),
+        gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
+        gap_note=f"gap (median{_how_known(run, inflated)})",
+        calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
+    )
+
+
+def _headline_rate(run: Run) -> tuple[float | None, bool]:
+    """Tokens per second, untraced if known, and whether it is the recording's own."""
+    untraced = run.summary.tokens_per_s
+    return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
+
+
+def _rate_note(run: Run, traced: bool) -> str:
+    spread = "traced" if traced else _spread(run)
+    return f"tokens/s ({spread})" if spread else "tokens/s"
+
+
+def _how_known(run: Run, inflated: bool) -> str:
+    if inflated:
+        return ", inflated by tracing"
+    about = ", about" if run.summary.estimated_untraced_gap_us else ""
+    return f", untraced{about}" if run.inflated else ""
+
+
+def _headline_gap(run: Run) -> tuple[float | None, bool]:
+    """The median gap, µs, untraced if known, and whether tracing inflates it."""
+    if run.inflated and run.summary.untraced_gap_us is not None:
+        return run.summary.untraced_gap_us, False
+    return run.summary.gap_p50_us, run.inflated
+
+
+def _figures(
+    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
+    change: Change | None = None, recorded: bool = False,
+) -> Fact:  # fmt: skip
+    """A row of numbers, compared with the base's if both runs did the same work; `recorded` ones only if neither is
+    affected by a profiler."""
+    base = runs[0]
+    compare = [
+        run is not base and same_work(run, base) and not (recorded and (run.inflated or base.inflated)) for run in runs
+    ]
+    of_base = [value(base) if comparable else None for comparable in compare]
+    return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
+
+
+def _time(
+    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], recorded: bool = True
+) -> Fact:
+    """A row of times in µs."""
+    return _figures(label, meaning, runs, value, microseconds, _time_difference, recorded)
+
+
+def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False) -> Fact:
+    return Fact(label, meaning, [Cell(plain(text, 300) or _NONE) for text in texts], is_code)
+
+
+def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
+    """A number and its difference from that of the base; None if they are not comparable."""
+    if value is None:
+        return Cell(_NONE)
+    return Cell(form(value), "" if change is None or of_base is None else change(value, of_base))
+
+
+def _percent(value: float, base: float) -> str:
+    return percent(value / base - 1)
+
+
+def _difference(value: float, base: float) -> str:
+    return with_sign(value - base, f"{abs(value - base):g}")
+
+
+def _time_difference(us: float, base: float) -> str:
+    share = us / base - 1 if base > 0 else 0.0
+    rounded = f" ({percent(share, 0)})" if abs(share) >= 0.005 else ""
+    return f"{difference((us - base) * 1e3)}{rounded}" if us != base else "±0"
+
+
+def _per_second(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,g}"
+
+
+def _idle_in(place: str, run: Run) -> float | None:
+    return run.summary.idle_us.get(place)
+
+
+def _idle_cause(place: str, cause: str, run: Run) -> float | None:
+    """The idle time of a device due to that cause, µs; None if there is none."""
+    return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
+
+
+def _cause(cause: str, run: Run) -> float | None:
+    return run.summary.causes_us.get(cause)
+
+
+def _untraced_cause(cause: str, run: Run) -> float | None:
+    return run.summary.untraced_causes_us.get(cause)
+
+
+def _spread(run: Run) -> str:
+    spread = run.summary.tokens_per_s_spread
+    return "" if spread is None else " – ".join(map(_per_second, spread))
+
+
+def _steps(run: Run) -> str:
+    found = {"nvtx": "NVTX ranges", "calls": "repeating calls"}
+    of = run.summary
+    return "" if of.steps is None or of.token_source is None else f"{of.steps:,}, from {found[of.token_source]}"
+
+
+def _level(run: Run) -> str:
+    level = {"graph": "CUDA graphs whole", "node": "CUDA graphs node by node", "none": "no CUDA graphs", None: ""}
+    source = run.summary.source
+    ours = {"host": "our host recorder", LIGHT: "the light recorder"}
+    tool = ours.get(source) or plain(source, 60) or "unknown source"
+    state = "traced" if run.inflated else "no profiler"
+    return ", ".join(part for part in (tool, state, level[run.summary.graph_trace]) if part)
+
+
+def _class(run: Run) -> str:
+    share = run.summary.strategy_share
+    return f"{run.summary.strategy or ''}{f' ({share:.0%})' if share is not None else ''}"

@@ -1,6 +1,7 @@
-"""How the dashboard is served, until it is stopped; its token, and its link, opened without revealing it.
+"""How the dashboard is served, until it is stopped; its token, its link, opened without revealing it, and its temporary
+directory, with the removal of those left by killed servers.
 
-The other files of the folder are what the server checks and answers beside its pages.
+The other files of the folder are what the server checks, limits and takes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from dashboard.reading.readers import Readers
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NAME: Final = "intertoken-uploads-"
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
 LONG: Final = 16
@@ -135,3 +143,55 @@ def open_link(url: str, folder: Path) -> None:
             f'<a href="{html.escape(url)}">intertoken dashboard</a>\n'
         )
     webbrowser.open(page.as_uri())
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A private directory, removed at the end; directories of killed servers are removed first.
+
+    The process holds a lock on it, which is released however the process ends.
+    """
+    remove_orphans()
+    folder, lock = _locked()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def remove_orphans() -> None:
+    """Remove directories of this user's servers that no longer run; links are not followed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_NAME}*"):
+        if (lock := _lock(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked() -> tuple[Path, int | None]:
+    """A new directory and its lock; None for the lock if the file system has no locks, so that no one else can take
+    it.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_NAME))
+        lock = _lock(folder, fcntl.LOCK_EX)
+        if lock is not None or folder.exists():  # else another server took it for an orphan before it was locked
+            return folder, lock
+
+
+def _lock(folder: Path, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int | None:
+    """Lock a directory of this user; None if it cannot be locked or no longer exists."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, how)
+        at = os.fstat(lock)
+        if at.st_uid == os.geteuid() and os.path.samestat(at, os.stat(folder, follow_symlinks=False)):
+            return lock
+    except OSError:
+        pass
+    os.close(lock)
+    return None

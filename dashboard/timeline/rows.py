@@ -1,4 +1,9 @@
-"""The rows of a timeline: NVTX levels, API calls and Python functions of host threads, and the streams of devices."""
+"""The rows of a timeline: NVTX levels, API calls and Python functions of host threads, and the streams of devices.
+
+Of the functions only those of the program itself are shown, as in `call_chains.BELOW_PROGRAM`, to a depth of `LEVELS`;
+the flame graph of the advice page has all of them. Functions that last for several steps, such as the loop over the
+steps, and those that do little more than call another one are left out.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +23,21 @@ from pandas.api.types import union_categoricals
 from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.facts import shapes_of
-from dashboard.timeline.functions import levels_of, short_names
 from dashboard.timeline.pyramid import AtAnyScale
 from dashboard.timeline.search import Finder
+from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
 from tracer.analysis.call_letters import plain as without_suffixes
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
+from tracer.analysis.call_sites import nesting
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows, rows_named
 from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints
 from tracer.model.rows import groups_of, of_thread
-from tracer.model.schema import HOST_COMPUTE, MISSING
+from tracer.model.schema import HOST_COMPUTE, MISSING, PYTHON_FUNCTION
 from tracer.model.trace import Trace, names_of
+
+LEVELS: Final = 8
+_PASSES_ON: Final = 0.95  # of its time: a function that spends as much in a single call is left out
+_STEPS: Final = 2  # a function that lasts longer than so many of the longest step is left out
 
 Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")
@@ -119,7 +129,7 @@ def rows_of(
     Args:
         trace: the recording, without Python functions.
         low, high: the range of the steps, ns.
-        functions: its `functions.shown_functions`.
+        functions: its `shown_functions`.
     """
     functions = trace["nvtx"].iloc[:0] if functions is None else functions
     rows = [*_host_rows(trace, functions), *_device_rows(trace)]
@@ -292,3 +302,51 @@ def _events(
         "shape": pd.Categorical.from_codes(np.zeros(length, np.int8), pd.Index([""])) if shape is None else shape,
     }
     return pd.DataFrame(columns, copy=False)
+
+
+def without_functions(trace: Trace) -> pd.DataFrame:
+    """Remove the Python functions from a trace, in place; returns them."""
+    nvtx = trace["nvtx"]
+    found = (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()
+    if not found.any():
+        return nvtx.iloc[:0]
+    others = nvtx[~found].reset_index(drop=True)
+    for column in ("text", "domain"):
+        others[column] = others[column].cat.remove_unused_categories()
+    trace.tables["nvtx"] = others
+    return nvtx[found]
+
+
+def shown_functions(functions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The functions to show.
+
+    Args:
+        functions: rows of `trace["nvtx"]` of Python functions.
+        steps: the table of the steps.
+    """
+    length = (functions["end"] - functions["start"]).to_numpy()
+    most = _STEPS * int((steps["end"] - steps["start"]).max())
+    of_program = rows_named(functions["text"], lambda text: PYTHON_FILE.search(text) and not BELOW_PROGRAM.search(text))
+    return functions[of_program & (length > 0) & (length <= most)]
+
+
+def levels_of(functions: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The levels of the functions of one thread, outermost first; each is sorted by start."""
+    functions = functions.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    parents, _ = _nested(functions)
+    length, longest = (functions["end"] - functions["start"]).to_numpy(), np.zeros(len(functions) + 1, np.int64)
+    np.maximum.at(longest, parents, length)
+    functions = functions[longest[:-1] < _PASSES_ON * length]
+    _, depth = _nested(functions)
+    for level in range(min(int(depth.max(initial=-1)) + 1, LEVELS)):
+        yield functions[depth == level]
+
+
+def _nested(functions: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """See `call_sites.nesting`."""
+    return nesting(*(functions[side].to_numpy(np.int64) for side in ("start", "end")))
+
+
+def short_names(texts: pd.Series) -> pd.Series:
+    """The functions without their file and line."""
+    return texts.astype("str").str.replace(r"^.*\(\d+\): ", "", regex=True).astype("category")

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, sys, threading
-from dashboard.reading.allocation import give_memory_back
+from dashboard.reading.readers import give_memory_back
 
 if sys.argv[1] == "given":
     give_memory_back()

@@ -9,13 +9,11 @@ from dash import Dash, html
 from dash._utils import to_json
 
 from dashboard.markup import with_markup
-from dashboard.pages.overview import details, event
-from dashboard.pages.overview.details import Details, details_of
-from dashboard.pages.overview.event import facts_of, made_at
+from dashboard.pages.overview import event
+from dashboard.pages.overview.event import Details, details_of, facts_of, made_at
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
-from dashboard.scene import part_of
-from dashboard.scene.choice import panels_of
+from dashboard.scene import panels_of, part_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import Spot, View
 from tests.dashboard.traces import decode
@@ -143,8 +141,8 @@ def test_the_card_says_what_the_panel_says_and_nothing_of_another_drawing(store)
     placed = panels_of([run], view)[0].row(stream=14)
     mark = {"key": "of this bar", "part": part_of([run], view, "light"), "y": placed.middle, "event": 3}
     app = Dash("of this test")
-    details.register(app, store)
-    app.layout = html.Div(details.stores())
+    event.register(app, store)
+    app.layout = html.Div(event.stores())
     client = app.server.test_client()
 
     def ask(mark):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from dashboard import pages
 from dashboard.app import create_app
-from dashboard.pages import failure
-from dashboard.pages.presses import MOST, done
+from dashboard.pages.parts import MOST, done
 from dashboard.serving import Serving, callbacks
 from dashboard.view import View
 from tests.dashboard.traces import decode
@@ -202,7 +202,7 @@ def test_a_failure_outside_of_callbacks_is_a_number_in_the_body_and_a_bounded_tr
     assert answer.status_code == 500
     assert "secret" not in answer.text
     (record,) = caplog.records
-    assert record.name == failure.__name__
+    assert record.name == pages.__name__
     assert len(record.getMessage()) < 30_000
     assert "\x1b" not in record.getMessage()
     assert "fails" in record.getMessage()

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dashboard.app import create_app
-from dashboard.pages.overview.downloads import rows
+from dashboard.pages.overview import download_rows
 from dashboard.reading.store import RunStore
 from dashboard.report.tables import TABLES, csv_of, json_of, parquet_of
 from dashboard.serving import Serving
@@ -82,7 +82,7 @@ def test_graphs_have_tables_of_nodes_and_memory(with_graphs):
     broken = client.get("/download/nodes.csv?run=broken")
     assert (broken.status_code, "missing required field" in broken.text) == (422, True)
     runs = RunStore([with_graphs]).chosen(["tiny-sccc-branches"])
-    assert len(rows(runs, View())) == len(TABLES) + 2
+    assert len(download_rows(runs, View())) == len(TABLES) + 2
 
 
 @pytest.mark.parametrize("length", [0, 1, 20_000, 20_001, 50_000])
@@ -146,12 +146,14 @@ def test_a_recording_that_is_gone_is_said_in_a_line(tmp_path):
 
 def test_the_page_links_every_table_of_the_chosen_runs(client, runs):
     store = RunStore([runs])
-    links = [str(cell.children.href) for row in rows(store.chosen(["a", "b"]), View()) for cell in row.children[1:]]
+    links = [
+        str(cell.children.href) for row in download_rows(store.chosen(["a", "b"]), View()) for cell in row.children[1:]
+    ]
     assert len(links) == 3 * len(PLAIN) + 1 + 2
     for link in links:
         with client.get(f"/{link}") as answer:
             assert answer.status_code == 200, link
-    assert len(rows([], View())) == 1
+    assert len(download_rows([], View())) == 1
 
 
 @pytest.mark.browser

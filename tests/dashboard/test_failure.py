@@ -53,7 +53,7 @@ def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled,
         raise problem
 
     open_filled(browser, filled, "gap/")
-    with monkeypatch.context() as broken, caplog.at_level(logging.ERROR, "dashboard.pages.failure"):
+    with monkeypatch.context() as broken, caplog.at_level(logging.ERROR, "dashboard.pages"):
         broken.setattr(gap, "panels_of", fails)
         browser.execute_script("document.querySelector('#scale input[value=all]').click()")
         said = until(browser, lambda: browser.execute_script(SAID), "what went wrong")

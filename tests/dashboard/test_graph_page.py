@@ -25,7 +25,7 @@ from dashboard.pages.graph import (
 from dashboard.pages.overview.event import facts_of
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
-from dashboard.reading.executions import executions_of
+from dashboard.reading.run import executions_of
 from dashboard.reading.store import RunStore
 from dashboard.view import Spot, View
 from tests.dashboard.graph_runs import eight_b, write_runs

@@ -2,8 +2,15 @@
 
 import pytest
 
-from dashboard.figures.ladder import ladder_figure, ladder_height, ladders_of, rung_text
-from dashboard.pages.overview.ladder import ladder_for, ladder_line, with_clicked
+from dashboard.pages.overview.ladder import (
+    ladder_figure,
+    ladder_for,
+    ladder_height,
+    ladder_line,
+    ladders_of,
+    rung_text,
+    with_clicked,
+)
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.view import View

@@ -6,8 +6,7 @@ import time
 import pytest
 from itsdangerous import TimestampSigner
 
-from dashboard.serving.guard import local_path
-from dashboard.serving.login import Attempts, session_key
+from dashboard.serving.guard import Attempts, local_path, session_key
 from dashboard.view import View
 from tests.dashboard.conftest import client_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dashboard.pages.overview.compare import sentence, table_of
-from dashboard.pages.overview.strip import chips
+from dashboard.pages.overview.table import chips
 from dashboard.reading.comparisons import against_base
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dashboard.app import create_app
 from dashboard.cli import dashboard
 from dashboard.figures.causes import causes_of
+from dashboard.pages.overview import nothing_to_show
 from dashboard.pages.overview.actions import Action, actions_of, after
-from dashboard.pages.overview.callbacks import nothing_to_show
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.pages.runs import extremes
 from dashboard.rates import MOST_RATES, Rate

@@ -10,10 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.cli import report, timeline
-from dashboard.figures import image
 from dashboard.reading.store import runs_to_compare
-from dashboard.report import advice_for, report_page
-from dashboard.report.facts import cards, groups_of_facts
+from dashboard.report import advice_for, cards, groups_of_facts, report_page
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tracer import formats
@@ -249,7 +247,9 @@ def test_without_kaleido_the_command_says_what_to_install(hand_made, tmp_path, m
 
 def test_what_the_picture_is_made_of_is_chosen_by_options(hand_made, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(image, "image", lambda figure, *sizes: asked.append((figure, *sizes)) or b"drawn")
+    monkeypatch.setattr(
+        "dashboard.figures.timeline.image", lambda figure, *sizes: asked.append((figure, *sizes)) or b"drawn"
+    )
     target = tmp_path / "a.png"
     options = ["--token", "4", "--show", "gap", "--align", "start", "--theme", "dark", "--width", "900", "--scale", "3"]
     result = CliRunner().invoke(timeline, [str(hand_made[0]), "-o", str(target), *options])

@@ -9,11 +9,11 @@ import tempfile
 
 import pytest
 
-from dashboard.serving import scratch as module
-from dashboard.serving.scratch import scratch
+from dashboard import serving
+from dashboard.serving import scratch
 
 HOLD = """
-from dashboard.serving.scratch import scratch
+from dashboard.serving import scratch
 with scratch() as folder:
     (folder / "uploads").mkdir()
     (folder / "uploads" / "x.json").write_text("left")
@@ -72,9 +72,9 @@ def test_what_others_have_stays(place, monkeypatch):
     orphan(place)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: os.getuid() + 1)
-        module.remove_orphans()
+        serving.remove_orphans()
     assert len(list(place.iterdir())) == 1
-    module.remove_orphans()
+    serving.remove_orphans()
     assert list(place.iterdir()) == []
 
 

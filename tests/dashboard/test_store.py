@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from dashboard import cli
 from dashboard.pages import runs as of_page
-from dashboard.pages.overview.callbacks import progress_text
+from dashboard.pages.overview import progress_text
 from dashboard.pages.overview.table import row
 from dashboard.reading import read as reading
 from dashboard.reading.store import RunStore
@@ -107,7 +107,7 @@ def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, m
             raise ZeroDivisionError("one in a million")
         return reading.read_runs(path, cache, readers)
 
-    monkeypatch.setattr("dashboard.reading.place.read_runs", faulty)
+    monkeypatch.setattr("dashboard.reading.store.read_runs", faulty)
     store = RunStore([recordings])
     store.read_ahead()
     _until(lambda: store.progress().done)

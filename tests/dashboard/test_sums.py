@@ -6,12 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dashboard.pages.overview import areas
 from dashboard.pages.overview.actions import Action, after, after_request
-from dashboard.pages.overview.areas import area_sums, text_of
+from dashboard.pages.overview.areas import GroupedRow, area_sums, grouped_rows, sums, sums_of, text_of
 from dashboard.reading.store import RunStore
-from dashboard.scene import sums as summing
-from dashboard.scene.choice import panels_of
-from dashboard.scene.sums import GroupedRow, grouped_rows, sums, sums_of
+from dashboard.scene import panels_of
 from dashboard.timeline.operators import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
@@ -79,7 +78,7 @@ STREAM = st.lists(KERNEL, min_size=1, max_size=25)
 def test_sums_are_those_of_a_plain_count_however_many_pieces_there_are(streams, low, high, at_once):
     rows = _rows(*streams)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(summing, "_AT_ONCE", at_once)
+        patch.setattr(areas, "_AT_ONCE", at_once)
         found = _by_name(rows, low, high)
     inside = [(max(s, low), min(e, high), n) for stream in streams for s, e, n in stream
               if low < high and s < high and (e > low or s >= low)]  # fmt: skip
@@ -120,7 +119,7 @@ def test_an_area_is_at_the_same_place_from_every_runs_token(runs):
 
 
 def test_names_in_the_text_are_no_formulas(runs):
-    table = pd.DataFrame([[1, 2, 2, 2.0, 0.5, np.nan]], columns=summing.COLUMNS, index=["=cmd()\tx\n"])
+    table = pd.DataFrame([[1, 2, 2, 2.0, 0.5, np.nan]], columns=areas.COLUMNS, index=["=cmd()\tx\n"])
     line = text_of(runs[:1], [table]).splitlines()[1]
     assert line.startswith("a\t'=cmd()")
     assert len(line.split("\t")) == 8

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from dashboard.figures.payload import packed
 from dashboard.palette import COLOURS
 from dashboard.reading.store import RunStore
-from dashboard.scene import around_of, timeline_of
-from dashboard.scene.ahead import RINGS, rings_of
-from dashboard.scene.choice import panels_of
+from dashboard.scene import RINGS, around_of, panels_of, rings_of, timeline_of
 from dashboard.view import Arrangement, View
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats

@@ -9,14 +9,12 @@ from dash._utils import to_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.overlay import DIMMED
 from dashboard.figures.payload import packed
-from dashboard.figures.timeline import timeline_figure
+from dashboard.figures.timeline import DIMMED, timeline_figure
 from dashboard.pages.overview.actions import Action, after
 from dashboard.pages.overview.tools import found
 from dashboard.reading.store import RunStore
-from dashboard.scene import timeline_of
-from dashboard.scene.choice import next_match, place_of
+from dashboard.scene import next_match, place_of, timeline_of
 from dashboard.timeline.search import Finder
 from dashboard.view import Arrangement, View
 from tests.dashboard.test_timeline_tools import TOKENS, runs

@@ -3,11 +3,9 @@
 import pandas as pd
 import pytest
 
-from dashboard.pages.overview.actions import after_request
+from dashboard.pages.overview.actions import after_request, gone
 from dashboard.reading.store import RunStore
-from dashboard.scene import limits_of, timeline_of, whole_of
-from dashboard.scene.choice import panels_of
-from dashboard.scene.goto import gone
+from dashboard.scene import limits_of, panels_of, timeline_of, whole_of
 from dashboard.view import View
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats

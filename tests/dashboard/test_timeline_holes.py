@@ -9,9 +9,7 @@ import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from dashboard.figures.causes import CAUSE_COLOURS, idle_of, places_of
-from dashboard.figures.image import with_legend
-from dashboard.figures.shades import hole_bars
-from dashboard.figures.timeline import timeline_figure
+from dashboard.figures.timeline import hole_bars, timeline_figure, with_legend
 from dashboard.palette import HOLES, THEMES
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline, timeline_of

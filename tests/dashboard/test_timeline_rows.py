@@ -6,10 +6,9 @@ import pytest
 
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token
-from dashboard.timeline.functions import LEVELS, shown_functions, without_functions
 from dashboard.timeline.layout import GAP_STRIP, HEADING, arranged, groups_of, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
-from dashboard.timeline.rows import Row, rows_of
+from dashboard.timeline.rows import LEVELS, Row, rows_of, shown_functions, without_functions
 from dashboard.view import Arrangement
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace

@@ -8,15 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview.actions import Action, after, after_request
 from dashboard.pages.overview.event import facts_of
+from dashboard.pages.overview.minimap import Lane, minimap_plot
 from dashboard.pages.overview.tools import measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
-from dashboard.scene import timeline_of, token_of
-from dashboard.scene.choice import chosen_in, panels_of
+from dashboard.scene import chosen_in, panels_of, timeline_of, token_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.layout import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.marks import NO_WAITS

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from dashboard.app import create_app
+from dashboard.app import Watch, create_app, fingerprint
 from dashboard.reading.store import Progress, RunStore
-from dashboard.serving.watch import Watch, fingerprint
 from tests.dashboard.traces import GAP, decode
 from tracer import formats
 
@@ -69,7 +68,7 @@ def test_an_unchanged_directory_is_read_once_and_a_look_is_cheap(watched, tmp_pa
     store, watch, later = watched
     keys(store)
     looks = []
-    monkeypatch.setattr("dashboard.serving.watch.fingerprint", lambda paths: looks.append(1) or ())
+    monkeypatch.setattr("dashboard.app.fingerprint", lambda paths: looks.append(1) or ())
     for _ in range(50):
         watch.revision()  # many pages ask at the same time
     assert len(looks) <= 1

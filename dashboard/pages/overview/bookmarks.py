@@ -18,11 +18,9 @@ from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dashboard.pages import named
 from dashboard.pages.overview.actions import wishes
 from dashboard.pages.overview.event import ask
-from dashboard.pages.parts import text_field
-from dashboard.pages.presses import Clicks
+from dashboard.pages.parts import Clicks, named, text_field
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain

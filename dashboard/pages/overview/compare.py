@@ -12,8 +12,7 @@ from typing import Any, Final
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import named
-from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, poll
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, named, poll
 from dashboard.reading.background import known
 from dashboard.reading.comparisons import Against, ask_against_base, cautions_of, methods_of
 from dashboard.reading.run import LONGEST_NAME, Run

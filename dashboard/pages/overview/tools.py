@@ -9,17 +9,14 @@ import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import in_browser, named
-from dashboard.pages.overview import areas, bookmarks, details
-from dashboard.pages.overview.actions import after_request, wishes
+from dashboard.pages import in_browser
+from dashboard.pages.overview import areas, bookmarks, event
+from dashboard.pages.overview.actions import after_request, gone, wishes
 from dashboard.pages.overview.event import ask
-from dashboard.pages.parts import button, text_field
-from dashboard.pages.presses import Clicks
+from dashboard.pages.parts import Clicks, button, named, text_field
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene import token_of
-from dashboard.scene.choice import place_of
-from dashboard.scene.goto import gone
+from dashboard.scene import place_of, token_of
 from dashboard.text import plain
 from dashboard.timeline.layout import Group, all_groups, arranged
 from dashboard.timeline.search import HINT, counted
@@ -49,7 +46,7 @@ _DELAY: Final = 300  # ms after the last letter
 
 def stores() -> list[Any]:
     """What is requested, and what is shown."""
-    return [*(dcc.Store(id=key) for key in ("asked", "chosen", "steady")), *details.stores()]
+    return [*(dcc.Store(id=key) for key in ("asked", "chosen", "steady")), *event.stores()]
 
 
 def buttons() -> list[Any]:
@@ -101,7 +98,7 @@ def below() -> list[Any]:
     return [
         html.P(id="measured", role="status", className="picked"),
         *areas.below(),
-        *details.below(),
+        *event.below(),
         _keys(),
     ]
 
