@@ -14,10 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard.text import markup, width_of
-from dashboard.timeline.facts import lines_of, times_of
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.pyramid import Detail
-from dashboard.timeline.rows import Row
+from dashboard.timeline.rows import Row, lines_of, times_of
 from dashboard.units import duration
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.palette import KINDS
-from dashboard.timeline.facts import lines_of, shapes_of
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.rows import rows_of
+from dashboard.timeline.rows import lines_of, rows_of, shapes_of
 from dashboard.timeline.search import Finder, Query, query_of
 from tracer import Trace
 from tracer.model.schema import MISSING

@@ -34,11 +34,10 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import found_in, part_of, token_of
 from dashboard.text import brief_site, plain
-from dashboard.timeline.facts import line_of_bar, lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of
 from dashboard.timeline.layout import places_of
 from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
-from dashboard.timeline.rows import Row
+from dashboard.timeline.rows import Row, line_of_bar, lines_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
 from tracer.analysis.calls import SYNC
