@@ -22,7 +22,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from dashboard.figures.payload import Plot
+from dashboard.figures import Plot
 from dashboard.figures.timeline import (
     BETWEEN,
     DIFFERENCES,

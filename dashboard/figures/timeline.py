@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.payload import Plot, hover, width_of_bars
+from dashboard.figures import Plot, hover, width_of_bars
 from dashboard.palette import CLEAR, COLOURS, DARK_TEXT_ON, FONT, HOLES, KINDS, NAMES, THEMES, Theme
 from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import GAP_STRIP, RULER, Panel

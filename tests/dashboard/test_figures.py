@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from dash._utils import to_json
 
+from dashboard.figures import packed
 from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, causes_height
-from dashboard.figures.payload import packed
 from dashboard.figures.timeline import timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
 from dashboard.reading.store import RunStore

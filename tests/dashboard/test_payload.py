@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.payload import hover, width_of_bars
+from dashboard.figures import hover, width_of_bars
 
 TEMPLATE = "<b>%{hovertext}</b><extra></extra>"
 

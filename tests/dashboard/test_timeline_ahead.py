@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.payload import packed
+from dashboard.figures import packed
 from dashboard.palette import COLOURS
 from dashboard.reading.store import RunStore
 from dashboard.scene import RINGS, around_of, panels_of, rings_of, timeline_of

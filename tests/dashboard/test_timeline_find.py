@@ -9,7 +9,7 @@ from dash._utils import to_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.payload import packed
+from dashboard.figures import packed
 from dashboard.figures.timeline import DIMMED, timeline_figure
 from dashboard.pages.overview.actions import Action, after
 from dashboard.pages.overview.tools import found

@@ -19,8 +19,8 @@ import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.figures import packed
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
-from dashboard.figures.payload import packed
 from dashboard.pages import Page, in_browser, parts
 from dashboard.pages.overview import areas, bookmarks, compare, event, ladder, minimap, table, tools
 from dashboard.pages.overview.actions import actions_of, after

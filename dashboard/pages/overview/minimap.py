@@ -11,7 +11,7 @@ import pandas as pd
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.payload import Plot, packed
+from dashboard.figures import Plot, packed
 from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
 from dashboard.pages import in_browser
 from dashboard.pages.parts import named
