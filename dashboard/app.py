@@ -1,7 +1,7 @@
 """The dashboard as one Flask server with a Dash app per page, and what it answers beside them.
 
-That is downloads (tables, the report of a comparison, recordings; streamed, under safe names), its health, and whether
-recordings are new: the given directories are scanned when a page polls, so that new recordings appear while it is open.
+That is its health, and whether recordings are new: the given directories are scanned when a page polls, so that new
+recordings appear while it is open.
 """
 
 from __future__ import annotations
@@ -9,35 +9,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from pkgutil import iter_modules
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dash import Dash
-from flask import Flask, Response, abort, request, send_file
+from flask import Flask
 
 from dashboard import pages
+from dashboard.downloads import add_downloads
 from dashboard.pages import Page, add_missing, add_pages
 from dashboard.pages.runs import read_linked
-from dashboard.reading.read import write_copy
-from dashboard.reading.readers import Readers
-from dashboard.reading.run import Run
 from dashboard.reading.store import DEEPEST, RunStore
-from dashboard.report import report_page
-from dashboard.report.tables import FORMS, TABLES
 from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.guard import content_security_policy, guard, require_token
 from dashboard.serving.uploads import Inbox, add_uploads
-from dashboard.text import plain, safe_name
-from dashboard.view import MOST_RUNS, View
-from tracer.errors import TraceError
-from tracer.model.graph_json import GRAPH_FILE
 from tracer.stored.cache import Cache
 
 INTERVAL: Final = 1.0
@@ -147,78 +137,3 @@ def _entries(path: Path | os.DirEntry[str], depth: int) -> Iterator[tuple[str, i
                         yield from _entries(entry, depth - 1)
     except OSError:  # gone or not ours to read: reading it says so
         return
-
-
-def add_downloads(server: Flask, store: RunStore) -> None:
-    """Answer /download/TABLE.SUFFIX, /download/report.html and /download/recording.zip, all with ?run=KEY&run=KEY."""
-
-    @server.get("/download/<name>.<suffix>")
-    def table(name: str, suffix: str) -> Response:
-        if name not in TABLES or suffix not in FORMS:
-            abort(404)
-        media_type, make = FORMS[suffix]
-        try:
-            made = TABLES[name].make(store.runs(_requested_view().rates) if name == "runs" else _chosen(store))
-        except TraceError as problem:
-            abort(_unreadable(problem))
-        answer = Response(make(made), mimetype=media_type)
-        answer.headers.set("Content-Disposition", "attachment", filename=f"intertoken-{name}.{suffix}")
-        return answer
-
-    @server.get("/download/report.html")
-    def report() -> Response:
-        runs, token = _chosen(store), _requested_view().token
-        answer = Response(report_page(runs, token), mimetype="text/html")
-        answer.headers.set("Content-Disposition", "attachment", filename="intertoken-report.html")
-        return answer
-
-    @server.get("/download/recording.zip")
-    def recording() -> Response:
-        run = _chosen(store)[0]
-        try:
-            file = zip_of(run, store.readers)
-        except TraceError as problem:
-            abort(_unreadable(problem))
-        name = safe_name(run.key.replace("/", "-"))
-        return send_file(file, "application/zip", as_attachment=True, download_name=f"{name}.zip")
-
-
-def zip_of(run: Run, readers: Readers | None = None) -> IO[bytes]:
-    """The recording of a run as a zip of its parquetdir, with its graph; as recorded, not scrubbed.
-
-    Raises:
-        TraceError: it cannot be read any more.
-    """
-    if run.path is None:
-        raise TraceError(f"{run.name}: not a recording on disk")
-    with TemporaryDirectory() as folder:
-        place = Path(folder) / "recording"
-        if readers is None:
-            write_copy(run.path, place)
-        else:
-            readers.do(run.path, write_copy, place)
-        file = TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
-        with zipfile.ZipFile(file, "w") as archive:  # Parquet is compressed already
-            for part in sorted(place.iterdir()):
-                archive.write(part, part.name)
-            if run.graph_file is not None:
-                archive.write(run.graph_file, GRAPH_FILE)
-    file.seek(0)
-    return file
-
-
-def _unreadable(problem: TraceError) -> Response:
-    return Response(f"{plain(str(problem))}\n", 422, mimetype="text/plain")
-
-
-def _requested_view() -> View:
-    return View.parse(request.query_string.decode())
-
-
-def _chosen(store: RunStore) -> list[Run]:
-    """The runs named by the address; aborts the request if there are none or too many."""
-    keys = request.args.getlist("run")
-    runs = store.chosen(map(store.key_of, keys), _requested_view().rates) if len(keys) <= MOST_RUNS else []
-    if not runs:
-        abort(Response(f"Name one to {MOST_RUNS} existing runs: ?run=NAME\n", 404, mimetype="text/plain"))
-    return runs

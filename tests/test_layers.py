@@ -16,7 +16,7 @@ LAST = ("command_options", "commands", "pytest_recording", "pytest_plugin", "cli
 ORDER = {
     dashboard: (
         "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene",
-        "report", "pages", "serving", "app", "notebook", "cli", "commands",
+        "report", "downloads", "pages", "serving", "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (

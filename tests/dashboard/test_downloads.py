@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from dashboard.app import create_app
+from dashboard.downloads import TABLES, csv_of, json_of, parquet_of
 from dashboard.pages.overview import download_rows
 from dashboard.reading.store import RunStore
-from dashboard.report.tables import TABLES, csv_of, json_of, parquet_of
 from dashboard.serving import Serving
 from dashboard.view import View
 from tests.dashboard.graph_runs import write_runs

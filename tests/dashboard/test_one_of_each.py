@@ -20,12 +20,12 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
+from dashboard.downloads import TABLES, csv_of
 from dashboard.figures.causes import causes_of
 from dashboard.pages.gap import figures_of, made_of
 from dashboard.pages.overview.table import row
 from dashboard.reading.run import LazyTrace, Run, run_of
 from dashboard.report import cards, groups_of_facts, report_page
-from dashboard.report.tables import TABLES, csv_of
 from dashboard.view import View
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked

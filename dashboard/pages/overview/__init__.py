@@ -19,6 +19,7 @@ import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.downloads import FORMS, TABLES
 from dashboard.figures import packed
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
 from dashboard.pages import Page, in_browser, parts
@@ -30,7 +31,6 @@ from dashboard.pages.runs import opened
 from dashboard.pages.timeline import legend, moves
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
-from dashboard.report.tables import FORMS, TABLES
 from dashboard.scene import around_of, timeline_of, token_of
 from dashboard.text import plain
 from dashboard.timeline.align import token_at
