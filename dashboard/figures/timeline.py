@@ -293,7 +293,7 @@ def _layout(
         "annotations": [
             a
             for d in drawings
-            for a in (*_heading(d, look, width), *labels(d.gaps, d.holes, limits, look, width))
+            for a in (*_heading(d, look, width), *shade_labels(d.gaps, d.holes, limits, look, width))
         ],
     }  # fmt: skip
 
@@ -353,7 +353,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
     return [
         {
             **_bar(f"idle {place}", rows),
-            "marker": {**marker(str(place), look), "opacity": rows["share"].to_numpy(dtype="float32")},
+            "marker": {**hole_marker(str(place), look), "opacity": rows["share"].to_numpy(dtype="float32")},
             **hover(rows["text"].tolist(), "%{hovertext}<extra></extra>"),
             "hoverlabel": {"bordercolor": COLOURS["gap"]},
         }
@@ -361,7 +361,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
     ]
 
 
-def marker(place: str, look: Theme) -> dict[str, Any]:
+def hole_marker(place: str, look: Theme) -> dict[str, Any]:
     """The shading of idle time at a place."""
     if place not in HOLES:
         return {"color": CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
@@ -371,7 +371,7 @@ def marker(place: str, look: Theme) -> dict[str, Any]:
     return {"color": ground, "line": {"width": 0}, "pattern": pattern}
 
 
-def labels(
+def shade_labels(
     gaps: pd.DataFrame, holes: pd.DataFrame, limits: tuple[int, int], look: Theme, width: int
 ) -> Iterator[dict[str, object]]:
     """ "gap 150 µs" or "idle 98 µs" below each gap or hole that is wide enough for it.
@@ -482,7 +482,9 @@ def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, 
         square = {"symbol": "square", "size": 11, "color": COLOURS[kind], "line": {"width": 0}}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=square, name=NAMES[kind], showlegend=True)
     for place in (place for place in HOLES if f"idle {place}" in drawn):
-        figure.add_bar(x=[None], y=[None], marker=marker(place, look), name=f"idle {PLACES[place]}", showlegend=True)
+        figure.add_bar(
+            x=[None], y=[None], marker=hole_marker(place, look), name=f"idle {PLACES[place]}", showlegend=True
+        )
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
               "font": {"color": look.muted}, "itemsizing": "trace"}  # fmt: skip
     figure.update_layout(paper_bgcolor=look.surface, plot_bgcolor=look.surface, showlegend=True, legend=legend)

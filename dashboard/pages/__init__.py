@@ -37,7 +37,7 @@ from tracer.errors import IntertokenError
 
 _MOST_LINES, _LONGEST_LINE = 100, 300
 _log = logging.getLogger(__name__)
-_PAGE: Final = """<!doctype html>
+_NO_SUCH_PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>No such page · intertoken</title><link rel="icon" href="data:,">
 <link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
@@ -142,7 +142,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,
         add_log_handler=False,
-        on_error=say,
+        on_error=say_failure,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
@@ -206,7 +206,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                 hidden=True,
                 className="offline",
             ),
-            place(),
+            failure_place(),
             html.Div(id="missing", role="alert", className="missing"),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
@@ -225,7 +225,7 @@ def _id(page: Page) -> str:
     return f"page-{page.name.lower().replace(' ', '-')}"
 
 
-def place() -> html.Div:
+def failure_place() -> html.Div:
     """The place of the failure message, hidden until there is one."""
     return html.Div(
         [
@@ -239,13 +239,13 @@ def place() -> html.Div:
     )
 
 
-def say(problem: Exception) -> None:
+def say_failure(problem: Exception) -> None:
     """Show a message on the page that made the request, and leave its components unchanged; log the traceback.
 
     For `Dash(on_error=)`. Our own errors are shown; for others the page shows only a number, which identifies the
     details in the log.
     """
-    number = _logged(problem)
+    number = _logged_failure(problem)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(problem, IntertokenError):
         message = f"{plain(str(problem), 600)} ({when})"
@@ -258,7 +258,7 @@ def say(problem: Exception) -> None:
     set_props("failure", {"hidden": False})
 
 
-def catch(server: Flask) -> None:
+def catch_failures(server: Flask) -> None:
     """Answer with status 500 and a number that identifies the traceback in the log, for failures that no page can
     show."""
 
@@ -266,11 +266,11 @@ def catch(server: Flask) -> None:
     def answer(problem: Exception) -> Answer | HTTPException:
         if isinstance(problem, HTTPException):
             return problem
-        message = f"The server failed to answer; its output has the details: failure {_logged(problem)}.\n"
+        message = f"The server failed to answer; its output has the details: failure {_logged_failure(problem)}.\n"
         return Response(message, 500, mimetype="text/plain")
 
 
-def _logged(problem: Exception) -> str:
+def _logged_failure(problem: Exception) -> str:
     """Log the end of the traceback, whose lines may contain untrusted text, and return its number."""
     number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
     _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
@@ -286,5 +286,5 @@ def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) ->
     def missing(_: Exception) -> Response:
         if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
             return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
-        page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
+        page = render_template_string(_NO_SUCH_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
         return Response(page, 404)

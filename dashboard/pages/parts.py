@@ -17,7 +17,7 @@ from dash import Dash, Input, Output, dcc, html
 
 from dashboard.palette import CLEAR
 
-MOST: Final = 200
+MOST_PRESSES: Final = 200
 """Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
 the browser and cannot be trusted."""
 Clicks: TypeAlias = Mapping[str, float | None]
@@ -207,7 +207,7 @@ def rate_field() -> html.Label:
 
 
 def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> list[str]:
-    """The components that a reader changed, and each button once per unhandled press, up to `MOST`.
+    """The components that a reader changed, and each button once per unhandled press, up to `MOST_PRESSES`.
 
     Args:
         triggered: properties that have changed, as "component.property".
@@ -220,5 +220,5 @@ def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> lis
     """
     changed = dict.fromkeys(prop.rsplit(".", 1)[0] for prop in triggered)
     since = {button: int((times or 0) - ((heeded or {}).get(button) or 0)) for button, times in clicks.items()}
-    presses = chain.from_iterable(repeat(button, min(times, MOST)) for button, times in since.items())
-    return [*(name for name in changed if name not in clicks), *islice(presses, MOST)]
+    presses = chain.from_iterable(repeat(button, min(times, MOST_PRESSES)) for button, times in since.items())
+    return [*(name for name in changed if name not in clicks), *islice(presses, MOST_PRESSES)]

@@ -26,7 +26,7 @@ _OPEN: Final = ("/assets/", "/healthz")
 _COST: Final = {"n": 1 << 15, "r": 8, "p": 3, "maxmem": 1 << 26}
 """What a key costs with scrypt: 32 MiB and about 0.2 s (OWASP's Password Storage Cheat Sheet, 2024)."""
 _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
-_PAGE = """<!doctype html>
+_LOGIN_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Log in · intertoken</title><link rel="icon" href="data:,">
 <link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
@@ -262,7 +262,7 @@ def require_token(server: Flask, token: str, prefix: str) -> None:
     )
 
     def asks(message: str, status: int, wanted: str, **headers: str) -> Response:
-        page = render_template_string(_PAGE, message=message, prefix=prefix, next=wanted)
+        page = render_template_string(_LOGIN_PAGE, message=message, prefix=prefix, next=wanted)
         return Response(page, status, {"Cache-Control": "no-store", **headers})
 
     @server.before_request

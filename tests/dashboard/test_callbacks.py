@@ -8,7 +8,7 @@ import pytest
 
 from dashboard import pages
 from dashboard.app import create_app
-from dashboard.pages.parts import MOST, done
+from dashboard.pages.parts import MOST_PRESSES, done
 from dashboard.serving import Serving, callbacks
 from dashboard.view import View
 from tests.dashboard.traces import decode
@@ -51,7 +51,7 @@ def test_a_counter_costs_no_more_than_a_key_held_down(client, times):
 
 
 def test_presses_are_bounded_together_and_come_in_order():
-    assert done(["run.value"], {"a": 3, "b": 10**9}, None) == ["run", *"aaa", *"b" * (MOST - 3)]
+    assert done(["run.value"], {"a": 3, "b": 10**9}, None) == ["run", *"aaa", *"b" * (MOST_PRESSES - 3)]
     assert done([], {"a": 2}, {"a": 5}) == []
 
 
