@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -67,7 +66,7 @@ class Told:
     params=[*BUNDLED, *PASSES],
     ids=lambda path: "/".join(path.relative_to(SAMPLES).parts),
 )
-def told(request: pytest.FixtureRequest) -> Iterator[Told]:
+def told(request: pytest.FixtureRequest) -> Told:
     path: Path = request.param
     trace = formats.read(path, whole=False)
     found = Recording(trace, path.name, place=str(path))
@@ -85,7 +84,7 @@ def told(request: pytest.FixtureRequest) -> Iterator[Told]:
             answers = [CliRunner().invoke(main, [command, str(path), *more]) for more in (["--json"], [])]
             assert [answer.exit_code for answer in answers] == [0, 0], answers
             said[command], words[command] = json.loads(answers[0].stdout), " ".join(answers[1].stdout.split())
-    yield Told(run, said, words)
+    return Told(run, said, words)
 
 
 def says(text: str, value: float | None) -> bool:
