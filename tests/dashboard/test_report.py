@@ -159,7 +159,7 @@ def test_cautions_are_those_of_the_command_and_stand_before_every_difference():
     assert page.index("Before you compare") < page.index("At a glance") < page.index('<p class="answer">')
     alone = unescape(report_page(runs_at(paths[:1])))
     assert "Before you read on" in alone
-    assert "lengthens the idle time" in cautions_in(alone)
+    assert "include what the profiler adds" in cautions_in(alone)
 
 
 def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):

@@ -1,4 +1,4 @@
-"""What a profiler adds: what is known of it, and how a rate corrects causes and stretched graphs."""
+"""What a profiler adds: said of a recording without a rate, and how a rate corrects causes and stretched graphs."""
 
 import json
 import re
@@ -15,14 +15,9 @@ import tracer
 from tests.recordings import LLAMA, SAMPLES
 from tests.thorough import of_every_kind
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import (
-    UNUSED_RATE,
-    known,
-    stretch_ns,
-    untraced_causes,
-)
+from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
 from tracer.analysis.fits import fits_of
-from tracer.analysis.gaps import gap_report
+from tracer.analysis.gaps import GIVE_RATE, TRACED, gap_report
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
@@ -34,7 +29,6 @@ UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}
 """1 / rate - what the device is busy at graph level."""
 RATES = {"sccc": 748.7, "saaas": 759.5}
 H200 = fits_of("NVIDIA H200")
-LEFT = H200.remained.levels
 
 
 def causes(**us: float) -> dict[str, float]:
@@ -76,22 +70,7 @@ def test_graphs_are_stretched_by_kernel_and_by_length() -> None:
 
 
 def test_the_constants_are_those_that_the_benchmark_found() -> None:
-    fitted = RESULT["stretch"]["constants"]
-    assert fitted == asdict(H200.stretch)
-    rows = {row["level"]: row for row in RESULT["left"] if row["by"] == "nsys"}
-    for level in ("graph", "node", "none"):
-        assert {k: v for k, v in rows[level].items() if k not in ("by", "level")} == asdict(LEFT[level])
-    mine = [row for row in RESULT["rows"] if row["by"] == "PyTorch"]
-    left = [truth / row["idle_us"] for row in mine for truth in row["truth_us"]]
-    assert LEFT["PyTorch"].least == pytest.approx(min(left), abs=0.005)
-    assert (LEFT["PyTorch"].most, LEFT["PyTorch"].recordings) == (pytest.approx(max(left), abs=0.005), len(mine))
-
-
-def test_no_model_of_other_programs_says_anything_of_one_left_out() -> None:
-    """Why nothing is estimated without a rate: what holds is about as wide as all that was recorded."""
-    for row in RESULT["coverage"]:
-        tried = row["inside"] + row["outside"]
-        assert not tried or row["inside"] < 0.9 * tried or row["width"] > 0.7
+    assert RESULT["stretch"]["constants"] == asdict(H200.stretch)
 
 
 def test_causes_of_our_loop_are_nearer_to_its_light_pass_than_their_shares() -> None:
@@ -114,22 +93,18 @@ def test_the_rate_gives_the_gap_at_either_level(strategy: str) -> None:
         assert sum(found.corrected().causes_us.values()) == pytest.approx(found.untraced_gap_us["mean"])
 
 
-def test_nothing_is_estimated_without_a_rate(tmp_path: Path) -> None:
-    trace = tracer.read(LLAMA["sccc", "graph"])
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_without_a_rate_a_recording_is_left_uncorrected_and_says_so(level: str, tmp_path: Path) -> None:
+    trace = tracer.read(LLAMA["sccc", level])
     trace.metadata.pop("run")
     path = str(tmp_path / "alone.sqlite")
     tracer.write(trace, path)
     facts = json.loads(CliRunner().invoke(gaps, [path, "--json"]).stdout)
-    assert facts["estimated_untraced_gap_us"] is None
-    text = " ".join(CliRunner().invoke(info, [path]).output.split())
-    assert "of 23 recordings of 4 programs at graph level, 5% to 173% of it remained without the profiler" in text
-    assert "times at" not in text
-
-
-def test_what_is_known_is_of_the_recorder() -> None:
-    assert "at node level" in known("node", "cupti 13.0", H200)
-    assert "by PyTorch's profiler" in known("node", "PyTorch profiler", H200)
-    assert "unknown for recordings of this kind" in known("node", "roctracer", H200)
+    unknown = ("untraced_idle_us", "untraced_gap_us", "estimated_untraced_gap_us", "distortion")
+    assert [facts[key] for key in unknown] == [None] * 4
+    assert facts["gap_us"] == facts["traced_gap_us"]
+    assert facts["warning"] == f"{TRACED}; {GIVE_RATE}"
+    assert facts["warning"] in " ".join(CliRunner().invoke(info, [path]).output.split())
 
 
 def test_a_light_pass_has_nothing_to_correct() -> None:

@@ -298,7 +298,7 @@ def test_kernels_of_a_hip_graph_are_known_as_such(tmp_path: Path) -> None:
     steps = find_steps(trace)
     assert of_graph_launches(trace).tolist() == [False, *[True] * 9] * 4
     gaps = gap_report(trace, steps)
-    assert (gaps.graph_trace, gaps.estimated) == ("node", None)  # what this profiler adds is not known
+    assert (gaps.graph_trace, gaps.estimated) == ("node", None)
     found = sync_report(trace, steps)
     assert (found.signature, found.launches_per_token, found.strategy) == ("k g", 2, "ggg")
 

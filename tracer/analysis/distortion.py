@@ -1,19 +1,18 @@
-"""Tracing overhead: what a profiler adds to a recording, as far as programs run with and without one show.
+"""Tracing overhead: what a profiler adds to a recording, removed by means of the program's own rate.
 
-The share of the recorded idle time that is due to the profiler varies more between programs than a model fitted to some
-of them can predict for the others: in llama.cpp it comes from the CUDA calls, in vLLM from Python code that runs slower
-next to the profiler's threads. So nothing is estimated from a recording alone (`fits.Remained` is what was observed).
-With the program's own rate, the idle time is exact: what that rate leaves in addition to the device's work. Two things
-must be known in addition:
+The share of the recorded idle time that is due to the profiler differs from program to program: in llama.cpp it comes
+from the CUDA calls, in vLLM from Python code that runs slower next to the profiler's threads. So a recording without a
+rate is left as it is. With a rate, the idle time is exact: what that rate leaves in addition to the device's work. Two
+things must be known in addition:
 
 - Node-level tracing stretches CUDA graphs. Between two kernels it adds a time that hardly depends on the program, and
   it lengthens the kernels themselves a little (`stretch_ns`).
 - Of the causes of the idle time, graph launches contain most of the overhead: the profiler prepares a record per graph
   or per node (`fits.CausesLeft`). Copies and plain host code contain the rest; waits hardly grow (`untraced_causes`).
 
-Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`), pairs of a recording by nsys or PyTorch's profiler
-and the same program without it, on H200s; the causes from passes of this project's own loop. The constants are in
-`fits.toml`.
+Source: `benchmarks/gap_estimate.py` (`results/tracing_overhead.json`), pairs of a recording by nsys or PyTorch's
+profiler and the same program without it, on H200s; the causes from passes of this project's own loop. The constants are
+in `fits.toml`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis.fits import Fits, Stretch
+from tracer.analysis.fits import Stretch
 
 UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
 
 _MOST_PERIOD: Final = 1.5  # untraced / recorded; a profiler makes nothing faster, but runs differ
-_LIKE_NSYS: Final = ("nsys", "cupti")  # both record through CUPTI
 
 
 def stretch_ns(
@@ -86,19 +84,4 @@ def of_another_run(period_us: float, steps_per_s: float) -> str | None:
     return (
         f"under the profiler a step took {period_us:.1f} µs, by the untraced rate of {steps_per_s:g} steps/s "
         f"{untraced_us:.1f} µs; that rate is from another run"
-    )
-
-
-def known(level: str, source: str, fits: Fits) -> str:
-    """What is known about recordings of that level by that recorder (`metadata["source"]`), in words."""
-    warning = "recorded under a profiler, which lengthens the idle time"
-    kinds = {"graph": "at graph level", "node": "at node level", "none": "without CUDA graphs"}
-    if source.startswith("PyTorch"):
-        level = "PyTorch"
-    elif not source.startswith(_LIKE_NSYS):
-        return f"{warning}; by how much is unknown for recordings of this kind"
-    seen, how = fits.remained.levels[level], kinds.get(level, "by PyTorch's profiler")
-    return (
-        f"{warning}: of {seen.recordings} recordings of {seen.programs} programs {how}, {seen.least:.0%} to "
-        f"{seen.most:.0%} of it remained without the profiler{f'; {fits.caution}' if fits.caution else ''}"
     )

@@ -28,30 +28,6 @@ _SHIPPED: Final = Path(__file__).with_name("fits.toml")
 
 
 @dataclass(frozen=True)
-class Left:
-    """The share of the recorded idle time that remained without the profiler.
-
-    Attributes:
-        least, most: over all runs without one.
-        recordings: the number of recordings.
-        programs: the number of programs.
-    """
-
-    least: Figure
-    most: Figure
-    recordings: Count
-    programs: Count
-
-
-@dataclass(frozen=True)
-class Remained:
-    """Level of nsys's tracing ("none": no CUDA graphs), or "PyTorch" -> the share of idle time that remained. Runs of
-    one program vary too, so for some recordings it exceeds 1."""
-
-    levels: Mapping[str, Left]
-
-
-@dataclass(frozen=True)
 class Stretch:
     """What node-level tracing adds to the CUDA graphs of a step, ns: per kernel, and per ns of kernels.
 
@@ -160,7 +136,6 @@ class Fits:
 
     gpu: str
     called: str
-    remained: Remained
     stretch: Stretch
     causes: CausesLeft
     usual: Usual

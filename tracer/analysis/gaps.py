@@ -16,9 +16,8 @@ import pandas as pd
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
-from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import of_another_run, untraced_causes
-from tracer.analysis.fits import Fits, fits_for, fits_of
+from tracer.analysis.fits import Fits, fits_of
 from tracer.analysis.idle import IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
 from tracer.analysis.run_ends import ended_at_known_times
@@ -33,7 +32,11 @@ from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
-GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+TRACED: Final = "recorded under a profiler: its idle time and gap include what the profiler adds"
+GIVE_RATE: Final = (
+    "give --untraced-tokens-per-s with the engine's own benchmark figure to correct them, or record a light pass "
+    "(intertoken record)"
+)
 STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs by an amount that is known only roughly: the median gap without it "
     "is {}; a graph-level recording determines it more precisely"
@@ -54,7 +57,6 @@ class GapReport:
         period_us: median time from a step's first compute to that of the next step, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
         idle: the idle time of the steps, which includes the gaps.
-        source: the recorder, as given by the trace.
         untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below.
@@ -77,7 +79,6 @@ class GapReport:
     period_us: float
     compute_us: float
     idle: IdleReport
-    source: str
     untraced_steps_per_s: float | None
     distortion: float | None
     untraced_idle_us: dict[str, float] | None
@@ -122,7 +123,7 @@ class GapReport:
             untraced_gap_us=by_rate.gap_us if by_rate else None,
             estimated=by_rate.interval if by_rate else None,
             refused=refused,
-            warning=_warning(unknown, left, by_rate, self.graph_trace, self.source, self.fits),
+            warning=_warning(unknown, left, by_rate, self.fits),
         )
 
     def corrected(self) -> GapReport:
@@ -206,7 +207,6 @@ def gap_report(
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)
-    source = str(trace.metadata.get("source", ""))
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     recorded = GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -217,14 +217,13 @@ def gap_report(
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         idle=idle_report(trace, steps, table, every, near),
-        source=source,
         untraced_steps_per_s=None,
         distortion=1.0 if is_light else None,
         untraced_idle_us=None,
         untraced_gap_us=None,
         estimated=None,
         refused=None,
-        warning=None if is_light else _warning(GIVE_RATE, None, None, level, source, fits_for(trace)),
+        warning=None if is_light else f"{TRACED}; {GIVE_RATE}",
         unknown=unknown,
     )
     return recorded.at(untraced_tokens_per_s)
@@ -300,17 +299,15 @@ class _Told:
         return cls(gap_us, Interval(gap_us["p50"], low, high), (least, most))
 
 
-def _warning(
-    unknown: str, left: dict[str, float] | None, by_rate: _Told | None, level: str, source: str, fits: Fits
-) -> str:  # fmt: skip
+def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None, fits: Fits) -> str:
     """The caveats for the recording, and the gap without tracing, or why that is unknown."""
     if left is None or by_rate is None:
-        remedy = unknown
-    elif by_rate.gap_us is not None:
-        remedy = f"without it the gap is {by_rate.gap_us['p50']:,.1f} µs (p50)"
+        return f"{TRACED}; {unknown}"
+    if by_rate.gap_us is not None:
+        told = f"without it the gap is {by_rate.gap_us['p50']:,.1f} µs (p50)"
     else:
-        remedy = (
+        told = (
             f"without it {left['p50']:,.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
             f"{by_rate.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
         )
-    return f"{known_of(level, source, fits)}; {remedy}"
+    return "; ".join(filter(None, (TRACED, fits.caution, told)))

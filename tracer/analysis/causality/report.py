@@ -15,10 +15,7 @@ from tracer.analysis.call_sites import call_sites
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import PIECES, Causality, StepEnds, call_slack, critical_path, path_shares
-from tracer.analysis.distortion import known
 from tracer.analysis.fits import fits_for
-from tracer.analysis.gaps import graph_trace_level
-from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import Steps
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
@@ -70,13 +67,11 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
     causality = Causality.of(trace)
     ends = StepEnds.of(causality, steps)
     pieces = critical_path(causality, ends)
-    source = str(trace.metadata.get("source", ""))
-    level = graph_trace_level(step_compute(trace, steps), trace)
     calls = call_slack(causality, ends, pieces, steps)
     if with_sites:
         correlation = trace["api"]["correlation"].to_numpy()[calls["row"]]
         calls["site"] = call_sites(trace, calls.assign(correlation=correlation))["site"]
-    traced = known(level, source, fits_for(trace))
+    traced = ("recorded under a profiler: the path includes what the profiler adds", fits_for(trace).caution)
     backward = causality.dag.backward
     doubt = f"{backward} edges lead back in time and are left out: clocks of host and device disagree"
     return PathReport(
@@ -84,7 +79,7 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
         shares=path_shares(pieces),
         calls=by_position(calls),
         steps=len(ends.followed),
-        warning=None if trace.is_untraced else f"{traced}; the path includes this overhead",
+        warning=None if trace.is_untraced else "; ".join(filter(None, traced)),
         notes=(doubt,) if backward else (),
     )
 
