@@ -3,7 +3,7 @@
 The command runs alone, under nsys at graph level, alone, under nsys at node level, and alone again, `--rounds` times.
 It prints its rates (`--rate`, a regular expression whose first group is steps/s; the median of several matches, or with
 `--each` one per window). Reports are OUT/NAME-LEVEL*.nsys-rep, exported to SQLite at the end; OUT/NAME.json holds the
-rates. `gap_estimate.py` tests estimates of the untraced gap on these pairs.
+rates. `tracing_overhead.py` reads these pairs.
 
 Usage: python benchmarks/record_pairs.py -o OUT --name NAME --rate REGEX [--traced ARGUMENTS] -- COMMAND...
 If the command opens its own window (cudaProfilerStart), pass the arguments for that as --traced. Needs nsys.

@@ -1,7 +1,7 @@
 """A decode loop in plain PyTorch, like gpt-fast: one CUDA graph per token, inputs before it and a result after it.
 
 Prints steps/s of five windows without a profiler. With --window, a profiler started with capture-range records 100
-more steps (cudaProfilerStart). `record_pairs.py` uses it as a program that no model was fitted to.
+more steps (cudaProfilerStart). `record_pairs.py` records it as one of its programs.
 Usage: python benchmarks/torch_loop.py [--layers N] [--width N] [--inputs N] [--fetch item|event] [--around N] [--eager]
     [--window]
 """

@@ -84,7 +84,7 @@ def test_figures_of_the_readme_are_results():
         100 * (run["slowdown"][0] - 1) for run in blocks
         if "budget_percent_after_4_ms_of_samples" in run and run["engine"].startswith("vllm") and "H200" in run["gpu"]
     ]  # fmt: skip
-    node = [row for row in result("gap_estimate")["rows"] if (row["by"], row["level"]) == ("nsys", "node")]
+    node = [row for row in result("tracing_overhead")["rows"] if (row["by"], row["level"]) == ("nsys", "node")]
     times = [row["idle_us"] / row["truth_us"][0] for row in node]
     whatifs, changes = result("whatif_prediction"), result("advice_check")["summary"]
     for figure in (

@@ -24,7 +24,7 @@ from tracer.cli import main
 from tracer.commands.gaps import gaps
 from tracer.commands.info import info
 
-RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gap_estimate.json").read_text("utf-8"))
+RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "tracing_overhead.json").read_text("utf-8"))
 UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}
 """1 / rate - what the device is busy at graph level."""
 RATES = {"sccc": 748.7, "saaas": 759.5}

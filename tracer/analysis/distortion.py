@@ -10,7 +10,7 @@ things must be known in addition:
 - Of the causes of the idle time, graph launches contain most of the overhead: the profiler prepares a record per graph
   or per node (`fits.CausesLeft`). Copies and plain host code contain the rest; waits hardly grow (`untraced_causes`).
 
-Source: `benchmarks/gap_estimate.py` (`results/tracing_overhead.json`), pairs of a recording by nsys or PyTorch's
+Source: `benchmarks/tracing_overhead.py` (`results/tracing_overhead.json`), pairs of a recording by nsys or PyTorch's
 profiler and the same program without it, on H200s; the causes from passes of this project's own loop. The constants are
 in `fits.toml`.
 """

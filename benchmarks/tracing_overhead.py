@@ -1,15 +1,13 @@
-"""Tracing overhead of a profiler, and whether a recording alone reveals it: pairs of runs, and models fitted to them.
+"""Tracing overhead of a profiler: pairs of runs, and what the correction by a rate needs to know in addition.
 
 A pair is a recording and the same program's rate without a profiler. The untraced idle time is 1 / rate - the device's
 busy time, at node level from the graph-level recording of the same program. Its uncertainty is that of the rate, from
 the slowest to the fastest repeat. Pairs come from `record_pairs.py` (PAIRS: directories of recordings and their rates,
 whose figures are kept in the result and taken from there without PAIRS) and from `sample_traces/`.
 
-Models of the untraced idle time are fitted to all programs but one and tested on that one: an interval holds if it
-overlaps the range of the truth. Also measured: by how much node-level tracing stretches CUDA graphs, from the same
-graph at both levels; and which causes shrink, from passes of our own loop. The constants are in
-`tracer.analysis.distortion`.
-Usage: python benchmarks/gap_estimate.py [PAIRS] [--json FILE]      needs no GPU
+Measured from these: by how much node-level tracing stretches CUDA graphs, from the same graph at both levels; and which
+causes shrink, from passes of our own loop. The constants are in `tracer/analysis/fits.toml`.
+Usage: python benchmarks/tracing_overhead.py [PAIRS] [--json FILE]      needs no GPU
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import floor
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +24,6 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 from gpu_machine import commit
-from scipy import stats
 
 import tracer
 from tracer.analysis.bounds import ALL_STEPS
@@ -37,12 +34,11 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.formats.chrome import PYTORCH
-from tracer.model.intervals import covered
 from tracer.model.trace import Trace
 
 GPU: Final = "NVIDIA H200"
 ROOT: Final = Path(__file__).parents[1]
-RESULT: Final = ROOT / "benchmarks" / "results" / "gap_estimate.json"
+RESULT: Final = ROOT / "benchmarks" / "results" / "tracing_overhead.json"
 SAMPLES: Final = ROOT / "sample_traces"
 LOOP: Final = {  # period of the CuPy loop without a profiler, µs, fastest and slowest
     "run sccc concurrent": (286, 294), "run saaas concurrent": (260, 267), "run aaag concurrent": (253, 262),
@@ -91,16 +87,10 @@ def _row(
         print(f"{name}: {problem}")
         return
     idle = found.idle.steps
-    holes = found.idle.table
-    api = trace["api"].merge(steps.table[["process", "thread"]].drop_duplicates(), on=["process", "thread"])
-    in_calls = covered(api["start"], api["end"], holes["start"].to_numpy(), holes["end"].to_numpy())
-    launch = (found.table["launch_call"] + found.table["launch_latency"]) * found.table["graph_launch"]
-    inside = round(in_calls.sum() / len(idle) / 1e3, 2)
     yield {
         "recording": name, "program": ENGINES.get(engine, engine), "by": by, "level": found.graph_trace,
         "period_us": [round(f(periods), 1) for f in (min, statistics.median, max)], "steps": len(idle),
-        "busy_us": _mean(idle["busy"]), "idle_us": _mean(idle["idle"]), "in_calls_us": inside,
-        "graph_launch_us": _mean(launch), "calls": round(float(found.table["calls"].mean()), 2), **_graph(trace),
+        "busy_us": _mean(idle["busy"]), "idle_us": _mean(idle["idle"]), **_graph(trace),
     }  # fmt: skip
 
 
@@ -141,81 +131,7 @@ def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         periods = [p - busy.get(row["recording"], row["busy_us"]) for p in row["period_us"]]
         truth = [round(max(t, 0.0), 1) for t in (periods[1], periods[0], periods[2])]
-        found.append(row | {"truth_us": truth, "left": round(truth[0] / row["idle_us"], 3)})
-    return found
-
-
-Model = Callable[[Sequence[dict[str, Any]], dict[str, Any]], tuple[float, float]]
-
-
-def share_left(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """Model: a share of the idle time is left, log-normal over programs."""
-    by_program: dict[str, list[float]] = {}
-    for other in others:
-        by_program.setdefault(other["program"], []).append(float(np.log(max(other["left"], 1e-3))))
-    low, high = _prediction([statistics.mean(values) for values in by_program.values()])
-    return float(np.exp(low)) * row["idle_us"], min(float(np.exp(high)), 1.0) * row["idle_us"]
-
-
-def calls_shrink(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """Model: the tracing overhead is a share of the time in CUDA calls, normal over recordings."""
-    added = [(other["idle_us"] - other["truth_us"][0]) / other["in_calls_us"] for other in others]
-    low, high = _prediction(added)
-    bounds = [row["idle_us"] - share * row["in_calls_us"] for share in (high, low)]
-    return max(bounds[0], 0.0), min(bounds[1], row["idle_us"])
-
-
-def per_call(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """Model: a share of the graph launch plus a time per call, the form previously fitted to our own loop."""
-    kept = 1 - fits_of(GPU).launch_left(row["level"])
-    cost = [(other["idle_us"] - other["truth_us"][0] - kept * other["graph_launch_us"]) / max(other["calls"], 1)
-            for other in others]  # fmt: skip
-    low, high = _prediction(cost)
-    bounds = [row["idle_us"] - kept * row["graph_launch_us"] - each * row["calls"] for each in (high, low)]
-    return max(bounds[0], 0.0), min(max(bounds[1], 0.0), row["idle_us"])
-
-
-MODELS: Final[dict[str, Model]] = {"a share is left": share_left, "the calls shrink": calls_shrink,
-                                   "launch and calls": per_call}  # fmt: skip
-
-
-def _prediction(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % prediction interval of one further value (Student's t)."""
-    n = len(values)
-    reach = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) * (1 + 1 / n) ** 0.5
-    return statistics.mean(values) - reach, statistics.mean(values) + reach
-
-
-def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Count, for each kind of recording and model, the intervals that hold, with programs left out one by one."""
-    found = []
-    for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
-        of_kind = [row for row in rows if (row["by"], row["level"]) == kind]
-        programs = {row["program"] for row in of_kind}
-        for name, model in MODELS.items():
-            held, widths = [], []
-            for row in of_kind:
-                others = [other for other in of_kind if other["program"] != row["program"]]
-                if len({other["program"] for other in others}) < 2:
-                    continue
-                low, high = model(others, row)
-                held.append(bool(low <= row["truth_us"][2] and high >= row["truth_us"][1]))
-                widths.append((high - low) / row["idle_us"])
-            found.append({"by": kind[0], "level": kind[1], "model": name, "programs": len(programs),
-                          "inside": sum(held),
-                          "outside": len(held) - sum(held), "withheld": len(of_kind) - len(held),
-                          "width": round(statistics.median(widths), 2) if widths else None})  # fmt: skip
-    return found
-
-
-def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `fits.Remained`, from every run without a profiler, of which median, lowest and highest are kept."""
-    found = []
-    for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
-        of_kind = [row for row in rows if (row["by"], row["level"]) == kind]
-        left = [truth / row["idle_us"] for row in of_kind for truth in row["truth_us"]]
-        found.append({"by": kind[0], "level": kind[1], "least": round(min(left), 2), "most": round(max(left), 2),
-                      "recordings": len(of_kind), "programs": len({row["program"] for row in of_kind})})  # fmt: skip
+        found.append(row | {"truth_us": truth})
     return found
 
 
@@ -273,9 +189,10 @@ def main() -> None:
     rows = list(of_pairs(options.pairs)) if options.pairs else [r for r in kept["rows"] if r["from"] == "pairs"]
     rows = [row | {"from": "pairs"} for row in rows] + [row | {"from": "samples"} for row in of_samples()]
     rows = with_truth(rows)
-    found: dict[str, Any] = {"benchmark": "gap_estimate", "rows": rows, "coverage": coverage(rows), "left": seen(rows),
-             "stretch": stretch(rows), "causes": causes()}  # fmt: skip
-    for name in ("rows", "coverage", "left", "causes"):
+    found: dict[str, Any] = {
+        "benchmark": "tracing_overhead", "rows": rows, "stretch": stretch(rows), "causes": causes(),
+    }  # fmt: skip
+    for name in ("rows", "causes"):
         print(pd.DataFrame(found[name]).to_string(index=False), "\n")
     print(pd.DataFrame(found["stretch"]["pairs"]).to_string(index=False), found["stretch"]["constants"])
     if options.json:
