@@ -1,6 +1,6 @@
 """Counts the what-ifs inside their model margin, with whole programs left out one at a time.
 
-The margin of each case comes only from the cases of other programs (`tracer.analysis.whatif.margin`).
+The margin of each case comes only from the cases of other programs (`tracer.analysis.fits.Margin`).
 Used by `whatif_prediction.py`.
 """
 

@@ -1,6 +1,6 @@
 """What to change: every edit of a recording that data flow allows is predicted.
 
-An edit is kept if its gain exceeds the whole model margin (`whatif.margin`). An edit of a kind that was never measured
+An edit is kept if its gain exceeds the whole model margin (`fits.Margin`). An edit of a kind that was never measured
 has no margin and is not kept, however large the predicted gain. The recorded engine's settings name the changes.
 """
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import log
 from pathlib import Path
 from typing import Any, Final
 
-from tracer.analysis.whatif.margin import Margin
 from tracer.errors import FormatError, UsageError
 from tracer.files.bounded import Count, Figure, toml_of, typed
 from tracer.model.trace import Trace
@@ -86,11 +86,38 @@ class GraphCosts:
 
 
 @dataclass(frozen=True)
+class Margin:
+    """The margin of a prediction: the model's error on programs that it was not fitted to.
+
+    Half the width of a margin, in the logarithm of the speed-up, is
+        share · (floor + |logarithm of the predicted speed-up|)
+    where share is the 95 % quantile of error / (floor + predicted) over the measured cases of one kind of what-if on
+    one kind of recording, corrected for their number as in split conformal prediction (Vovk, Gammerman and Shafer,
+    "Algorithmic learning in a random world", 2005). Coverage was counted with whole programs left out, one at a time:
+    the share of the other programs' cases, applied to the cases of the one left out (benchmarks/whatif_coverage.py,
+    results/whatif_prediction.json). Some of these cases were known when the model was chosen, so this is called a
+    margin and not an interval of a stated confidence.
+
+    Attributes:
+        share: see above.
+        cases, programs: number of cases and of programs.
+    """
+
+    share: Figure
+    cases: Count
+    programs: Count
+
+    def half_width(self, speedup: float, floor: float) -> float:
+        """Half the margin for the logarithm of a predicted speed-up."""
+        return self.share * (floor + abs(log(speedup)))
+
+
+@dataclass(frozen=True)
 class Margins:
     """The errors of what-ifs.
 
     Attributes:
-        floor: how much the rate of one program varies between processes and days, roughly (see `margin`).
+        floor: how much the rate of one program varies between processes and days, roughly (see `Margin`).
         fewer_calls: strategies and syncs, for light passes.
         fewer_calls_graph, fewer_calls_node: the same for recordings made under a profiler with a known rate, which
             traced whole graphs, or every kernel and thereby stretched them.

@@ -259,7 +259,7 @@ class FewerCalls:
     """An edit that only removes calls."""
 
     def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """See `margin`."""
+        """See `fits.Margin`."""
         margins = fits.margins
         traced = margins.fewer_calls_graph if level == "graph" else margins.fewer_calls_node
         return margins.half_width(margins.fewer_calls if level is None else traced, speedup)

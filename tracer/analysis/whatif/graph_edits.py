@@ -50,7 +50,7 @@ class OneGraph:
     early: bool = False
 
     def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """See `margin`; graphs with early starts were measured, on recordings made under a profiler."""
+        """See `fits.Margin`; graphs with early starts were measured, on recordings made under a profiler."""
         return fits.margins.half_width(fits.margins.one_graph, speedup) if self.early and level else None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,6 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.interval import Interval
 from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
-from tracer.analysis.whatif.margin import together
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING
@@ -53,8 +53,8 @@ class Prediction:
     Attributes:
         label: the edits.
         speedup: of the token rate, with the model margin: the variation between steps, and the model's error on
-            programs that it was not fitted to (`margin`); without bounds if no such case was measured or if it includes
-            the profiler (`state`).
+            programs that it was not fitted to (`fits.Margin`); without bounds if no such case was measured or if it
+            includes the profiler (`state`).
         of_steps: the same without the model's part.
         recorded, corrected: the recording itself, and without its profiler; the second is None for an untraced
             recording, or if the engine's own rate is unknown.
@@ -103,7 +103,7 @@ def predict(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Pred
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
     label = ", ".join(edit.label for edit in edits) or "no changes"
     trace = _changed_trace(changes, time, label) if timeline else Trace({})
-    half = together([edit.half_margin(of_steps.estimate, base.level, base.fits) for edit in edits])
+    half = _together([edit.half_margin(of_steps.estimate, base.level, base.fits) for edit in edits])
     if base.state == TRACED:
         trace.metadata[STILL_TRACED], half = True, None
     elif half is None:
@@ -129,6 +129,12 @@ def predict(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Pred
         notes=notes,
         trace=trace,
     )
+
+
+def _together(half_widths: Sequence[float | None]) -> float | None:
+    """The margin of several independent edits; None if one of them was never measured."""
+    known = [half for half in half_widths if half is not None]
+    return sqrt(sum(half**2 for half in known)) if len(known) == len(half_widths) else None
 
 
 def _of_steps(before: Ints, after: Ints) -> Interval:
