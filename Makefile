@@ -1,5 +1,5 @@
 # make demo   open the dashboard on the sample recordings and on every strategy, recorded on the CPU backend
-# make test   lint, type checks and tests; `make test-all` with all combinations of options and more examples
+# make test   lint, type checks and tests
 # make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` the others
 # make test-lowest  the tracer's tests but those of Dask with the lowest versions that pyproject.toml allows, in .venv-lowest;
@@ -18,7 +18,7 @@ LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens
 # The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell $(name) --version 2>/dev/null),$(name))) $(PYTHON))
 
-.PHONY: demo test tests test-all test-lowest test-lowest-core check docs bench bench-gpu release-check clean
+.PHONY: demo test tests test-lowest test-lowest-core check docs bench bench-gpu release-check clean
 
 # Without compiling all that is installed: Python does so with what is imported, which is a tenth of it.
 .venv/.installed: pyproject.toml constraints.txt
@@ -52,9 +52,6 @@ test: .venv/.installed
 tests: export PYTHONDONTWRITEBYTECODE =
 tests: .venv/.installed
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
-
-test-all: export INTERTOKEN_TEST_ALL = 1
-test-all: test
 
 .venv-lowest/.installed: pyproject.toml constraints-lowest.txt
 	$(LOWEST_PYTHON) -m venv .venv-lowest

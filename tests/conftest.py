@@ -1,63 +1,71 @@
 """Tests marked `gpu` run where there is a GPU, and are skipped elsewhere unless INTERTOKEN_REQUIRE_GPU=1.
 
-Those marked `gpu(2)` need as many, and are skipped where there are fewer.
+Those marked `gpu(2)` need as many, and are skipped where there are fewer. What takes long to import is imported where
+a test needs it: every call of pytest would wait for it.
 """
 
 import fcntl
 import gc
-import inspect
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from functools import cache, partialmethod
+from importlib.metadata import version
 from pathlib import Path
 
-import hypothesis
 import pytest
-from click.testing import CliRunner, Result
 
-from executor.backends.cuda.runtime import load_cuda
-from tests.thorough import EVERYTHING
 from tests.tracer.compiled_once import FOLDER
-from tracer.analysis import estimates
-from tracer.errors import ExecutionError
-from tracer.pandas_options import set_options
 
 # Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-ALL_RESAMPLES = estimates.RESAMPLES
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # all cores are busy: threads that wait hold those that others need
-set_options()  # as commands do
 os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
+os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"  # which would import trio
 
-if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its output has both and its stdout, too
+if version("click").startswith("8.1."):  # its output has both and its stdout, too
+    from click.testing import CliRunner, Result
+
     CliRunner.__init__ = partialmethod(CliRunner.__init__, mix_stderr=False)
     Result.output = property(lambda result: result.stdout + result.stderr)
 
-# Properties are about results, and CI is slow.
-hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=12)
-hypothesis.settings.register_profile("everything", deadline=None, max_examples=60)
-hypothesis.settings.load_profile("everything" if EVERYTHING else "intertoken")
+
+@cache
+def load_profile():
+    """Properties are about results, and CI is slow."""
+    import hypothesis
+
+    hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=12)
+    hypothesis.settings.load_profile("intertoken")
 
 
-@pytest.fixture(scope="session", autouse=True)
+def pytest_pycollect_makemodule(module_path):
+    """Properties have their settings before their module is imported."""
+    if "hypothesis" in module_path.read_text(encoding="utf-8"):
+        load_profile()
+
+
+@cache
 def few_resamples():
-    """Intervals from a fifth of the resamples, unless everything is tried."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not EVERYTHING:
-            patch.setattr(estimates, "RESAMPLES", ALL_RESAMPLES // 5)
-        yield
+    """Make intervals from a fifth of the resamples; returns how many commands take."""
+    from tracer.analysis import estimates
+
+    every = estimates.RESAMPLES
+    estimates.RESAMPLES //= 5
+    return every
 
 
 @pytest.fixture(scope="module")
-def all_resamples(few_resamples):
-    """Intervals from as many resamples as commands take, for a module that compares with what is published."""
+def all_resamples():
+    """As many resamples as commands take, for a module that compares with what is published."""
+    every = few_resamples()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(estimates, "RESAMPLES", ALL_RESAMPLES)
+        patch.setattr("tracer.analysis.estimates.RESAMPLES", every)
         yield
 
 
@@ -88,15 +96,14 @@ def pytest_collection(session):
     return result
 
 
-def pytest_collection_modifyitems(config, items):
-    """Leave out what is `thorough`, unless everything is tried."""
-    if not EVERYTHING:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("thorough")])
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
-
-
 def pytest_collection_finish():
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
+    if "pandas" in sys.modules:
+        from tracer.pandas_options import set_options
+
+        set_options()  # as commands do
+    if "tracer.analysis.estimates" in sys.modules:
+        few_resamples()
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -105,6 +112,9 @@ def pytest_collection_finish():
 
 @cache
 def why_no_gpu():
+    from executor.backends.cuda.runtime import load_cuda
+    from tracer.errors import ExecutionError
+
     try:
         load_cuda()
     except ExecutionError as error:
@@ -114,6 +124,8 @@ def why_no_gpu():
 
 @cache
 def gpus():
+    from executor.backends.cuda.runtime import load_cuda
+
     return load_cuda().runtime.getDeviceCount()
 
 

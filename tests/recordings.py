@@ -11,6 +11,12 @@ KINDS = [
     "llama-1.1b-aaag-sequential-cuda-ngl13", "vllm-b8-torch", "vllm-b1-node-nvtx", "vllm-joining-graph",
 ]  # fmt: skip
 """One bundled recording of every recorder, level and engine."""
+LADDER = [
+    "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2", "llama-1.1b-aaas-branches-cuda", "llama-1.1b-aaeg-branches-cuda",
+    "llama-1.1b-aga-branches-cuda", "llama-1.1b-ggg-branches-cuda", "llama-1.1b-saaas-branches-cuda",
+    "llama-1.1b-sccc-sequential-cuda-ngl13",
+]  # fmt: skip
+"""Of our executor: every strategy, mode and option once; each has a node pass."""
 CUPY_RUNS = [(s, mode) for mode in ("sequential", "concurrent") for s in ("sccc", "saaas", "aaag")]
 
 

@@ -4,20 +4,12 @@ import pytest
 
 from tests.golden import kept, shared
 from tests.golden.form import differences
-from tests.recordings import KINDS
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 FILES = kept.files()
 
 
-def is_thorough(name):
-    """Pages of recordings of a kind that another shows as well."""
-    return name.startswith("pages/") and not name.endswith("-together") and name.partition("/")[2] not in KINDS
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.thorough] * is_thorough(name)) for name in FILES]
-)
+@pytest.mark.parametrize("name", FILES)
 def test_what_is_said_of_a_bundled_recording_is_golden(name):
     compare(name, kept.read(name), FILES[name]())
 

@@ -5,34 +5,23 @@ import shutil
 import threading
 import time
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 
 from dashboard.pages import advice, parts
-from dashboard.pages.advice import changes_of, host_of, in_words, nothing_to_show, pieces_of, tables_of, waited_lines
-from dashboard.pages.whatif import WhatIfView, edits_for
+from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of, waited_lines
 from dashboard.reading.background import known
 from dashboard.reading.predictions import Sites, advice_of, sites_of
 from dashboard.reading.store import RunStore
-from dashboard.view import View
 from tests.dashboard.conftest import alter, faults, load, served, until
-from tests.dashboard.filled import open_filled
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.nsys_exports import GLOBAL_TID, export
 from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tests.tracer.test_truths import SHARED
-from tracer import formats
-from tracer.analysis.call_sites import HostStep
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
-from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.graph_edits import OneGraph
-from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.cli import main
-from tracer.model.trace import Trace
 
 TRACED = LLAMA["sccc", "graph"]
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
@@ -71,14 +60,6 @@ def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
         "sync=aaas",
         "sync=saaas",
     ]
-
-
-@pytest.mark.parametrize(
-    "edit", [FollowStrategy("aaag"), WithoutSyncs(), WithoutSyncs((3,)), OneGraph(), OneGraph(early=True)]
-)
-def test_the_link_of_an_edit_makes_it(edit):
-    view = WhatIfView.parse(WhatIfView(View(runs=("a",)), **changes_of(edit)).query())
-    assert edits_for(view) == [edit]
 
 
 def test_without_a_rate_there_are_only_call_sites(tmp_path):
@@ -122,33 +103,6 @@ def test_call_sites_have_the_lines_of_the_program():
     assert [row["idle_us"] for row in idle] == pytest.approx([site["idle_us"] for site in gaps][: len(idle)])
 
 
-def test_nothing_to_show_says_what_to_do(tmp_path):
-    assert nothing_to_show(RunStore([tmp_path]), None).startswith("No recordings yet")
-    formats.write(Trace({}), tmp_path / "empty")
-    store = RunStore([tmp_path])
-    (run,) = store.runs()
-    assert nothing_to_show(store, None) == "Select a run above."
-    assert "no CUDA calls inside token steps" in nothing_to_show(store, run)
-    assert tables_of(Sites(None, None, [])) == ([], [], [])
-    assert tables_of("it failed") == ([], [], ["it failed"])
-
-
-@pytest.mark.browser
-def test_the_rate_is_given_on_the_page(browser, tmp_path):
-    shutil.copytree(TRACED, tmp_path / "a", ignore=shutil.ignore_patterns("node"))
-    (tmp_path / "a" / "run.json").unlink()
-    with served(tmp_path) as address:
-        browser.get(f"{address}advice/?run=a")
-        said = lambda: browser.find_element(By.ID, "said-of-advice").text  # noqa: E731
-        until(browser, lambda: "Enter untraced steps/s above" in said(), "what to give")
-        browser.find_element(By.CSS_SELECTOR, "#rate-field input").send_keys("no", Keys.ENTER)
-        until(browser, lambda: "is not a rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
-        field = browser.find_element(By.CSS_SELECTOR, "#rate-field input")
-        field.send_keys(Keys.BACKSPACE * 2, "748.7", Keys.ENTER)
-        until(browser, lambda: "Largest predicted gain" in said(), "advice")
-        assert "748.7" in browser.current_url
-
-
 @pytest.mark.browser
 def test_answers_slower_than_the_poll_are_drawn(browser, filled, monkeypatch):
     """Dash drops the answer of a callback that was triggered again meanwhile."""
@@ -189,16 +143,6 @@ def test_polls_go_on_after_requests_that_failed(browser, tmp_path, monkeypatch):
         until(browser, lambda: "+" in browser.find_element(By.ID, "advice").text, "the advice")
         browser.get("about:blank")  # before the server is gone
     assert faults(browser), "those of the requests that failed"
-
-
-@pytest.mark.browser
-def test_from_advice_to_its_what_if(browser, filled):
-    open_filled(browser, filled, "advice/")
-    edge = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    assert browser.execute_script(edge)
-    until(browser, lambda: browser.find_element(By.LINK_TEXT, "aaag").click() or True, "a link")
-    until(browser, lambda: "/whatif/" in browser.current_url and "sync=aaag" in browser.current_url, "the what-if")
-    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#figures td"), "its figures")
 
 
 def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():
@@ -250,14 +194,3 @@ def test_the_threads_that_the_host_waits_for_are_told():
     assert waited_lines(threads) == [
         f"114.8 µs a step for thread 7 (output, a.py(3): send): {HOW[GIL]}", f"4.5 µs a step: {HOW[UNKNOWN]}",
     ]  # fmt: skip
-
-
-def test_outer_functions_in_which_all_lies_are_left_out_of_the_flame_graph():
-    def step(name, *stacks):
-        return HostStep(name, 3, pd.DataFrame(stacks, columns=["stack", "ns"]))
-
-    pieces = pieces_of([step("median step", ("main;loop;a", 600), ("main;loop;b;c", 380), ("main", 20))])
-    assert pieces.set_index("path")["ns"].to_dict() == {
-        "median step (3)": 1000, "median step (3);loop": 980, "median step (3);loop;a": 600,
-        "median step (3);loop;b": 380, "median step (3);loop;b;c": 380, "median step (3);main": 20,
-    }  # fmt: skip

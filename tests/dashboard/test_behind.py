@@ -10,7 +10,7 @@ from dash._utils import to_json
 
 from dashboard.markup import with_markup
 from dashboard.pages.overview import event
-from dashboard.pages.overview.event import Details, details_of, facts_of, made_at
+from dashboard.pages.overview.event import details_of, facts_of, made_at
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.scene import panels_of, part_of
@@ -100,19 +100,6 @@ def test_a_sync_says_its_row_its_slack_and_why_it_is_needed(store):
     assert "Row 2 of the syncs" in _costs(store, "sync", 3)
 
 
-def test_a_launch_has_slack_but_no_row(store):
-    said = _costs(store, "launch", 9)
-    assert "of the critical path" in said
-    assert "Row" not in said
-
-
-def test_a_kernel_of_the_path_has_no_slack(store):
-    said = _costs(store, "kernel", 3, "stream")
-    assert "slack 0 ns" in said
-    assert "of the critical path" in said
-    assert "Row" not in said
-
-
 @pytest.mark.parametrize(("key", "site"), [
     ("chains", "call site: ggml_backend_cuda_synchronize (libggml-cuda.so)"),
     ("profiled", "call site: serve.py(7): loop, through torch/nn/linear.py(3): forward"),
@@ -120,19 +107,6 @@ def test_a_kernel_of_the_path_has_no_slack(store):
 @pytest.mark.parametrize(("kind", "role"), [("sync", "api"), ("kernel", "stream")])
 def test_a_call_and_what_it_launched_say_where_in_the_program_it_was_made(store, key, site, kind, role):
     assert site in _costs(store, kind, 1, role, key)
-
-
-def test_what_is_no_event_of_a_run_costs_nothing(store):
-    nothing = Details([], "", [], False)
-    assert details_of(store, View(runs=("a",)), None) == nothing
-    assert details_of(store, View(runs=("a",)), Spot("gone", 0, 0)) == nothing
-
-
-def test_a_long_recording_leaves_it_to_the_page_of_syncs(store, monkeypatch):
-    monkeypatch.setattr(event, "_MOST_EVENTS", 1)
-    monkeypatch.setattr(event, "calls_of", None)
-    assert "(slack and gain)" in _costs(store, "sync", 2)
-    assert _costs(store, "launch", 9) == _costs(store, "kernel", 9, "stream") == "[Ul([Li('NVTX: token 1')])]"
 
 
 def test_the_card_says_what_the_panel_says_and_nothing_of_another_drawing(store):

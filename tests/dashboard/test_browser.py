@@ -1,7 +1,5 @@
 """The page in a real Chromium: choose two runs, zoom with the mouse, follow a link, switch the theme."""
 
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -152,29 +150,6 @@ def test_choosing_two_runs_zooming_and_coming_back_by_link(page, address):
     page.shows(lambda d: d.marks == zoomed.marks and d.gaps == zoomed.gaps, "the same marks")
 
 
-def test_the_page_opens_while_recordings_are_still_read(page, tmp_path, monkeypatch):
-    formats.write(decode(tokens=9), tmp_path / "first")
-    formats.write(decode(tokens=9, gap=2 * GAP), tmp_path / "slow")
-    may_go, read = threading.Event(), formats.read
-    monkeypatch.setattr(formats, "read", lambda path, **o: (path.name != "slow" or may_go.wait(60)) and read(path, **o))
-    with served(tmp_path) as address:
-        page.open(f"{address}?run=slow&run=first", load)
-        page.shows(lambda d: len(d.headings) == 1 and "first" in d.headings[0], "the one that is read")
-        said = page.browser.find_element(By.ID, "reading-said")
-        assert said.text == "1 of 2 recordings read; 1 left, now slow"
-        assert "being read" in page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="slow"]').text
-        may_go.set()
-        both = page.shows(lambda d: len(d.headings) == 2, "both")
-        assert "slow" in both.headings[0]
-        page.until(lambda: said.text == "", "no more progress")
-        boxes = '#runs .ag-row[row-id="{}"] .ag-checkbox-input'
-        page.until(
-            lambda: all(page.browser.find_element(By.CSS_SELECTOR, boxes.format(k)).is_selected()
-                        for k in ("slow", "first")), "both selected",
-        )  # fmt: skip
-        page.browser.get("about:blank")  # before the server is gone
-
-
 def test_from_the_whole_run_down_to_single_kernels(page, address):
     page.open(f"{address}?run=short-gap&run=wide-gap")
     page.shows(lambda d: len(d.headings) == 2, "two timelines")
@@ -189,62 +164,6 @@ def test_from_the_whole_run_down_to_single_kernels(page, address):
         page.browser.find_element(By.ID, "zoom-in").click()
         page.shows(lambda d, width=width: d.range[1] - d.range[0] < width, "closer")
     assert page.drawn().range[1] - page.drawn().range[0] < 1_000
-
-
-def test_a_page_at_rest_asks_for_nothing(page, address):
-    page.open(f"{address}?run=wide-gap&run=short-gap")  # not the table's order
-    shown = page.shows(lambda d: len(d.headings) == 2, "two timelines")
-    assert "wide-gap" in shown.headings[0]
-    asked = "return performance.getEntriesByType('resource').filter(e => e.name.includes('_dash-update')).length"
-    counts = [-1, 0]
-    for _ in range(20):
-        counts.append(page.browser.execute_script(asked))
-        if len(set(counts[-3:])) == 1:
-            return
-        time.sleep(0.7)
-    raise AssertionError(f"it never comes to rest: {counts}")
-
-
-def test_stepping_through_tokens_by_keyboard_and_going_back(page, address):
-    page.open(f"{address}?run=short-gap&token=5")
-    page.shows(lambda d: d.headings and "token 5" in d.headings[0], "token 5")
-    page.browser.find_element(By.ID, "token-on").send_keys(Keys.ENTER)
-    page.shows(lambda d: "token 6" in d.headings[0], "token 6")
-    assert "token=6" in page.browser.current_url
-    page.browser.back()
-    page.shows(lambda d: "token 5" in d.headings[0], "token 5 by the back button")
-    click = "n-- ? document.getElementById('token-on').click() : clearInterval(t)"
-    press = f"let n = 9; const t = setInterval(() => ({click}), 40)"
-    page.browser.execute_script(press)
-    page.shows(lambda d: "token 14" in d.headings[0], "nine tokens on")
-
-
-def test_dark_and_light(page, address):
-    page.open(f"{address}?run=short-gap&theme=light")
-    light = page.shows(lambda d: len(d.headings) == 1, "a timeline")
-    page.browser.find_element(By.ID, "theme").click()
-    page.shows(lambda d: d.ink != light.ink, "other ink")
-    assert page.browser.execute_script("return document.documentElement.dataset.theme") == "dark"
-    assert "theme=dark" in page.browser.current_url
-    surface = page.browser.execute_script("return getComputedStyle(document.body).backgroundColor")
-    assert sum(int(part) for part in surface.removeprefix("rgb(").removesuffix(")").split(",")) < 150
-
-
-def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
-    page.open(f"{address}?run=broken")
-    row = page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="broken"]')
-    assert "truncated" in row.text
-    assert not row.find_elements(By.CSS_SELECTOR, ".ag-checkbox-input:enabled")
-    page.until(lambda: "Select one to six" in page.browser.find_element(By.ID, "nothing").text, "what to do")
-
-
-def test_a_link_brings_its_run_into_view_in_the_table(page, address):
-    page.open(f"{address}?run=zrun", load)
-    page.shows(lambda d: d.headings and "zrun" in d.headings[0], "its timeline")
-    page.until(
-        lambda: page.browser.find_elements(By.CSS_SELECTOR, '#runs .ag-row[row-id="zrun"] .ag-checkbox-input'),
-        "its row",
-    )
 
 
 def test_the_drawing_follows_the_window(page, address):

@@ -1,7 +1,6 @@
 """What the page needs of a recording is kept on disk: the same when it is read back, renewed, bounded."""
 
 import json
-import mmap
 import os
 import shutil
 from pathlib import Path
@@ -104,23 +103,6 @@ def test_a_second_opening_reads_no_trace_and_draws_the_same(cache, recording, re
     assert len(reads) == 3
 
 
-def test_arrays_are_mapped_and_not_copied(cache, recording):
-    read_runs(recording, cache)
-    (run,) = read_runs(recording, cache)
-    assert run.rows
-    for row in run.rows:
-        columns = [row.events[name].to_numpy() for name in ("what", "stream", "correlation", "bytes")]
-        for array in (row.start, row.end, *row.codes, *columns, row.pyramid.start):
-            assert isinstance(_owner(array), mmap.mmap)
-
-
-def _owner(array):
-    """What holds the memory of an array."""
-    while (base := getattr(array, "base", None)) is not None or isinstance(array, memoryview):
-        array = array.obj if isinstance(array, memoryview) else base
-    return array
-
-
 def test_a_recording_that_changed_is_read_anew(cache, recording, reads):
     read_runs(recording, cache)
     shutil.rmtree(recording)
@@ -150,12 +132,6 @@ def test_a_damaged_entry_is_thrown_away(cache, recording, reads, damage, caplog)
     assert run.summary == whole.summary
     read_runs(recording, cache)
     assert len(reads) == 2
-
-
-def test_nothing_is_kept_of_what_cannot_be_read(cache, tmp_path):
-    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
-    assert read_runs(tmp_path / "broken.sqlite", cache)[0].summary.problem
-    assert not cache.directory.exists()
 
 
 def test_the_longest_unused_make_room(tmp_path, recording):
@@ -188,13 +164,6 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, recordi
     (run,) = read_runs(recording, Cache(tmp_path / "file" / "cache"))
     assert len(run.tokens) == 12
     assert "cannot cache" in caplog.text
-
-
-def test_a_recording_of_several_runs_keeps_them_all(cache):
-    several = SAMPLES / "six-strategies"
-    keys = [run.key for run in read_runs(several)]
-    assert len(keys) > 1
-    assert [[run.key for run in read_runs(several, cache)] for _ in range(2)] == [keys, keys]
 
 
 @pytest.mark.parametrize("name", ["vllm-b8-graph-nvtx", "llama1b-sccc-graph"])

@@ -10,7 +10,6 @@ from selenium.webdriver.common.by import By
 from tests.dashboard.conftest import served, until
 from tests.dashboard.timeline_page import click, page, point
 from tests.recordings import SAMPLES
-from tests.thorough import thorough
 
 pytestmark = pytest.mark.browser
 __all__ = ["page"]
@@ -85,17 +84,9 @@ def rest(page, kind, merged=False):
     ("run", "kind", "merged", "words"),
     [
         (VLLM, "kernel", False, ["grid ", "shared memory ", "launched by", "slack "]),
-        (VLLM, "copy", False, ["correlation ", "launches memcpy", "NVTX: "]),
-        (VLLM, "sync", False, ["Row 1 of the syncs", "cannot be removed"]),
-        (VLLM, "nvtx", False, ["duration "]),
-        (VLLM, "launch", False, ["launches", "NVTX: "]),
         (VLLM, "kernel", True, [" events in ", "the longest of them:", "grid ", "launched by"]),
-        pytest.param(LLAMA_CPP, "kernel", False, ["grid ", "launched by", "slack "], marks=thorough),
-        pytest.param(LLAMA_CPP, "copy", False, ["correlation "], marks=thorough),
         (LLAMA_CPP, "sync", False, ["Row 13 of the syncs", "waited for", "cannot be removed"]),
-        pytest.param(LLAMA_CPP, "launch", True, [" events in ", "the longest of them:", "launches"], marks=thorough),
         (HYBRID, "host", False, ["NVTX: repeat › token"]),
-        pytest.param(HYBRID, "nvtx", False, ["duration "], marks=thorough),
     ],
 )
 def test_a_card_says_what_a_click_shows(page, address, run, kind, merged, words):

@@ -1,15 +1,12 @@
 """The sentence above the chart and the table of its figures: those of `intertoken compare`."""
 
-import io
 import json
 import shutil
 import time
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from dashboard.app import create_app
 from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
 from dashboard.reading.background import known
 from dashboard.reading.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
@@ -18,13 +15,12 @@ from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.cli import main
-from tracer.reporting.compare_matrix import LABELS, matrix
+from tracer.reporting.compare_matrix import matrix
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
 OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
-PUBLISHED = [LLAMA[s, "graph"] for s in ("sccc", "saaas")]
 
 
 def text(part):
@@ -48,32 +44,6 @@ def ladder():
     return against_base(runs_at(OURS))
 
 
-def test_the_page_says_what_the_command_says(ladder):
-    facts = compared(*OURS)
-    assert [fact["name"] for fact in facts] == [one.other.name for one in ladder]
-    for one, fact, words in zip(ladder, facts, words_of(ladder), strict=True):
-        short, *rest = words.children
-        assert (short.title + "".join(map(text, rest))).startswith(fact["sentence"])
-        assert text(short).count("…") >= 2, "names that fit on a line"
-        assert one.found.speedup.low == fact["speedup"]["low"]
-        assert one.found.gap_us.high == fact["difference"]["gap_us"]["high"]
-    published = against_base(runs_at(PUBLISHED))
-    assert text(words_of(published)).startswith(compared(*PUBLISHED)[0]["sentence"])
-
-
-def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
-    rows = table_of(ladder).children[1].children
-    cells = {cell.id for row in rows for cell in row.children if getattr(cell, "id", None)}
-    for words in words_of(ladder):
-        targets = [part.href.removeprefix("#") for part in words.children if hasattr(part, "href")]
-        assert len(targets) >= 4
-        assert set(targets) <= cells
-    said = {text(row.children[0]): [text(cell) for cell in row.children[1:]] for row in rows}
-    assert not {"Tracing overhead of the recording, ×", "of which other process/thread, µs"} & set(said), "all the same"
-    assert said["Gap p50, µs"] == ["73.4", "51.7", "−21.7 [−25.6, −16.6]", "2.1", "−71.3 [−72.9, −69.2]"]
-    assert said["Tokens/s"][-1] == "+8.1 % [+7.7, +8.5]"
-
-
 def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_cause(ladder):
     def lit(lines):
         return {line.label: [at for at, cell in enumerate(line.cells) if cell.is_largest] for line in lines}
@@ -84,18 +54,6 @@ def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_
     assert several["Syncs per token"] == []  # no interval
     one = lit(matrix([ladder[0].found]))
     assert [label for label, cells in one.items() if cells] == ["of which sync, µs"]
-
-
-def test_rates_of_other_bases_are_lines_of_their_own(tmp_path):
-    paths = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"], tmp_path / "saaas"]
-    shutil.copytree(LLAMA["saaas", "graph"], paths[2])
-    (paths[2] / "run.json").unlink()
-    found = [one.found for one in against_base(runs_at(paths))]
-    lines = {line.label: (line.base, [cell.text for cell in line.cells]) for line in matrix(found)}
-    rates = {label: cells for label, cells in lines.items() if label.startswith(("Tokens/s", "Steps/s"))}
-    assert rates["Tokens/s, untraced"] == ("748.7", ["759.5", "–"])
-    assert len(rates) == 2
-    assert all(cells[0] == "–" for label, (_, cells) in rates.items() if "as traced" in label)
 
 
 def test_cautions_are_those_of_the_command_and_follow_the_words():
@@ -124,19 +82,6 @@ def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):
     assert rows["Syncs per token"][-1] == "−9.0"
     frame = comparison_table([runs["sccc"], runs["saaas"]]).set_index("figure")
     assert frame.loc["gap_us p50", ["estimate", "low", "high"]].isna().all()
-
-
-def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
-    frame = comparison_table(runs_at(OURS[:2]))
-    assert set(frame["run"]) == {"llama-1.1b-saaas-sequential-cuda"}
-    assert set(frame["against"]) == {"llama-1.1b-sccc-sequential-cuda"}
-    row = frame.set_index("figure").loc["causes_us sync"]
-    assert row["other"] - row["base"] == pytest.approx(row["estimate"]) == pytest.approx(-21.6, abs=0.1)
-    labels = [LABELS[figure] for figure in frame["figure"] if not figure.startswith("kernel_us")]
-    assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of which sync, µs"]
-    assert "Syncs per token" in labels
-    assert comparison_table([]).empty
-    assert "Welch" in methods_of(ladder)
 
 
 def test_runs_that_cannot_be_compared_say_why(tmp_path):
@@ -180,15 +125,3 @@ def test_the_answer_comes_in_the_background_once(tmp_path):
     assert [one.other.key for one in known(answer)] == ["b", "c"]
     assert ask_against_base(store, runs[::-1]).result(20)[0].base is runs[2]
     assert [text(line) for line in skeleton(2)] == ["Comparing …", ""]
-
-
-def test_the_download_names_run_and_base(tmp_path):
-    for name, gap in (("a", GAP), ("b", 2 * GAP)):
-        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
-    client = create_app([tmp_path]).server.test_client()
-    rows = pd.DataFrame(client.get("/download/comparison.json?run=a&run=b").get_json()).set_index("figure")
-    assert (rows.loc["gap_us p50", ["run", "against", "base", "other"]] == ["b", "a", 100, 200]).all()
-    parquet = client.get("/download/comparison.parquet?run=a&run=b").data
-    assert pd.read_parquet(io.BytesIO(parquet)).set_index("figure")["estimate"].equals(rows["estimate"])
-    assert len(client.get("/download/comparison.csv?run=a&run=b").text.splitlines()) == len(rows) + 1
-    assert client.get("/download/comparison.json?run=a").get_json() == []

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import faults, served, until, visit
@@ -57,15 +57,6 @@ def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
     assert page.find_element(By.CSS_SELECTOR, "#chips li").text.startswith("llama-1.1b-saaas")
 
 
-def test_three_runs_one_of_them_hostile(page, address):
-    visit(page, f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
-    says(page, "compare-words", " is faster than ")
-    whole = [name.get_attribute("title") for name in page.find_elements(By.CSS_SELECTOR, "#compare-words p > span")]
-    assert f"{HOSTILE} is faster than {SCCC}: " in whole
-    says(page, "compare-figures", "<img src=x onerr…")
-    assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 2
-
-
 def test_tokens_worth_a_look_by_keyboard(page, address):
     visit(page, f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
@@ -82,35 +73,3 @@ def test_tokens_worth_a_look_by_keyboard(page, address):
     until(page, lambda: page.current_url == median, "the link before")
     field.send_keys(Keys.BACKSPACE * 3, Keys.ENTER)  # no number, nothing to show
     says(page, "timeline", "gap after it 73.4 µs")
-
-
-CLICK = """
-const plot = document.querySelector("#ladder .js-plotly-plot"), at = plot.data[0].customdata.indexOf(arguments[0]);
-if (at < 0) return null;
-const {xaxis, yaxis} = plot._fullLayout, box = plot.querySelector(".nsewdrag").getBoundingClientRect();
-return [xaxis.l2p(plot.data[0].x[at]) - box.width / 2, yaxis.l2p(plot.data[0].y[at]) - box.height / 2];
-"""
-
-
-def test_a_click_on_the_ladder_shows_the_run(page, address):
-    visit(page, f"{address}?run={SCCC}")
-    says(page, "ladder-said", "saaas 1,265 › sccc 1,228")
-    press(page, page.find_element(By.ID, "ladder-said"))
-    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#ladder .points path"), "the points")
-    plot = page.find_element(By.CSS_SELECTOR, "#ladder .nsewdrag")
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
-    until(page, lambda: plot.size["width"] > 600, "the ladder in full width")
-    across, down = page.execute_script(CLICK, SAAAS)
-    ActionChains(page).move_to_element_with_offset(plot, int(across), int(down)).click().perform()
-    until(page, lambda: f"run={SCCC}&run={SAAAS}" in page.current_url, "both runs")
-    says(page, "compare-words", f"{SAAAS} is faster")
-    label = page.find_element(By.ID, "ladder-holder").get_attribute("aria-label")
-    assert "saaas: 1,265.3 tokens/s (1,260.9 to 1,272.9 in its repeats)" in label
-
-
-def test_one_run_is_compared_with_nothing(page, address):
-    visit(page, f"{address}?run={SCCC}")
-    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
-    says(page, "compare-words", f"{SCCC}: 60 decode steps; a step idles 73.4 µs (p50)")
-    says(page, "compare-figures", "Gap p50\t73.4 µs")
-    assert "Difference" not in page.find_element(By.ID, "compare-figures").text

@@ -8,10 +8,8 @@ import pytest
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline, timeline_of
-from dashboard.units import difference
 from dashboard.view import View
-from tests.dashboard.traces import GAP, PERIOD, decode
-from tests.recordings import LLAMA, SAMPLES
+from tests.dashboard.traces import GAP, decode
 from tracer import formats
 
 AROUND = (-50_000, 400_000)
@@ -45,11 +43,6 @@ def test_shorter_and_longer_gaps(runs):
     assert figure.data[-1].name == "difference"
 
 
-def test_aligned_at_the_start_the_outline_begins_where_the_gap_does(runs):
-    _, outlines, _ = drawn(runs[:2], align="start", range=(PERIOD - 400_000, PERIOD + 400_000))
-    assert outlines == [(PERIOD - GAP, PERIOD + GAP)]
-
-
 def test_a_token_that_the_base_has_not_and_a_base_alone(runs):
     base, short, long = runs
     assert drawn([base]) == ([], [], None)
@@ -58,26 +51,8 @@ def test_a_token_that_the_base_has_not_and_a_base_alone(runs):
     assert labels == []
 
 
-def test_nothing_is_hatched_where_it_would_be_too_narrow_to_be_read(runs):
-    assert drawn(runs, range=(-5_000_000, 5_000_000)) == ([], [], None)
-
-
 def test_what_only_the_profiler_makes_different_is_not_shown(runs):
     base, short, _ = runs
     light = Run(short.key, short.name, replace(short.summary, traced=True), short.recording, short.steps)
     assert light.inflated
     assert drawn([base, light]) == ([], [], None)
-
-
-def test_real_recordings_of_light_passes_and_of_nsys():
-    """Traced, llama.cpp's gaps differ by 31 µs where 17 are true: that difference is not drawn."""
-    ours = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")]
-    for paths, count in ((ours, 1), ([LLAMA[s, "graph"] for s in ("sccc", "saaas")], 0)):
-        runs = [RunStore([path], passes=False).runs()[0] for path in paths]
-        labels, _, _ = drawn(runs, token=None, range=(-50_000, 300_000))
-        assert len(labels) == count
-        assert all(-25 < float(label.removeprefix("<b>").split()[0].replace("−", "-")) < -18 for label, _ in labels)
-
-
-def test_labels():
-    assert [difference(ns) for ns in (-18_000, 18_000, 250, -0.1)] == ["−18.0 µs", "+18.0 µs", "+250 ns", "±0 ns"]

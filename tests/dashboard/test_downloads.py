@@ -10,10 +10,8 @@ import pytest
 
 from dashboard.app import create_app
 from dashboard.downloads import TABLES, csv_of, json_of, parquet_of
-from dashboard.pages.overview import download_rows
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
-from dashboard.view import View
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import GAP, decode
 from tracer import formats
@@ -70,21 +68,6 @@ def with_graphs(tmp_path_factory):
     return write_runs(tmp_path_factory.mktemp("graphs"))
 
 
-def test_graphs_have_tables_of_nodes_and_memory(with_graphs):
-    client = create_app([with_graphs]).server.test_client()
-    nodes = pd.DataFrame(client.get("/download/nodes.json?run=tiny-sccc-branches&run=imported").get_json())
-    assert len(nodes) == 102
-    assert set(nodes["run"]) == {"tiny-sccc-branches"}
-    assert nodes["stream"].notna().sum() == (nodes["kernel_median_ns"] > 0).sum() == 82
-    memory = pd.DataFrame(client.get("/download/memory.json?run=tiny-sccc-branches").get_json())
-    assert "stream_aware" in set(memory["allocator"])
-    assert (memory["peak_bytes"] > 0).all()
-    broken = client.get("/download/nodes.csv?run=broken")
-    assert (broken.status_code, "missing required field" in broken.text) == (422, True)
-    runs = RunStore([with_graphs]).chosen(["tiny-sccc-branches"])
-    assert len(download_rows(runs, View())) == len(TABLES) + 2
-
-
 @pytest.mark.parametrize("length", [0, 1, 20_000, 20_001, 50_000])
 def test_large_tables_come_in_pieces_and_whole(length):
     frame = pd.DataFrame({"a": range(length), "b": ['x,\n"' + str(i) for i in range(length)]})
@@ -93,13 +76,6 @@ def test_large_tables_come_in_pieces_and_whole(length):
     assert "".join(pieces) == frame.to_csv(index=False, lineterminator="\r\n")
     assert json.loads("".join(json_of(frame))) == frame.to_dict("records")
     assert pd.read_parquet(io.BytesIO(b"".join(parquet_of(frame)))).equals(frame.astype({"b": "str"})) or length == 0
-
-
-def test_the_report_is_that_of_the_chosen_runs(client):
-    answer = client.get("/download/report.html?run=a&run=b&token=2")
-    assert answer.headers["Content-Disposition"] == "attachment; filename=intertoken-report.html"
-    assert "token 2" in answer.text
-    assert HOSTILE not in answer.text
 
 
 def test_a_recording_comes_back_by_upload_as_it_was(with_graphs, tmp_path):
@@ -142,18 +118,6 @@ def test_a_recording_that_is_gone_is_said_in_a_line(tmp_path):
     answer = client.get("/download/recording.zip?run=a")
     assert answer.status_code == 422
     assert "no such file" in answer.text
-
-
-def test_the_page_links_every_table_of_the_chosen_runs(client, runs):
-    store = RunStore([runs])
-    links = [
-        str(cell.children.href) for row in download_rows(store.chosen(["a", "b"]), View()) for cell in row.children[1:]
-    ]
-    assert len(links) == 3 * len(PLAIN) + 1 + 2
-    for link in links:
-        with client.get(f"/{link}") as answer:
-            assert answer.status_code == 200, link
-    assert len(download_rows([], View())) == 1
 
 
 @pytest.mark.browser

@@ -3,16 +3,12 @@
 A page is visited once, and goes from one screen to the next.
 """
 
-import base64
-import re
-
 import pytest
 from axe_core_python.base import AXE_SCRIPT
 
 from dashboard.palette import THEMES
 from tests.dashboard.conftest import alter, screen_of, until
-from tests.dashboard.filled import FILLED, TRACED, open_filled
-from tests.thorough import EVERYTHING
+from tests.dashboard.filled import FILLED, open_filled
 
 pytestmark = pytest.mark.browser
 
@@ -84,7 +80,7 @@ def test_a_page_on_every_screen_light_and_dark_and_on_paper(browser, filled, pla
         open_filled(browser, filled, place)
         check_on_phone(browser)
     check_at_4k(browser)
-    if EVERYTHING or not place:  # light is checked on a phone, the desk when it is dark: of one page also both
+    if not place:  # light is checked on a phone, the desk when it is dark: of one page also both
         assert faults_of(browser) == []
     darken(browser)
     assert faults_of(browser) == []
@@ -147,29 +143,6 @@ def check_on_paper(browser, place):
     assert browser.execute_script(left) == 0
     wide = "return [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot._fullLayout.width !== 940)"
     until(browser, lambda: browser.execute_script(wide), "figures as wide as the screen again")
-
-
-def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled):
-    open_filled(browser, filled, "gap/")
-    alter(browser, KEPT)
-    pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"])
-    made_of = browser.execute_script("return window.paper.tables")[-1]
-    assert made_of == browser.execute_script("return dash_ag_grid.getApi('made-of').getDisplayedRowCount()")
-    assert re.findall(rb"/MediaBox ?\[0 0 (\d+)[\d.]* (\d+)", pdf)[0] > (b"700", b"600"), "a lying page"
-    assert 1 < len(re.findall(rb"/Type ?/Page\b", pdf)) < 8
-    assert TRACED in browser.execute_script("return document.querySelector('#figures').innerText")
-
-
-def test_a_tall_figure_stands_on_one_sheet(browser, filled):
-    open_filled(browser, filled, "")
-    plot = "const plot = document.querySelector('#timeline .js-plotly-plot');"
-    alter(browser, "document.querySelector('#timeline').style.height = '1200px'")
-    until(browser, lambda: browser.execute_script(f"{plot} return plot.offsetHeight") == 1200, "a tall figure")
-    height = f"{plot} return plot.getBoundingClientRect().height"
-    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert 600 < browser.execute_script(height) <= 690
-    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
-    assert browser.execute_script(height) == 1200
 
 
 def test_axe_sees_a_fault(browser):

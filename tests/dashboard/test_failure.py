@@ -7,11 +7,10 @@ import pytest
 
 from dashboard.pages import gap
 from dashboard.view import View
-from tests.dashboard.conftest import alter, client_of, served, until, visit
+from tests.dashboard.conftest import alter, client_of, until
 from tests.dashboard.filled import FILLED, TRACED, open_filled
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
-from tests.thorough import thorough
 from tracer.errors import FormatError
 
 SAID = """
@@ -47,7 +46,12 @@ def test_what_is_said_of_a_failure(runs, monkeypatch, problem):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("problem", [PROBLEMS[0], pytest.param(PROBLEMS[1], marks=thorough)])
+@pytest.mark.parametrize(
+    "problem",
+    [
+        PROBLEMS[0],
+    ],
+)
 def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled, monkeypatch, caplog, problem):
     def fails(*_):
         raise problem
@@ -77,29 +81,7 @@ def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled,
     until(browser, lambda: not browser.execute_script(SAID), "no failure any more")
 
 
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("empty")) as address:
-        yield address
-
-
 @pytest.mark.parametrize("place", FILLED)
 def test_without_recordings_the_server_says_how_to_make_some(tmp_path, place):
     told = answer(client_of(tmp_path), place, "nothing.children")["response"]
     assert "intertoken run" in str(told["nothing"]["children"])
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("place", ["", "gap/", *(pytest.param(place, marks=thorough) for place in [*FILLED][2:])])
-def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
-    visit(browser, f"{empty}{place}")
-    words = "intertoken run"
-    until(browser, lambda: words in browser.find_element("id", "nothing").text, words)
-    assert browser.execute_script(SAID) == ""
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
-def test_without_a_chosen_run_a_page_says_so(browser, filled, place):
-    visit(browser, f"{filled}{place}?run=")
-    until(browser, lambda: "Select" in browser.find_element("id", "nothing").text, "what to do")

@@ -9,13 +9,13 @@ import pytest
 from dash._utils import to_json
 
 from dashboard.figures import packed
-from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure, causes_height
+from dashboard.figures.causes import Causes, causes_figure, causes_height
 from dashboard.figures.timeline import timeline_figure, timeline_plot
-from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
+from dashboard.palette import COLOURS
 from dashboard.reading.store import RunStore
-from dashboard.scene import draw, limits_of, timeline_of, token_of
+from dashboard.scene import draw, limits_of, timeline_of
 from dashboard.text import markup, plain
-from dashboard.units import duration, microseconds, size, ticks
+from dashboard.units import duration, ticks
 from dashboard.view import View
 from executor.run import execute
 from executor.run.configuration import Configuration
@@ -65,30 +65,6 @@ def test_the_timeline_shows_one_token_around_its_gap(run):
     assert all(t.marker.color == COLOURS[t.name] for t in figure.data if t.name in COLOURS)
 
 
-def test_a_range_of_one_microsecond_is_drawn_exactly(run):
-    figure = _figure(run, View(token=2, range=(GAP + 500, GAP + 1_500)))
-    kernel = next(t for t in figure.data if t.name == "kernel")
-    assert len(kernel.x) == 1
-    assert list(figure.layout.xaxis.ticktext)[:2] == ["100,600 ns", "100,800 ns"]
-
-
-def test_the_timeline_without_runs_is_empty():
-    figure = timeline_figure(timeline_plot([], (0, 1000), "end", "dark", 1000))
-    assert len(figure.data) == 0
-
-
-def test_aligning_at_the_start_moves_time_zero(run):
-    view = View(token=2, align="start")
-    gaps = next(t for t in _figure(run, view).data if t.name == "gap")
-    assert any(base + width == pytest.approx(0, abs=1e-12) for base, width in zip(gaps.base, gaps.x, strict=True))
-
-
-def test_token_is_clamped_to_the_run(run):
-    assert token_of([run], View(token=10**9)) == 5
-    assert token_of([run], View()) in range(5)
-    assert limits_of([run], View())[1] > PERIOD
-
-
 def test_causes_add_up_to_the_total_at_the_end():
     causes = {"sync": 10.0, "copy": 20.0, "launch": 30.0, "host": 39.9, "other process/thread": 0.1}
     figure = causes_figure([Causes("a<b>", causes, "traced: inflated"), Causes("b", {"sync": 5.0})], "light")
@@ -113,13 +89,6 @@ def test_on_a_phone_notes_have_their_own_lines_and_are_shown_whole():
     assert causes_height(causes, 330) - causes_height(causes, 1200) == 2 * 2 * 17
 
 
-def test_every_cause_and_kind_has_one_colour_and_one_name():
-    assert set(CAUSE_COLOURS) == set(CAUSES.values())
-    assert set(NAMES) == set(COLOURS) == set(KINDS)
-    assert len(set(COLOURS.values())) == len(COLOURS)
-    assert set(DARK_TEXT_ON) <= set(KINDS)
-
-
 @pytest.mark.parametrize(
     ("ns", "text"),
     [(0, "0 ns"), (999, "999 ns"), (1_000, "1.00 µs"), (150_321, "150 µs"), (999_999, "1.00 ms"),
@@ -127,11 +96,6 @@ def test_every_cause_and_kind_has_one_colour_and_one_name():
 )  # fmt: skip
 def test_durations(ns, text):
     assert duration(ns) == text
-
-
-def test_sizes_and_microseconds():
-    assert [size(n) for n in (12, 4096, 1536, 5 << 20, 3 << 30)] == ["12 B", "4 KiB", "1.5 KiB", "5 MiB", "3.0 GiB"]
-    assert (microseconds(None), microseconds(77.0)) == ("–", "77.0 µs")
 
 
 def test_ticks_are_round_inside_and_in_one_unit():

@@ -14,7 +14,6 @@ from tests.dashboard.conftest import faults, load, screen_of, served, until, vis
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
-from tests.thorough import EVERYTHING, thorough
 from tracer import formats
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("all_resamples")]
@@ -72,7 +71,7 @@ def page(browser):
 
 @pytest.mark.parametrize(
     "runs",
-    [LLAMA_TWO[:1], pytest.param(LLAMA_TWO, marks=thorough), pytest.param(VLLM_TWO[:1], marks=thorough), VLLM_TWO],
+    [LLAMA_TWO[:1], VLLM_TWO],
     ids=" ".join,
 )
 def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(page, address, runs):
@@ -116,36 +115,6 @@ def test_answers_of_search_and_go_to_move_nothing(page, address):
         assert found["titles"][1].endswith("for the next gap longer than that."), "the whole answer"
 
 
-def test_the_table_opens_and_folds_by_keyboard(page, address):
-    visit(page, f"{address}{link(LLAMA_TWO)}")
-    until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]")) == 2, "two chips")
-    chip = page.find_element(By.CSS_SELECTOR, "#chips li").text.split()
-    assert chip == [LLAMA_TWO[0], "base", "sccc", "idle", "78.1", "µs", "gap", "78.1", "µs", "748.7", "steps/s", "rate"]
-    opens, panel = page.find_element(By.ID, "runs-open"), page.find_element(By.ID, "runs-panel")
-    for key, expanded in ((Keys.ENTER, "true"), (Keys.SPACE, "false"), (Keys.ENTER, "true")):
-        opens.send_keys(key)
-        until(page, lambda wanted=expanded: opens.get_attribute("aria-expanded") == wanted, f"expanded {expanded}")
-        assert panel.is_displayed() == (expanded == "true")
-    assert opens.get_attribute("aria-controls") == "runs-panel"
-    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#runs .ag-row"), "rows")
-    assert opens.text.startswith("All 10 runs")
-
-
-def test_a_rate_on_a_chip_leads_to_its_field(page, address):
-    visit(page, f"{address}{link(VLLM_TWO)}")
-    rate = until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#chips li:nth-child(2) [data-rate]"), "a rate")[0]
-    page.execute_script("arguments[0].focus()", rate)
-    rate.send_keys(Keys.ENTER)
-    cell = f'#runs .ag-row[row-id="{VLLM_TWO[1]}"] [col-id=rate] input'
-    until(page, lambda: page.switch_to.active_element == page.find_element(By.CSS_SELECTOR, cell), "its field")
-
-
-def test_without_a_run_the_table_is_open(page, address):
-    visit(page, f"{address}?run=")
-    until(page, lambda: page.find_element(By.ID, "runs-panel").is_displayed(), "the table")
-    assert page.find_element(By.ID, "runs-open").get_attribute("aria-expanded") == "true"
-
-
 def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
     with screen_of(page, 1440, 900):
         visit(page, f"{address}{link(OURS)}")
@@ -168,7 +137,7 @@ def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
 
 
 def test_a_link_to_what_is_not_there_says_which(page, address):
-    for place in ("", *(("gap/", "syncs/") if EVERYTHING else ()), "whatif/"):  # two kinds of view, one callback
+    for place in ("", "whatif/"):  # two kinds of view, one callback
         visit(page, f"{address}{place}?run=no-such-run&run={OURS[1]}&theme=light")
         said = until(page, lambda: page.find_element(By.ID, "missing").text, "what is missing")
         assert said == "The link names no-such-run, which is not among the 10 recordings here."

@@ -8,30 +8,22 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.pages.gap import (
-    LONGEST,
     GapPanel,
-    GapView,
-    after,
     binned,
     distribution_figure,
     figures_of,
     limit_of,
-    longest_of,
     made_of,
-    nothing_to_show,
     panels_of,
     steps_figure,
 )
 from dashboard.reading.store import RunStore
 from dashboard.units import microseconds
-from dashboard.view import View
 from tests.dashboard.traces import GAP, decode
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.analysis.causes import CAUSES
 from tracer.cli import main
-
-TRACED = LLAMA["sccc", "graph"]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +32,6 @@ def runs(tmp_path_factory):
     formats.write(decode(tokens=40), directory / "even")
     formats.write(decode(tokens=5, gap=2 * GAP), directory / "wide")
     return RunStore([directory]).runs()
-
-
-@pytest.fixture(scope="module")
-def traced():
-    return RunStore([TRACED]).runs()[0]
 
 
 def gaps_of(us):
@@ -96,21 +83,6 @@ def test_the_histogram_holds_every_gap_and_marks_the_percentiles():
     assert sum(distribution_figure([gaps_of([0.0, 0.0])], "all", "light").data[0].y) == 1
 
 
-def test_the_longest_gaps_lead_to_their_token(traced):
-    rows = longest_of([traced], "dark")
-    assert len(rows) == LONGEST
-    table = traced.gaps.table.sort_values("gap", ascending=False)
-    assert [row["step"] for row in rows[:3]] == table["step"].tolist()[:3]
-    assert rows[0]["gap"] == table["gap"].iloc[0] / 1e3
-    assert rows[0]["cause"] == CAUSES[max(CAUSES, key=lambda cause: table[cause].iloc[0])]
-    query = rows[0]["show"].split("](../")[1].removesuffix(")")
-    view = View.parse(query)
-    assert (view.runs, view.theme) == ((traced.key,), "dark")
-    assert traced.tokens.step[view.token] == rows[0]["step"]
-    low, high = (time + traced.tokens.anchor(view.token, "end") for time in view.range)
-    assert low < table["start"].iloc[0] < table["end"].iloc[0] < high
-
-
 @pytest.mark.parametrize("name", ["llama1b-sccc-graph", "llama1b-saaas-node", "llama-1.1b-aaag-sequential-cuda-ngl13"])
 def test_the_figures_are_those_of_the_command(name):
     facts = json.loads(CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--json"]).stdout)
@@ -136,22 +108,3 @@ def test_a_run_on_several_devices_has_a_panel_for_each():
     panels = panels_of([run])
     assert [panel.name.split(" · ")[-1] for panel in panels] == ["GPU 0", "GPU 1"]
     assert sum(len(panel.table) for panel in panels) == len(run.gaps.table)
-
-
-def test_what_to_do_where_there_is_nothing(runs):
-    assert "intertoken dashboard runs" in nothing_to_show([], [], [])
-    assert "Select one" in nothing_to_show(runs, [], [])
-    assert nothing_to_show(runs, runs, runs) == ""
-    assert "wide: no two consecutive tokens" in nothing_to_show(runs, runs, runs[:1])
-
-
-def test_a_link_reproduces_the_view_and_events_change_it():
-    view = GapView(View(runs=("a b", "c&"), token=3, theme="dark"), "all")
-    assert GapView.parse(view.query()) == view
-    assert GapView.from_data(json.loads(json.dumps(view.data()))) == view
-    assert GapView.parse("?scale=pink&run=") == GapView(View(runs=()))
-    assert GapView(View()).query() == ""
-    assert after(view, "chosen", ["x"], "dark").shared.runs == ("x",)
-    assert after(view, "scale", "typical", "dark").scale == "typical"
-    assert after(view, "scale", "pink", "dark") == view
-    assert after(view, "theme", 1, "dark").shared.theme == "light"

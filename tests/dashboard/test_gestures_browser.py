@@ -9,7 +9,6 @@ from selenium.webdriver import ActionChains
 from dashboard.view import View
 from tests.dashboard.conftest import alter, faults, load, served, until, visit
 from tests.dashboard.traces import GAP, PERIOD, decode
-from tests.thorough import thorough
 from tracer import formats
 
 pytestmark = pytest.mark.browser
@@ -193,12 +192,11 @@ notch();
 """
 
 
-@pytest.mark.parametrize("apart", [150, pytest.param(250, marks=thorough)])
-def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(browser, address, apart):
+def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(browser, address):
     show(browser, address, load)
     browser.execute_async_script("setTimeout(arguments[0], 1000)")  # what else a new page asks
     before = shown(browser)
-    found = browser.execute_async_script(NOTCHES, apart, -30)
+    found = browser.execute_async_script(NOTCHES, 150, -30)
     assert found["asked"] <= 2 * (1 + found["pauses"]), "one is left for its rest"
     assert found["pauses"] or found["late"] <= 600, "400 ms, and the browser's own time on a busy machine"
     until(browser, lambda: shown(browser)[1] - shown(browser)[0] < 0.8 * (before[1] - before[0]), "the link")

@@ -1,7 +1,7 @@
 """The graph page in a real Chromium: from a kernel to its node and back, parts, keyboard, hostile names."""
 
 import pytest
-from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import click_on, faults, served, unfold, until, visit
@@ -100,23 +100,6 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, a
     page.browser.find_element(By.CSS_SELECTOR, "#picked .to-graph").click()
     page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
     assert "token=" in page.browser.current_url
-
-
-def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address):
-    visit(page.browser, f"{address}graph/?run=eight&theme=light")
-    page.says("part-label", "part 1 of 64")
-    page.browser.find_element(By.ID, "part-on").send_keys(Keys.ENTER)
-    page.says("part-label", "part 2 of 64")
-    page.tap("blk.0.ffn_up")
-    page.says("panel", "event 3 of stream 0, after")
-    reader = page.browser.find_element(By.LINK_TEXT, "blk.0.ffn_swiglu")
-    reader.send_keys(Keys.ENTER)
-    page.says("panel", "swiglu")
-    page.browser.back()
-    page.says("panel", "event 3 of stream 0, after")
-    page.browser.find_element(By.ID, "theme").click()
-    page.until(lambda: "theme=dark" in page.browser.current_url, "a dark page")
-    assert page.browser.execute_script("return document.documentElement.dataset.theme") == "dark"
 
 
 def test_damaged_graphs_and_hostile_names_do_no_harm(page, address):

@@ -2,24 +2,19 @@
 
 import json
 import re
-import shutil
-import time
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard.app import create_app
-from dashboard.figures.graph import draw, memory_figure, stylesheet
+from dashboard.figures.graph import draw, memory_figure
 from dashboard.pages.graph import (
     GraphView,
-    after,
     first_part,
     panel,
     part_of,
     parts_of,
     problem_of,
-    shown_part,
     timeline_link,
 )
 from dashboard.pages.overview.event import facts_of
@@ -29,11 +24,7 @@ from dashboard.reading.run import executions_of
 from dashboard.reading.store import RunStore
 from dashboard.view import Spot, View
 from tests.dashboard.graph_runs import eight_b, write_runs
-from tests.dashboard.traces import decode
-from tests.recordings import SAMPLES
-from tracer import Trace, formats
-from tracer.analysis.tokens import find_steps
-from tracer.model.graph_json import GRAPH_FILE, read_graph
+from tracer import Trace
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +62,6 @@ def test_a_large_graph_falls_into_parts_that_hold_every_node_once(concurrency):
             assert all(i in inside for i, node in enumerate(graph.nodes) if region.fork < i < region.join)
 
 
-def test_a_small_graph_is_one_part(run):
-    assert parts_of(run.graph) == [range(len(run.graph.nodes))]
-
-
 @pytest.mark.parametrize("number", [0, 1, 30, 63])
 def test_the_picture_keeps_columns_order_and_every_edge(number):
     graph = eight_b()
@@ -102,14 +89,6 @@ def test_the_picture_keeps_columns_order_and_every_edge(number):
     attention = nodes[f"n{kernels[3]}"]
     assert f"stream {graph.nodes[kernels[3]].stream}" in attention["data"]["label"]
     assert attention["data"]["colour"] == STREAM_COLOURS[graph.nodes[kernels[3]].stream]
-
-
-def test_events_are_dashed_and_the_selected_node_is_put_forward():
-    rules = {rule["selector"]: rule["style"] for rule in stylesheet("dark", 5)}
-    assert rules[".event"]["line-style"] == "dashed"
-    assert "#n5" in rules
-    assert "#n5" not in {rule["selector"] for rule in stylesheet("dark", None)}
-    assert stylesheet("dark", None) != stylesheet("light", None)
 
 
 def test_the_memory_chart_names_the_allocator_in_use_and_the_hazards(run):
@@ -162,26 +141,6 @@ def test_numbers_of_a_cuda_graph_are_launches_where_they_are_as_many(run):
     assert "no token steps" in executions_of(None, None, run.graph).problem
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.glob("llama-1.1b-*-cuda")))
-def test_real_cuda_recordings_at_node_level_have_their_kernels_at_the_right_nodes_and_streams(name):
-    trace, graph = formats.read(SAMPLES / name / "node"), read_graph(SAMPLES / name / GRAPH_FILE)
-    found = executions_of(trace, find_steps(trace).table, graph)
-    assert found.problem == ""
-    assert sorted(found.durations.index) == sorted(graph.launches)
-    named = found.table.merge(trace["kernels"][["start", "stream", "name"]], on=["start", "stream"])
-    pairs = {(graph.nodes[node].op, str(name)) for node, name in zip(named["node"], named["name"], strict=True)}
-    assert len(pairs) > 10
-    for op, kernel in pairs:  # a fused kernel is named after its ops, some left out
-        parts = [part.removesuffix("_ext") for part in op.split("+")]
-        assert kernel.startswith(parts[0])
-        assert parts[-1] in kernel or op == "rms_norm+mul"
-    named["planned"] = named["node"].map(lambda node: graph.nodes[node].stream)
-    streams = named[["stream", "planned"]].drop_duplicates()
-    assert streams["stream"].is_unique  # CUDA may have more streams than the plan, not fewer
-    assert set(streams["planned"]) == set(range(graph.streams))
-    assert graph.streams == (3 if "branches" in name else 1)
-
-
 def test_the_panel_says_what_a_node_is_and_waits_for(run):
     said = words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn"]))
     for expected in (
@@ -218,69 +177,9 @@ def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_lead
         assert facts_of(view, [run], nothing) == []
 
 
-def test_a_link_reproduces_the_view_and_events_change_it():
-    view = GraphView("a b", "blk.0 (x)&", 3, 7, "dark")
-    assert GraphView.parse(view.query()) == view
-    assert GraphView.parse("?part=x&token=-1&theme=pink&run=") == GraphView(token=0)
-    assert after(view, "node", "q", 3, "dark").node == "q"
-    assert after(view, "node", "q", 3, "dark").part is None
-    assert after(view, "canvas", {"id": "n1", "name": "q"}, 3, "dark").node == "q"
-    assert after(view, "canvas", {"id": "n-1"}, 3, "dark") == view
-    assert after(view, "node", None, 3, "dark") == GraphView("a b", None, 3, 7, "dark")
-    assert after(view, "part-on", 1, 3, "dark").part == 4
-    assert after(view, "part-back", 1, 0, "dark").part == 0
-    assert after(view, "run", "b", 3, "dark") == GraphView("b", "blk.0 (x)&", theme="dark")
-    assert after(view, "theme", 1, 3, "dark").theme == "light"
-
-
-def test_parts_follow_the_node_and_stay_within_the_graph(runs):
-    eight = runs["eight"]
-    parts = parts_of(eight.graph)
-    assert shown_part(eight, GraphView("eight")) == 0
-    assert eight.graph.index["blk.9.ffn_up"] in parts[shown_part(eight, GraphView("eight", "blk.9.ffn_up"))]
-    assert shown_part(eight, GraphView("eight", part=10**9)) == len(parts) - 1
-    assert shown_part(eight, GraphView("eight", "no such node")) == 0
-    assert shown_part(None, GraphView("gone", part=4)) == 0
-
-
 def test_what_cannot_be_shown_says_why(runs):
     assert "missing required field `nodes`" in problem_of(runs["broken"], GraphView("broken"))
     assert "has no graph.json" in problem_of(runs["imported"], GraphView("imported"))
     assert "no run 'gone'" in problem_of(None, GraphView("gone"))
     assert row(runs["imported"])["graph"] == ""
     assert row(runs["eight"])["graph"] == "[show](graph/?run=eight)"
-
-
-def test_a_traced_pass_shares_the_graph_of_its_run(tmp_path, run):
-    shutil.copytree(run.graph_file.parent, tmp_path / "run")
-    formats.write(decode(), tmp_path / "run" / "node")
-    store = RunStore([tmp_path])
-    assert [r.graph_file for r in store.runs()] == [tmp_path / "run" / GRAPH_FILE] * 2
-    assert "cannot be matched" in store.runs()[1].executions.problem
-
-
-def test_callbacks_answer_fast_for_an_8b_graph(directory):
-    client = create_app([directory]).server.test_client()
-    callback = next(c for c in client.get("/graph/_dash-dependencies").get_json() if "canvas.elements" in c["output"])
-    names = [part.split(".") for part in callback["output"].strip(".").split("...")]
-    outputs = [{"id": key, "property": name} for key, name in names]
-
-    def ask(**view):
-        data = GraphView("eight", **view).data()
-        return client.post(
-            "/graph/_dash-update-component",
-            json={
-                "output": callback["output"], "outputs": outputs, "changedPropIds": ["screen.data"],
-                "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light", "width": 900}}],
-                "state": [{"id": "view", "property": "data", "value": data}],
-            },
-        )  # fmt: skip
-
-    assert ask().status_code == 200
-    spent = []
-    for part in (1, 20, 40):
-        start = time.perf_counter()
-        answer = ask(part=part)
-        spent.append(time.perf_counter() - start)
-        assert answer.get_json()["response"]["part-label"]["children"] == f"part {part + 1} of 64"
-    assert min(spent) < 0.2

@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import alter, screen_of, served, until
+from tests.dashboard.conftest import alter, served, until
 from tests.dashboard.timeline_page import click, page, point, spot
 from tests.dashboard.traces import PERIOD, decode
 from tracer import formats
@@ -116,14 +116,6 @@ CARD = """
 const card = document.getElementById('card');
 return card.checkVisibility({ visibilityProperty: true }) ? card.innerText : '';
 """
-PLACE = """
-const { left, top, right, bottom } = document.getElementById('card').getBoundingClientRect();
-const { clientWidth, clientHeight } = document.documentElement;
-return [left, top, clientWidth - right, clientHeight - bottom, right - left, bottom - top];
-"""
-ASKED = """
-return performance.getEntriesByType('resource').filter(({ name }) => name.includes('_dash-update')).length;
-"""
 
 
 def card(page):
@@ -171,35 +163,6 @@ def test_the_card_goes_when_the_pointer_leaves_or_does_something(page, address, 
     ActionChains(page.browser).move_by_offset(0, -200).release().perform()
 
 
-def test_a_card_is_beside_the_pointer_inside_the_window_and_only_for_the_eye(page, address):
-    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    for width in (1440, 800, 390):
-        with screen_of(page.browser, width, 500):
-            x, y = rest(page)
-            left, top, right, bottom, wide, tall = page.browser.execute_script(PLACE)
-            assert min(left, top, right, bottom) >= 7
-            assert min(abs(left - x), abs(left + wide - x)) < 16 or min(abs(top - y), abs(top + tall - y)) < 16
-    attributes = "const { inert, ariaHidden } = document.getElementById('card'); return [inert, ariaHidden]"
-    assert page.browser.execute_script(attributes) == [True, "true"]
-    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        assert card(page) == ""
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-
-
-def test_a_bar_is_asked_for_once(page, address):
-    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    x, y = rest(page)
-    said, asked = card(page), page.browser.execute_script(ASKED)
-    for _ in range(3):
-        point(page, x, y - 300)
-        until(page.browser, lambda: not card(page), "no card")
-        point(page, x, y)
-        until(page.browser, lambda: card(page) == said, "the same card")
-    assert page.browser.execute_script(ASKED) == asked
-
-
 SLOW = """
 const fetched = window.fetch;
 window.fetch = async (...what) => {
@@ -222,32 +185,6 @@ def test_a_late_answer_is_not_shown_for_another_bar(page, address):
     until(page.browser, lambda: card(page), "a card")
     quiet(page)
     assert card(page).startswith("token "), "the last one's"
-
-
-COUNT = """
-const set = window.dash_clientside.set_props;
-window.pointed = 0;
-window.dash_clientside.set_props = (id, what) => {
-  window.pointed += id === 'pointed';
-  return set(id, what);
-};
-"""
-
-
-def test_no_card_is_asked_for_while_the_timeline_is_moved(page, address):
-    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    rest(page)
-    alter(page.browser, COUNT)
-    x, y = page.browser.execute_script(MIDDLE, "kernel")
-    actions = ActionChains(page.browser, duration=50)
-    pointer = actions.w3c_actions.pointer_action
-    pointer.move_to_location(x, y).pointer_down()
-    for step in range(1, 5):
-        pointer.move_to_location(x + 10 * step, y).pause(0.3)
-    pointer.pointer_up()
-    actions.perform()
-    assert page.browser.execute_script("return window.pointed") == 0
-    assert card(page) == ""
 
 
 def tap(page, name):

@@ -1,9 +1,9 @@
 """Elements without a Dash component of their own."""
 
 import pytest
-from dash import dcc, html, no_update
+from dash import dcc, html
 
-from dashboard.markup import Markup, answering_markup, with_markup
+from dashboard.markup import Markup, with_markup
 from tests.dashboard.conftest import served, until, visit
 from tests.dashboard.traces import decode
 from tracer import formats
@@ -44,27 +44,6 @@ def test_elements_become_one_component_with_their_attributes_and_texts():
 )
 def test_what_a_callback_may_change_what_dash_checks_and_what_is_alone_stays(kept):
     assert with_markup(kept) is kept
-
-
-def test_what_stands_between_what_stays_is_gathered():
-    button = html.Button("press", id="pressed")
-    before, stays, alone, last = with_markup([html.P("a"), "b", html.P("c"), button, html.P("d"), dcc.Store(id="e")])
-    assert trees(before) == [["p", {}, "a"], "b", ["p", {}, "c"]]
-    assert (stays, alone.children, last.id) == (button, "d", "e")
-
-
-def test_what_stays_holds_what_is_gathered():
-    shown = with_markup(html.Section(html.Ul([html.Li("one"), html.Li("two")]), id="list"))
-    assert trees(shown.children) == [["ul", {}, ["li", {}, "one"], ["li", {}, "two"]]]
-
-
-def test_answers_of_callbacks_are_gathered_one_by_one():
-    lines, figure = [html.P("a"), html.P("b")], {"data": []}
-    for several in (tuple, list):
-        (said,), drawn = answering_markup(lambda of=several: of((lines, figure)), several=True)()
-        assert (trees(said), drawn) == ([["p", {}, "a"], ["p", {}, "b"]], figure)
-    assert trees(*answering_markup(lambda: lines, several=False)()) == [["p", {}, "a"], ["p", {}, "b"]]
-    assert answering_markup(lambda which: which, several=True)(no_update) is no_update
 
 
 SHOWN = """

@@ -28,14 +28,13 @@ from dashboard.report import cards, groups_of_facts, report_page
 from dashboard.view import View
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
-from tests.recordings import SAMPLES
-from tests.thorough import of_every_kind
+from tests.recordings import KINDS, SAMPLES
 from tracer import formats
 from tracer.analysis.idle import PLACES
 from tracer.analysis.recording import Recording
 from tracer.cli import main
 
-NAMES = of_every_kind(sorted(path.name for path in SAMPLES.iterdir() if formats.is_trace(path)))
+NAMES = [*KINDS, "transformers-eager"]
 BUNDLED = [SAMPLES / name for name in NAMES]
 PASSES = [SAMPLES / "llama-1.1b-sccc-branches-cuda" / "node", SAMPLES / "llama-1.1b-ggg-sequential-cuda" / "node"]
 _UNITS = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6, None: 1.0}

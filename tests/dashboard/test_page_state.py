@@ -1,7 +1,5 @@
 """The page's state: links, events, the table and the store."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -10,15 +8,13 @@ from hypothesis import strategies as st
 
 from dashboard.app import create_app
 from dashboard.cli import dashboard
-from dashboard.figures.causes import causes_of
-from dashboard.pages.overview import nothing_to_show
 from dashboard.pages.overview.actions import Action, actions_of, after
-from dashboard.pages.overview.table import COLUMNS, columns, row
+from dashboard.pages.overview.table import COLUMNS, row
 from dashboard.pages.runs import extremes
 from dashboard.rates import MOST_RATES, Rate
 from dashboard.reading.run import Run
-from dashboard.reading.store import Progress, RunStore, find_traces
-from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, span, words_of, zoom
+from dashboard.reading.store import RunStore, find_traces
+from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, words_of
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.bounds import RATES
@@ -70,14 +66,6 @@ def test_senseless_links_give_a_sensible_view(search):
 def test_huge_numbers_in_a_link_stay_within_int64():
     view = View.parse(f"?range={-(10**40)}..{10**40}&token={10**40}")
     assert all(abs(v) < 2**62 for v in (*view.range, view.token))
-
-
-def test_span_and_zoom():
-    assert span(5, 1) == (-47, 53)
-    assert zoom((0, 1000), 0.5) == (250, 750)
-    assert zoom((0, 1000), 1.0, 0.5) == (500, 1500)
-    low, high = zoom((0, SHORTEST), 0.5)
-    assert high - low == SHORTEST
 
 
 @pytest.fixture
@@ -153,21 +141,6 @@ def test_a_movement_is_heeded_once_and_before_what_was_pressed_after_it():
     assert actions_of(["timeline.relayoutData"], values, {"timeline": None}, {"timeline": 4.0}) == [moved]
 
 
-def test_selecting_keeps_the_order_and_stops_at_six():
-    view = View(runs=("c", "a"))
-    assert after(view, Action("runs", ["a", "b", "c"]), []).runs == ("c", "a", "b")
-    assert after(view, Action("runs", ["b"]), []).runs == ("b",)
-    assert len(after(view, Action("runs", list("abcdefgh")), []).runs) == MOST_RUNS
-
-
-def test_the_store_finds_reads_and_keeps(store, tmp_path):
-    first = store.runs()
-    assert [run.key for run in first] == ["a", "b"]
-    assert store.runs()[0] is first[0]
-    assert [run.key for run in store.chosen(["b", "nonsense", "../a"])] == ["b"]
-    assert first[0].summary.gap_p50_us == pytest.approx(100)
-
-
 def test_long_names_lose_their_middle_and_the_tooltip_has_them_whole(tmp_path):
     name = "llama-1.1b-saaas-sequential-cuda-c4096-p2048-x2"
     formats.write(decode(), tmp_path / name)
@@ -222,24 +195,6 @@ def test_equal_names_get_keys_of_their_own(tmp_path):
     assert [run.key for run in runs] == [run.name for run in runs] == ["x/same", "y/same"]
 
 
-def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
-    rows = [row(run) for run in store.runs()]
-    assert {c["field"] for c in COLUMNS} <= set(rows[0])
-    hidden = {c["field"] for c in columns(rows) if c["hide"]}
-    assert "model" in hidden
-    assert "gap_p50" not in hidden
-    assert "configured" in hidden
-    assert "configured" not in {c["field"] for c in columns([rows[0] | {"configured": "aaag"}]) if c["hide"]}
-
-
-def test_traced_passes_follow_the_run_they_belong_to(tmp_path):
-    formats.write(decode(), tmp_path / "run")
-    formats.write(decode(), tmp_path / "run" / "node")
-    formats.write(decode(), tmp_path / "zrun")
-    assert [run.name for run in RunStore([tmp_path]).runs()] == ["run", "run · node", "zrun"]
-    assert [run.name for run in RunStore([tmp_path / "run"]).runs()] == ["run", "run · node"]
-
-
 def test_no_recording_takes_the_page_down(tmp_path):
     trace = decode()
     without_api = {name: frame for name, frame in trace.tables.items() if name != "api"}
@@ -279,21 +234,6 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
     rated = [run(key, gap, traced=True, source="nsys 2025", rate=9.0) for key, gap in (("u", 300.0), ("v", 200.0))]
     assert extremes([*traced, *rated]) == ["u", "v"]
     assert extremes([rated[0], run("w", 9.0, traced=True, source="PyTorch profiler", rate=9.0)]) == ["u"]
-
-
-def test_causes_and_empty_states(store, runs):
-    found = causes_of(runs)
-    assert [c.name for c in found] == ["a", "b"]
-    assert found[0].total_us == pytest.approx(100)
-    assert found[0].note == "median 100 µs"
-    done = Progress(2, 2)
-    assert "intertoken dashboard" in str(nothing_to_show([], done))
-    assert "B('my-runs')" in str(nothing_to_show([], done, [Path("/home/x/my-runs")]))
-    assert "drop Nsight" in str(nothing_to_show([], done, uploads=True))
-    assert "drop Nsight" not in str(nothing_to_show([], done))
-    assert "Select" in str(nothing_to_show(runs, done))
-    assert "1 of 3" in str(nothing_to_show([], Progress(1, 3)))
-    assert "table says why" in str(nothing_to_show(RunStore([Path("/nowhere")]).runs(), done))
 
 
 def test_the_app_serves_its_page_and_nothing_from_elsewhere(store, tmp_path):

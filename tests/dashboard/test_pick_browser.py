@@ -7,7 +7,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from tests.dashboard.conftest import click_on, load, served, until
-from tests.dashboard.timeline_page import click, drawn, labels, page, says, spot, text
+from tests.dashboard.timeline_page import drawn, page, says, text
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 
@@ -121,42 +121,6 @@ def test_enter_and_shift_enter_go_from_hit_to_hit_which_is_zoomed_to(page, addre
     says(page, "found", f"{TOKENS * KERNELS} of {TOKENS * KERNELS} kernels")
     field.send_keys(" <110us")
     says(page, "found", "no matches for")
-
-
-def test_the_chosen_event_says_what_is_behind_it(page, address):
-    page.open(f"{address}?run=a&token=5&range=-{PERIOD}..0")
-    click(page, *spot(page, "timeline", 2, 0.5))
-    says(page, "picked", "stream 14 · correlation")
-    lines = [line.text for line in page.browser.find_elements(By.CSS_SELECTOR, "#picked > p")]
-    assert lines[1:3] == ["112 µs, from −787.5 µs", "stream 14 · correlation 59"]
-    says(page, "cost", "slack 0 ns")  # of the kernel
-    copied = page.browser.execute_async_script("""
-        const [done] = arguments;
-        navigator.clipboard.writeText = async (text) => done(text);
-        document.getElementById('copy-event').click();""")
-    assert copied.splitlines()[:3] == lines[:3]
-    assert "slack 0 ns" in copied
-    assert "Deselect" not in copied
-    page.linked("event=")
-    page.open(f"{address}?run=a&token=5&find=synchronize&range=-{PERIOD}..0")
-    page.press("n")
-    says(page, "cost", "of the syncs")
-    says(page, "cost", "of the critical path")
-    link = page.browser.find_element(By.CSS_SELECTOR, "#cost .to-what-if")
-    assert link.get_attribute("href").endswith("whatif/?run=a&without=1")
-
-
-def test_a_row_is_kept_on_top_by_keyboard(page, address):
-    page.open(f"{address}?run=a&token=5")
-    page.press("r")
-    label = "[aria-label='Keep stream 14 on top']"
-    until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, label), "the rows")
-    page.browser.find_element(By.CSS_SELECTOR, label).send_keys(Keys.ENTER)
-    page.linked("pin=stream+14")
-    until(page.browser, lambda: labels(page) == ["● stream 14", "NVTX", "API calls", "stream 13"], "it on top")
-    assert page.browser.find_element(By.CSS_SELECTOR, label).get_attribute("aria-pressed") == "true"
-    page.browser.find_element(By.ID, "only").send_keys("api")
-    until(page.browser, lambda: labels(page) == ["● stream 14", "API calls"], "it stays")
 
 
 def test_a_bookmark_is_in_the_link_and_then_in_a_file_beside_the_recording(page, address, recordings):

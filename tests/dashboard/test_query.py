@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dashboard.palette import KINDS
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.rows import lines_of, rows_of, shapes_of
+from dashboard.timeline.rows import lines_of, rows_of
 from dashboard.timeline.search import Finder, Query, query_of
 from tracer import Trace
 from tracer.model.schema import MISSING
@@ -74,12 +74,3 @@ def test_a_kernel_says_what_it_was_launched_with_and_nothing_that_is_not_recorde
         ["100 ns, from +200 ns", "stream 7 · correlation 6", f"{shape} · shared memory 0 B · 16 registers per thread"],
         ["100 ns, from +400 ns", "stream 7"],
     ]
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=30))
-def test_equal_launches_share_their_words_and_others_do_not(sizes):
-    grid, block = ([size[of] for size in sizes] for of in (0, 1))
-    ones = dict.fromkeys(("grid_y", "grid_z", "block_y", "block_z"), [1] * len(sizes))
-    trace = Trace.from_columns(kernels={"start": list(range(len(sizes))), "grid_x": grid, "block_x": block, **ones})
-    words = [f"grid {x} × 1 × 1 · block {y} × 1 × 1" for x, y in sizes]
-    assert list(shapes_of(trace["kernels"])) == words

@@ -115,36 +115,6 @@ def test_a_link_with_a_rate_gives_the_figures_of_the_command_with_it(client, run
     assert f"{facts['untraced_idle_us']['p50']:.1f}"[:5] in report
 
 
-@pytest.mark.parametrize("name", [VLLM, LLAMA])
-def test_predictions_by_a_link_are_those_of_the_command(client, runs, name):
-    facts = _command("whatif", runs / name, "--scale-host", 0.5, "--untraced-steps-per-s", GIVEN[name])
-    view = WhatIfView(View.parse(_link(name)), host=0.5)
-    said = json.dumps(
-        _settled(client, "whatif/", "figures.children", {"view.data": view.data(), "screen.data": SCREEN})
-    )
-    assert f'"{facts["speedup"]["estimate"]:.4f}"' in said
-    assert f'"{facts["corrected"]["steps_per_s" if facts["tokens_per_s"] is None else "tokens_per_s"]:,.1f}"' in said
-    assert "includes tracing overhead" not in said
-    without = WhatIfView(View(runs=(name,)), host=0.5)
-    values = {"view.data": without.data(), "screen.data": SCREEN}
-    assert "includes tracing overhead" in json.dumps(_settled(client, "whatif/", "figures.children", values))
-
-
-def test_a_comparison_is_that_of_the_command(client, runs):
-    rates = [f"--untraced-steps-per-s={GIVEN[name]}" for name in (LLAMA, OTHER)]
-    facts = _command("compare", runs / LLAMA, runs / OTHER, *rates)
-    values = {"view.data": View.parse(_link(LLAMA, OTHER)).data(), "screen.data": SCREEN}
-    said = "".join(_texts(_settled(client, "", "compare-words.children", values)["compare-words"]["children"]))
-    assert said.startswith(facts["runs"][1]["sentence"].split(";")[0])
-    assert "untraced" in said
-    values["view.data"] = View(runs=(LLAMA, OTHER)).data()
-    bare = "".join(_texts(_settled(client, "", "compare-words.children", values)["compare-words"]["children"]))
-    assert bare != said
-    table = client.get(f"/download/comparison.json{_link(LLAMA, OTHER)}").get_json()
-    gap = next(line for line in table if line["figure"] == "gap_us p50")
-    assert [gap["base"], gap["other"]] == [run["gap_us"]["p50"] for run in facts["runs"]]
-
-
 def _texts(children):
     """All texts of components, or of the trees of a `Markup`."""
     match children:
@@ -186,11 +156,6 @@ def test_what_is_no_rate_is_refused_in_a_line_and_changes_nothing(client, text):
         rate_of(text)
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, float("inf")])
-def test_a_cell_holds_a_text_or_a_number(client, value):
-    assert _give(client, VLLM, value).status_code == 400
-
-
 def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
     view = View(runs=(VLLM, "light")).rated(VLLM, 5.0).rated("light", 700.0)
     rows, bare = _rows(client, view.query()), _rows(client, "")
@@ -212,13 +177,6 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
     assert "ignored: " in client.get(f"/download/report.html{view.query()}").text
 
 
-def test_tokens_are_said_where_it_is_known_how_many_a_step_gains(client):
-    rows = _rows(client, _link(VLLM, LLAMA))
-    assert rows[VLLM]["rate_note"] == "untraced rate given, 528.11 steps/s, which are 4,224.9 tokens/s"
-    assert rows[LLAMA]["rate_note"] == "untraced rate given, 748.7 steps/s, which are 748.7 tokens/s"
-    assert rows[VLLM]["tokens_per_s"] == 8 * 528.11
-
-
 def test_all_pages_keep_the_rates(client):
     rates = (Rate("a:b~c", 1 / 3), Rate("ä b", 1e9), Rate("x", 0.001))
     view = View(runs=("x",), rates=rates)
@@ -227,17 +185,6 @@ def test_all_pages_keep_the_rates(client):
     assert WhatIfView.parse(WhatIfView(view, host=0.5).query()) == WhatIfView(view, host=0.5)
     reduced = _ask(client, "whatif/", "rate-refused.children", {"url.search": _link(VLLM)}, ["url.search"])
     assert reduced.get_json()["response"]["rate"]["value"] == "528.11"
-
-
-def test_the_field_of_the_what_if_page_is_that_of_the_table(client):
-    values = {"rate.value": "528.11", "view.data": View(runs=(VLLM,)).data(), "run.value": VLLM, "pressed.data": {}}
-    answer = _ask(client, "whatif/", "rate-refused.children", values, ["rate.value"]).get_json()["response"]
-    assert answer["url"]["search"] == _link(VLLM)
-    values["rate.value"] = "fast"
-    answer = _ask(client, "whatif/", "rate-refused.children", values, ["rate.value"]).get_json()["response"]
-    assert "is not a rate" in answer["rate-refused"]["children"]
-    assert answer["rate"]["value"] == ""
-    assert answer["url"]["search"] == f"?run={VLLM}"
 
 
 def parsed(texts):

@@ -9,10 +9,10 @@ from html import unescape
 import pytest
 from click.testing import CliRunner
 
-from dashboard.cli import report, timeline
+from dashboard.cli import report
 from dashboard.reading.store import runs_to_compare
 from dashboard.report import advice_for, cards, groups_of_facts, report_page
-from tests.dashboard.traces import GAP, PERIOD, decode
+from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tracer import formats
 from tracer.cli import main
@@ -77,60 +77,10 @@ def test_differences_are_from_the_base(hand_made):
     assert "Model" not in facts
 
 
-def test_the_figures_are_those_that_the_commands_print():
-    facts = facts_of(OURS)
-    for column, path in enumerate(OURS):
-        gaps, syncs = as_json("gaps", path), as_json("syncs", path)
-        assert facts["p50"][column][0] == f"{gaps['gap_us']['p50']:.1f} µs"
-        assert facts["sync"][column][0] == f"{gaps['causes_us']['sync']:.1f} µs"
-        assert facts["Host syncs"][column][0] == f"{syncs['syncs_per_token']:g}"
-        assert facts["Signature"][column][0] == syncs["signature"]
-        measured = json.loads((path / "run.json").read_text())["measured"]["tokens_per_s"]
-        assert facts["Tokens/s"][column][0] == f"{measured['median']:,.1f}"
-        spread = f"{min(measured['repeats']):,.1f} – {max(measured['repeats']):,.1f}"
-        assert facts["lowest – highest"][column][0] == spread
-    assert facts["Host syncs"] == [("8", ""), ("3", "−5")]
-    assert facts["Tokens/s"][1][1] == "+3.0 %"
-
-
-def test_the_answer_is_the_sentence_of_the_command():
-    runs = [SAMPLES / "llama1b-sccc-graph", SAMPLES / "llama1b-saaas-graph"]
-    said = unescape(report_page(runs_at(runs))).split('<p class="answer">')[1].split("</p>")[0]
-    assert said.startswith("llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from ")
-    printed = " ".join(CliRunner().invoke(main, ["compare", *map(str, runs)]).stdout.split())
-    assert said.removesuffix(".") in printed
-    assert 'class="answer"' not in report_page(runs_at(runs[:1]))
-
-
 def test_a_run_that_cannot_be_compared_says_why(hand_made, tmp_path):
     formats.write(decode(tokens=1), tmp_path / "one")
     page = report_page(runs_at([hand_made[0], tmp_path / "one"]))
     assert '<p class="answer">one: ' in page
-
-
-def test_a_gap_is_quoted_untraced_where_that_is_known():
-    base, other = cards(runs_at([LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]))
-    assert (base.gap.text, base.gap_note) == ("78.1 µs", "gap (median, untraced)")
-    assert other.gap.change == "−19.6 µs (−25 %)"
-    assert other.calls == "5 syncs, 7 copies, 1 launch"
-    assert base.rate_note == "tokens/s (745.7 – 751.7)"
-
-
-def test_times_of_unlike_recordings_are_not_set_against_each_other():
-    paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"], OURS[0]]
-    facts = facts_of(paths)
-    for label in ("p50", "p90", "mean", "sync", "Compute", "Tokens/s as recorded"):
-        assert [change for _, change in facts[label]] == ["", "", ""], label
-    assert facts["Host syncs"][1] == ("5", "−9")
-    assert facts["Tokens/s"][1] == ("759.5", "+1.4 %")
-    shown = cards(runs_at(paths))
-    assert shown[0].gap_note == "gap (median, untraced, about)"
-    assert shown[1].gap_note == "gap (median, untraced)"
-    assert [card.gap.change for card in shown] == ["", "", ""]
-    assert facts["Tokens/s"][2][1] == ""  # of another model
-    page = unescape(report_page(runs_at(paths)))
-    assert "recorded differently" in cautions_in(page)
-    assert "are not comparable: model llama 1.1B Q8_0 against llama-1.1b" in page
 
 
 def test_no_difference_is_stated_that_tracing_may_have_made(tmp_path):
@@ -185,23 +135,6 @@ def test_a_hostile_name_of_a_run_is_escaped(tmp_path):
     assert "&lt;img src=x" in page
 
 
-def test_a_run_of_one_token_has_no_gap_and_still_a_page(tmp_path):
-    formats.write(decode(tokens=1, kernel="nul\x00byte"), tmp_path / "one")
-    page = report_page(runs_at([tmp_path / "one"]))
-    page.encode()
-    assert 'id="causes"' not in page
-    assert "no gap: 1 token step" in page
-
-
-def test_the_time_axis_is_about_the_gap_and_about_the_token(hand_made):
-    page = report_page(runs_at(hand_made), token=3)
-    figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
-    ranges = {name: figures[name]["themes"]["dark"]["layout"]["xaxis"]["range"] for name in ("gap", "token")}
-    assert ranges["gap"][0] < 0 < 2 * GAP / 1e9 < ranges["gap"][1] < 4 * GAP / 1e9
-    assert ranges["token"][1] - ranges["token"][0] > PERIOD / 1e9
-    assert "end of token 3’s compute" in page
-
-
 def test_a_run_directory_is_one_run_and_a_recording_of_several_is_several(tmp_path):
     assert [run.key for run in runs_to_compare(OURS)] == [path.name for path in OURS]
     assert [run.name for run in runs_at([OURS[0] / "node"])] == [f"{OURS[0].name} · node"]
@@ -243,38 +176,6 @@ def test_without_kaleido_the_command_says_what_to_install(hand_made, tmp_path, m
     assert (result.exit_code, result.stderr.strip()) == (
         2, "intertoken: images need kaleido: pip install 'intertoken[image]'",
     )  # fmt: skip
-
-
-def test_what_the_picture_is_made_of_is_chosen_by_options(hand_made, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "dashboard.figures.timeline.image", lambda figure, *sizes: asked.append((figure, *sizes)) or b"drawn"
-    )
-    target = tmp_path / "a.png"
-    options = ["--token", "4", "--show", "gap", "--align", "start", "--theme", "dark", "--width", "900", "--scale", "3"]
-    result = CliRunner().invoke(timeline, [str(hand_made[0]), "-o", str(target), *options])
-    assert result.exit_code == 0, result.output
-    assert target.read_bytes() == b"drawn"
-    ((figure, suffix, width, height, scale),) = asked
-    assert (suffix, width, scale) == (".png", 900, 3)
-    assert height > 150
-    assert figure.layout.xaxis.title.text == "time from the start of token 4’s compute"
-    assert figure.layout.paper_bgcolor == "#161B22"
-    assert {t.name for t in figure.data if t.showlegend} == {
-        "kernel", "sync", "launch", "copy", "NVTX range", "inter-token gap",
-    }  # fmt: skip
-
-
-def test_the_report_has_the_advice_of_the_command():
-    path = SAMPLES / "llama1b-sccc-graph"
-    facts = as_json("advise", path)
-    found = advice_for(runs_at([path])[0])
-    assert [row[0] for row in found.changes] == [one["edit"] for one in facts["advice"]]
-    assert [row[4] for row in found.changes] == ["; ".join(one["sites"]) or "–" for one in facts["advice"]]
-    assert any(note.startswith("the device idles for ") for note in found.notes)
-    page = unescape(report_page(runs_at([path])))
-    assert "What to change" in page
-    assert all(cell in page for row in found.changes for cell in row)
 
 
 def test_advice_in_the_report_escapes_names_and_says_what_is_missing(hand_made):

@@ -102,18 +102,6 @@ def test_it_follows_the_theme_and_is_light_on_paper(page):
     assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
-def test_on_a_phone_only_pictures_and_tables_move_sideways(page):
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-    )
-    page.refresh()
-    WebDriverWait(page, 20).until(lambda b: b.execute_script(COUNT, "#token .barlayer path") > 4)
-    assert page.execute_script("return document.documentElement.scrollWidth") == 390
-    holder = "const h = document.querySelector('#gap').parentElement; return [h.clientWidth, h.scrollWidth]"
-    visible, whole = page.execute_script(holder)
-    assert visible < 390 < whole
-
-
 def draws(*arguments):
     try:
         import kaleido  # noqa: F401
@@ -134,12 +122,3 @@ def test_a_timeline_as_svg_holds_its_rows_and_names(browser, runs, tmp_path):
     for text in ("stream 13", "stream 14", "API calls", "k", "gap 200 µs", "kernel", "inter-token gap"):
         assert text in texts, texts
     assert any("<b onclick=alert(1)>base" in text for text in texts)
-
-
-def test_a_timeline_as_png_has_the_size_asked_for(browser, runs, tmp_path):
-    target = tmp_path / "timeline.png"
-    draws(runs[1], "--show", "gap", "--width", "800", "--height", "400", "--scale", "1.5", "-o", target)
-    content = target.read_bytes()
-    assert content.startswith(b"\x89PNG")
-    assert [int.from_bytes(content[at : at + 4], "big") for at in (16, 20)] == [1200, 600]
-    assert len(content) > 10_000

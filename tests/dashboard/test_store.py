@@ -1,6 +1,5 @@
 """Recordings are read in the background and in order of need, and none waits for another."""
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from dashboard.reading import read as reading
 from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
-from tests.recordings import SAMPLES
 from tracer import formats, progress
 from tracer.stored.cache import Cache
 
@@ -167,14 +165,6 @@ def test_every_name_that_was_ever_shown_goes_on_working(tmp_path):
     assert "same" in [run.key for run in alone.runs()]
 
 
-def test_a_part_of_a_recording_is_found_by_its_name(tmp_path):
-    shutil.copytree(SAMPLES / "six-strategies", tmp_path / "six")
-    store = RunStore([tmp_path])
-    runs = store.runs()
-    assert len(runs) > 1
-    assert [store.key_of(run.name) for run in runs] == [run.key for run in runs]
-
-
 def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
     store = RunStore([tmp_path])
@@ -182,12 +172,6 @@ def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
     (said,) = of_page.missing(View(runs=("broken",)), store)
     assert said.startswith("broken cannot be shown: ")
     assert "truncated" in said
-
-
-def test_a_page_without_recordings_is_done(tmp_path):
-    store = RunStore([tmp_path / "none"])
-    store.runs()
-    assert of_page.opened(View(), store).runs == ()
 
 
 class Served:

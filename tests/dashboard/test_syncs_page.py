@@ -9,16 +9,12 @@ from concurrent.futures import wait
 import pytest
 from click.testing import CliRunner
 
-from dashboard.app import create_app
-from dashboard.pages.runs import after
-from dashboard.pages.syncs import columns_of, dearest, in_words, nothing_to_show, rows_of, warning_of
+from dashboard.pages.syncs import columns_of, dearest, in_words, rows_of, warning_of
 from dashboard.reading.background import Background
 from dashboard.reading.predictions import gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.store import RunStore
 from dashboard.view import View
-from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
-from tracer import formats
 from tracer.analysis.causality.report import BESIDE_SYNC
 from tracer.cli import main
 
@@ -69,12 +65,6 @@ def test_a_predicted_gain_is_that_of_the_command(rows, position):
     assert row["gap_us"] == pytest.approx(facts["gap_us"]["p50"] - facts["corrected"]["gap_us"]["p50"])
 
 
-def test_a_needed_sync_says_why_and_has_no_gain(rows):
-    assert rows[12]["verdict"] == "sync 13 cannot be removed: the host reads the result of the copy before it"
-    assert rows[12]["gain"] is None
-    assert rows[0]["verdict"].startswith("not needed")
-
-
 def test_a_sync_beside_the_path_costs_nothing(store):
     run = store.runs()[1]
     rows = complete(store, run)
@@ -91,31 +81,6 @@ def test_a_row_leads_to_its_sync_in_the_timeline_and_to_its_what_if(store, rows)
     fourth = calls[(calls.groupby("step").cumcount() == 3) & (calls["step"] == run.tokens.step[view.token])]
     assert low < fourth["start"].item() < fourth["end"].item() < high
     assert rows[3]["try"] == f"[what if](../whatif/?run={run.key}&theme=light&without=4)"
-
-
-def test_place_of_a_sync(tmp_path):
-    trace = decode(tokens=5)
-    formats.write(trace, tmp_path / "run")
-    store = RunStore([tmp_path])
-    first, second = rows_of(store, store.runs()[0], "light")
-    assert first["path"] == "token 2"
-    assert first["thread"] == "70"
-    assert (first["waits_for"], second["waits_for"]) == ("memcpy HtoD", "k")
-    assert first["verdict"] == "…"
-    assert first["pending"]
-
-
-def test_words_above_the_table(store, rows):
-    run = store.runs()[0]
-    facts = command("whatif", TRACED, "--without-syncs")
-    together = gain_without(store, run, None).result(60)
-    said, link, figures = in_words(run, rows, together, "dark")
-    assert said.startswith("14 syncs a token (class sccc, (sc)×6 g a s×2)")
-    assert link.href == f"../whatif/?run={run.key}&theme=dark&without=all"
-    assert f"+{(facts['speedup']['estimate'] - 1) * 100:.2f} %" in figures
-    assert "tracing overhead × 1.05" in warning_of(run)
-    assert "[model margin +" in figures
-    assert in_words(run, rows, "no path: why", "dark")[1] == "no path: why"
 
 
 def test_the_dearest_sync_is_named_and_gain_and_interval_stand_side_by_side(store, rows):
@@ -150,21 +115,6 @@ def test_without_a_rate_no_gain_is_stated(tmp_path):
     together = gain_without(store, run, None).result(60)
     assert in_words(run, rows, together, "dark")[-1] == ": the gain is unknown: enter the engine's own rate."
     assert warning_of(run).endswith("Predictions need the engine's own rate.")
-
-
-def test_what_to_do_where_there_is_nothing(store, tmp_path):
-    assert "intertoken dashboard runs" in nothing_to_show(RunStore([tmp_path]), None, [])
-    assert nothing_to_show(store, None, []) == "Select a run above."
-    assert "no host sync" in nothing_to_show(store, store.runs()[0], [])
-    assert nothing_to_show(store, store.runs()[0], [{}]) == ""
-
-
-def test_events_change_the_view():
-    view = View(runs=("a", "b"), token=3)
-    assert after(view, "run", "b", "").runs == ("b", "a")
-    assert after(view, "run", "c", "").runs == ("c", "b")
-    assert after(view, "theme", "a", "dark").theme == "light"
-    assert after(view, "poll", "b", "dark") == view
 
 
 def test_a_question_is_answered_once_and_in_the_background():
@@ -225,49 +175,3 @@ def test_what_several_answers_need_is_found_once():
     answers = [background.ask(str(i), i, lambda: background.now("base", slow, len)) for i in range(4)]
     assert [answer.result(20) for answer in answers] == ["shared"] * 4
     assert made == [1]
-
-
-def test_many_waiting_questions_are_dropped_oldest_first():
-    background, may = Background(), threading.Event()
-    first = background.ask("lane", "first", lambda: may.wait(20))
-    while not first.running():
-        time.sleep(0.01)
-    waiting = [background.ask("lane", number, lambda: None) for number in range(501)]
-    assert waiting[0].cancelled()
-    assert not waiting[1].cancelled()
-    may.set()
-    assert background.ask("lane", 0, lambda: "again").result(20) == "again"
-
-
-def test_twenty_readers_at_once():
-    client = create_app([TRACED]).server.test_client()
-    callback = next(c for c in client.get("/syncs/_dash-dependencies").get_json() if "syncs.rowData" in c["output"])
-    names = [part.split(".") for part in callback["output"].strip(".").split("...")]
-    body = {
-        "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
-        "changedPropIds": ["screen.data"],
-        "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light", "width": 900}},
-                   {"id": "poll", "property": "n_intervals", "value": 0}],
-        "state": [{"id": "view", "property": "data", "value": View(runs=(TRACED.name,)).data()},
-                  {"id": "progress", "property": "data", "value": None}],
-    }  # fmt: skip
-    app = client.application
-    found = []
-
-    def reader():
-        own = app.test_client()
-        for _ in range(200):
-            answer = own.post("/syncs/_dash-update-component", json=body).get_json()["response"]
-            if answer["poll"]["disabled"]:
-                found.append([row["gain"] for row in answer["syncs"]["rowData"]])
-                return
-            time.sleep(0.3)
-
-    readers = [threading.Thread(target=reader) for _ in range(20)]
-    for thread in readers:
-        thread.start()
-    for thread in readers:
-        thread.join(120)
-    assert len(found) == 20
-    assert all(gains == found[0] for gains in found)
-    assert found[0][0] is not None

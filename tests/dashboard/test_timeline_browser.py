@@ -6,11 +6,9 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from dashboard.pages.overview.tools import KEYS
 from tests.dashboard.conftest import alter, click_on, load, screen_of, served, unfold, until
 from tests.dashboard.timeline_page import click, drawn, labels, page, says, spot
 from tests.dashboard.traces import GAP, PERIOD, decode
-from tests.thorough import thorough
 from tracer import Trace, formats
 
 pytestmark = pytest.mark.browser
@@ -129,29 +127,6 @@ def test_going_to_a_token_a_time_and_the_next_gap(page, address):
     until(page.browser, lambda: page.range() and sum(page.range()) / 2 == pytest.approx(middle, abs=9), "its middle")
 
 
-def test_the_list_of_keys_opens_and_gives_the_focus_back(page, address):
-    page.open(f"{address}?run=a&token=5")
-    page.browser.execute_script("document.getElementById('zoom-in').focus()")
-    page.press("?")
-    dialog = page.browser.find_element(By.ID, "keys")
-    until(page.browser, dialog.is_displayed, "the list of keys")
-    assert all(does in dialog.text for does in KEYS.values())
-    page.press("n", Keys.ESCAPE)
-    until(page.browser, lambda: not dialog.is_displayed(), "it closed")
-    assert page.focused() == "zoom-in"
-    assert "token=5" in page.browser.current_url
-    page.browser.find_element(By.ID, "help").click()
-    page.browser.find_element(By.CSS_SELECTOR, "#keys-on input").click()
-    page.press(Keys.ESCAPE)
-    page.press("n")
-    page.browser.find_element(By.ID, "help").click()
-    page.browser.find_element(By.CSS_SELECTOR, "#keys-on input").click()
-    page.press(Keys.ESCAPE)
-    page.press("g")
-    until(page.browser, page.range, "the gap")
-    assert "token=5" in page.browser.current_url
-
-
 def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.open(f"{address}?run=a&run=b&token=5")
     page.press("/")
@@ -239,23 +214,6 @@ def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     until(page.browser, lambda: page.browser.find_element(By.ID, "only").get_attribute("value") == "", "an empty field")
 
 
-def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):
-    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
-    page.press("m")
-    says(page, "measured", f"{PERIOD} ns")
-    page.linked(f"ruler=0..{PERIOD}")
-    page.press("m")
-    until(page.browser, lambda: "ruler" not in page.browser.current_url, "nothing measured")
-    click(page, *spot(page, "timeline", 2, 0.1), shift=True)
-    says(page, "measured", "click the other")
-    click(page, *spot(page, "timeline", 2, 0.9), shift=True)
-    says(page, "measured", "112500 ns")
-    until(page.browser, lambda: drawn(page, "ruler") == 4, "two lines, what is between them, and its length")
-    click(page, *spot(page, "timeline", 2, 0.5))
-    says(page, "picked", "duration 112500 ns")
-    says(page, "measured", "112500 ns")
-
-
 @pytest.mark.parametrize("pause", [0.06, 0.35], ids=["quick", "slow"])
 def test_a_double_click_on_an_event_does_not_choose_it_and_a_click_does(page, address, pause):
     page.open(f"{address}?run=a&token=5&range=0..{PERIOD}", load)
@@ -279,9 +237,8 @@ return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length);
 """
 
 
-@pytest.mark.parametrize("runs", [pytest.param("run=a", marks=thorough), "run=a&run=b"])
-def test_the_minimap_has_its_frame_before_anything_is_moved(page, address, runs):
-    page.open(f"{address}?{runs}&token=5&range=0..{10 * PERIOD}", load)
+def test_the_minimap_has_its_frame_before_anything_is_moved(page, address):
+    page.open(f"{address}?run=a&run=b&token=5&range=0..{10 * PERIOD}", load)
     seen = "return document.getElementById('in-view').checkVisibility()"
     until(page.browser, lambda: page.browser.execute_script(seen), "the frame", 20)
     until(page.browser, lambda: 0.1 < page.browser.execute_script(FRAME)[0] < 0.3, "its place", 5)

@@ -17,15 +17,6 @@ def _arrays(events):
     return start, start + length
 
 
-@given(EVENTS, VIEW)
-def test_in_view_is_what_a_plain_scan_finds(events, view):
-    start, end = _arrays(events)
-    low, high = view[0], view[0] + view[1]
-    found = in_view(start, np.maximum.accumulate(end), end, low, high)
-    plain = [i for i in range(len(start)) if start[i] < high and (end[i] > low or start[i] >= low)]
-    assert found.tolist() == plain
-
-
 @given(EVENTS, VIEW, st.integers(1, 40))
 def test_every_event_is_drawn_or_counted_and_busy_time_is_exact(events, view, bins):
     start, end = _arrays(events)
@@ -47,16 +38,6 @@ def test_every_event_is_drawn_or_counted_and_busy_time_is_exact(events, view, bi
     assert (drawn.start[1:] >= drawn.end[:-1]).all()
     for i in merged:  # none is without a bin
         assert any(start[i] < b and (end[i] > a or start[i] >= a) for a, b in zip(drawn.start, drawn.end, strict=True))
-
-
-def test_bins_stay_put_while_the_view_moves():
-    start = np.arange(0, 100_000, 10, dtype=np.int64)
-    end = start + 5
-    first, second = (detail(start, end, np.arange(len(start)), low, low + 50_000, 100) for low in (10_000, 10_250))
-    assert set(first.start[1:-1]) & set(second.start[1:-1]) == set(first.start[1:-1]) - {
-        s for s in first.start[1:-1] if s < second.start[1]
-    }
-    assert (first.busy[1:-1] == 250).all()
 
 
 def test_long_events_stay_exact_among_many_short_ones():

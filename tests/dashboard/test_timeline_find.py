@@ -1,7 +1,5 @@
 """Search in the timeline, without a browser."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures import packed
-from dashboard.figures.timeline import DIMMED, timeline_figure
+from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview.actions import Action, after
 from dashboard.pages.overview.tools import found
 from dashboard.reading.store import RunStore
 from dashboard.scene import next_match, place_of, timeline_of
 from dashboard.timeline.search import Finder
-from dashboard.view import Arrangement, View
+from dashboard.view import View
 from tests.dashboard.test_timeline_tools import TOKENS, runs
-from tests.dashboard.traces import KERNELS, PERIOD, decode
+from tests.dashboard.traces import PERIOD, decode
 from tracer import Trace, formats
 
 __all__ = ["runs"]
@@ -53,21 +51,6 @@ def test_finding_is_what_a_plain_scan_finds(names, find, at, time):
     assert finder.within(*spans, find).tolist() == [sum(i * 10 < time for i in hits), sum(i * 10 >= time for i in hits)]
 
 
-def test_a_search_looks_at_short_and_full_names():
-    finder = _finder(["k", "k", "m"], ["void k<half>()", "void k<float>()", "void m()"])
-    assert finder.positions("half").tolist() == [0]
-    assert finder.positions("k").tolist() == [0, 1]
-
-
-def test_the_count_says_of_how_many(runs):
-    view = View(runs=("a", "b"), find="VOID K<")
-    assert found(view, runs) == f"{2 * TOKENS * KERNELS} of {2 * TOKENS * KERNELS} kernels"
-    view = View(runs=("a",), find="cudaMemcpy")
-    assert found(view, runs[:1]) == f"{TOKENS} of {2 * TOKENS} copies"
-    assert found(replace(view, rows=Arrangement(hidden=("API calls",))), runs[:1]) == "no event is called “cudaMemcpy”"
-    assert found(View(), runs) == ""
-
-
 def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
     view = View(runs=("a", "b"), token=2, find="cudamemcpy", range=(0, PERIOD))
     times, places = [], []
@@ -91,15 +74,6 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
     assert after(View(runs=("a",), find="no such thing"), Action("find-on"), runs).event is None
     assert after(View(runs=("a",)), Action("find-on"), runs).event is None
     assert next_match([], View(find="x"), 0, (0, 1), 1) is None
-
-
-def test_matches_are_in_the_light_and_others_dimmed(runs):
-    view = View(runs=("a",), token=2, find="cudaMemcpy")
-    figure = timeline_figure(timeline_of(runs[:1], view, "light", 1200)[0])
-    opacity = {t.name: np.unique(t.marker.opacity).tolist() for t in figure.data if t.type == "bar" and t.name != "gap"}
-    assert opacity["kernel"] == opacity["nvtx"] == pytest.approx([DIMMED])
-    assert opacity["copy"] == pytest.approx([DIMMED, 1])  # the calls match, the copies do not
-    assert not [t for t in figure.data if t.name == "match"]
 
 
 def test_bins_with_matches_bear_a_marker(tmp_path):

@@ -24,12 +24,6 @@ def runs(tmp_path_factory):
 VIEW = View(runs=("a", "b"), token=2, range=(0, PERIOD))
 
 
-@pytest.mark.parametrize("text", ["4", "token 4", "Token4", "#4", " 4 "])
-def test_a_number_is_a_token(runs, text):
-    found = gone(VIEW, runs, text)
-    assert (found.view.token, found.view.range, found.said) == (4, None, "Token 4 of 0 to 5.")
-
-
 @pytest.mark.parametrize(("text", "time"), [("1.5 ms", 1_500_000), ("-300us", -300_000), ("−300 µs", -300_000),
                                             ("0 s", 0), ("+250000 ns", 250_000)])  # fmt: skip
 def test_a_time_is_on_the_axis_and_goes_to_the_middle(runs, text, time):
@@ -49,24 +43,6 @@ def test_the_next_gap_longer_than_so_much_in_time_of_all_runs(runs):
     anyone = gone(VIEW, runs, "")
     assert anyone.said.startswith("Gap 7 of 10: 100 µs after token 3 of a.")
     assert gone(View(runs=("a",), token=2, range=(0, 30)), runs[:1], ">").view.range == (-GAP, 2 * GAP)
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    ("9", "There is no token 9; the last one is 5."),
-    ("5 s", "Nothing was recorded at 5.00 s: on this axis the recording is from −3.00 ms to 3.00 ms."),
-    ("> 1 ms", "No gap is longer than 1.00 ms; the longest is 200 µs."),
-    ("<b>", "“<b>” is not a destination. Type a token's number"),
-    ("gap wide", "is not a destination."), ("1.5", "is not a destination"),
-])  # fmt: skip
-def test_where_there_is_none_it_is_said_and_nothing_moves(runs, text, said):
-    found = gone(VIEW, runs, text)
-    assert found.view == VIEW
-    assert said in found.said
-    assert after_request(VIEW, {"what": "go", "text": text, "step": 1}, runs) == VIEW
-
-
-def test_without_runs_there_is_nowhere_to_go():
-    assert gone(View(), [], "3").said == "No run shown has token steps."
 
 
 def test_a_double_click_shows_the_token_under_it(runs):
@@ -89,14 +65,6 @@ def test_the_ruler_numbers_the_tokens_in_view_as_many_as_have_room(runs):
     few, _ = timeline_of(runs[:1], View(runs=("a",), token=2, range=(-40 * PERIOD, 40 * PERIOD)), "light", 450)
     (ruler,) = [trace for trace in few["data"] if trace["name"] == "token"]
     assert ruler["text"] == ["0"], "six tokens on 45 px have room for one number"
-
-
-def test_a_number_without_room_at_the_right_edge_stands_left_of_its_line(runs):
-    end = PERIOD + GAP
-    plot, _ = timeline_of(runs[:1], View(runs=("a",), token=2, range=(end - PERIOD, end + PERIOD // 100)), "light", 450)
-    (ruler,) = [trace for trace in plot["data"] if trace["name"] == "token"]
-    assert list(ruler["x"]) == pytest.approx([GAP / 1e9, end / 1e9])
-    assert ruler["textposition"] == ["middle right", "middle left"]
 
 
 def test_the_whole_recording_is_more_than_its_steps(tmp_path):

@@ -6,19 +6,15 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.figures.causes import CAUSE_COLOURS, idle_of, places_of
-from dashboard.figures.timeline import hole_bars, timeline_figure, with_legend
-from dashboard.palette import HOLES, THEMES
+from dashboard.figures.timeline import with_legend
+from dashboard.palette import HOLES
 from dashboard.reading.store import RunStore
-from dashboard.scene import timeline, timeline_of
+from dashboard.scene import timeline
 from dashboard.timeline.holes import COLUMNS, detail_of, hole_rows, shades_of
 from dashboard.timeline.layout import Band, Panel
 from dashboard.timeline.marks import Window
 from dashboard.view import View
-from tests.dashboard.traces import decode
-from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.causes import PART_COLUMNS
@@ -72,12 +68,6 @@ def test_a_hover_says_place_length_what_is_behind_and_why(idle):
     )
 
 
-def test_nothing_is_shaded_of_a_device_that_is_not_shown(idle):
-    rows, window = hole_rows(idle), Window(0, 100_000, 0, 1000, 1000)
-    details = [detail_of(row, window) for row in rows]
-    assert not len(shades_of(rows, details, Panel(0, 100, [Band(1, 20, 90)], []), window))
-
-
 def many(count: int) -> IdleReport:
     """So many holes of 1 µs every 5 µs, before each a kernel."""
     start = np.arange(count, dtype=np.int64) * 5_000
@@ -125,33 +115,3 @@ def test_places_are_told_apart_by_pattern_in_figure_and_legend(tmp_path):
     legend = {bar.name: bar.marker.pattern.shape for bar in saved.data if bar.type == "bar" and bar.showlegend}
     assert legend == {"idle before the graph": "|", "idle after the graph": "-"}
     assert len(set(HOLES.values())) == len(HOLES) == len(PLACES) - 1
-
-
-def test_a_vllm_step_is_shaded_where_it_idles():
-    (run,) = RunStore([SAMPLES / "vllm-b1-graph"]).chosen(["vllm-b1-graph"])
-    plot, _ = timeline_of([run], View(), "light", 1440)
-    before = next(bar for bar in plot["data"] if bar["name"] == "idle before_graph")
-    assert sum(before["x"]) > 0.0004  # 561 µs of the step in view
-    said = [before["hovertemplate"].replace("%{hovertext}", text) for text in before["hovertext"]]
-    assert any("until prepare_varlen_num_blocks_kernel<br>mostly host" in text for text in said)
-    (whole,) = idle_of([run])
-    assert whole.total_us == pytest.approx(run.gaps.idle.idle_us["mean"])
-    assert set(whole.causes_us) == set(CAUSE_COLOURS)
-    assert [(each.name, each.total_us) for each in places_of([run])] == [
-        (f"vllm-b1-graph: {PLACES[place]}", pytest.approx(run.gaps.idle.idle_us[place]))
-        for place in ("between_steps", "before_graph", "after_graph")
-    ]
-
-
-def test_where_all_idle_time_is_the_gap_no_figure_repeats_it(tmp_path):
-    formats.write(decode(), tmp_path / "a")
-    (run,) = RunStore([tmp_path / "a"]).chosen(["a"])
-    assert idle_of([run]) == []
-    assert [each.total_us for each in places_of([run])] == [pytest.approx(100)]
-
-
-def test_bars_are_plain_data():
-    marks = shaded(many(10), 0, 60_000)
-    assert all(bar["name"].startswith("idle ") for bar in hole_bars([marks], THEMES["dark"]))
-    assert PlotlyJSONEncoder().encode(hole_bars([marks], THEMES["dark"]))
-    assert timeline_figure({"data": hole_bars([marks], THEMES["dark"]), "layout": {}})

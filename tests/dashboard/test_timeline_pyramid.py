@@ -83,23 +83,6 @@ def row(request):
     return start, end, Pyramid.of(start, end)
 
 
-def test_long_rows_from_the_whole_run_to_a_microsecond(row):
-    start, end, levels = row
-    draw = np.random.default_rng(1)
-    span = int(end.max() - start[0])
-    for width in np.geomspace(1_000, 3_000 * span, 40).astype(np.int64).tolist():
-        low = int(start[0] + draw.integers(-width // 3, max(span - width // 3, 1)))
-        _same(levels.detail(low, low + width, 900), _reference(start, end, low, low + width, 900))
-
-
-def test_levels_are_sparing_and_halve(row):
-    start, _, levels = row
-    shifts = [level.shift for level in levels.levels]
-    assert shifts == list(range(shifts[0], shifts[-1] - 1, -1))
-    assert all(max(len(level.number), len(level.long)) <= len(start) / 16 for level in levels.levels)
-    assert levels.levels[0].count.sum() == len(start)
-
-
 def test_every_way_of_answering_is_taken(row):
     """So that the tests above test them all: few events, a level, and many events where no level is narrow enough."""
     start, end, levels = row
@@ -114,8 +97,3 @@ def test_every_way_of_answering_is_taken(row):
         assert (few.call_count, level.call_count) == (1, 0)
         levels.detail(int(start[BURST]), int(start[BURST] + 1_000_000), 900)
         assert (few.call_count, level.call_count) == ((1, 1) if burst else (2, 0))
-
-
-def test_few_events_have_no_levels():
-    start = np.arange(FEW, dtype=np.int64)
-    assert Pyramid.of(start, start + 1).levels == ()

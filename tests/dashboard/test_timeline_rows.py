@@ -6,9 +6,9 @@ import pytest
 
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token
-from dashboard.timeline.layout import GAP_STRIP, HEADING, arranged, groups_of, panels
+from dashboard.timeline.layout import GAP_STRIP, arranged, groups_of, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
-from dashboard.timeline.rows import LEVELS, Row, rows_of, shown_functions, without_functions
+from dashboard.timeline.rows import Row, rows_of, shown_functions, without_functions
 from dashboard.view import Arrangement
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace
@@ -59,16 +59,6 @@ def test_rows_without_an_event_in_the_run_stand_aside(trace):
         assert len(arranged(rows, Arrangement(shown=(name,)))) == 4
 
 
-def test_deeper_levels_aside_stay_with_their_thread():
-    ranges = {"start": [0, 10, 11, 0], "end": [5, 20, 12, 20], "text": ["a", "b", "c", "d"], "thread": [1, 1, 1, 2],
-              "process": [7] * 4}  # fmt: skip
-    rows = rows_of(Trace.from_columns(nvtx=ranges), 0, 6)
-    assert [(row.label, row.aside) for row in rows] == [("NVTX · 1", False), ("NVTX · 2", False), ("", True)]
-    assert [unit.rows for unit in groups_of(rows)[0].units] == [(0, 2), (1,)]
-    assert [line.index for line in arranged(rows)] == [0, 1]
-    assert [line.index for line in arranged(rows, Arrangement(shown=("Host",)))] == [0, 2, 1]
-
-
 def test_nested_ranges_take_levels_and_threads_are_named_where_there_are_two():
     trace = Trace.from_columns(
         nvtx={"start": [0, 1, 5, 20], "end": [10, 4, 9, 30], "text": ["a", "b", "c", "d"], "thread": [1] * 4,
@@ -116,14 +106,6 @@ def test_python_functions_of_the_program_are_rows_under_the_calls_of_their_threa
     assert units[2:] == [("Python · 1", (2, 3, 4)), ("Python · 2", (5,))]
 
 
-def test_functions_are_shown_to_a_depth():
-    trace = functions([(f"m.py({n}): f{n}", 20 * n, 1000 - 40 * n, 1) for n in range(16)])
-    rows = rows_of(
-        Trace({}), functions=shown_functions(without_functions(trace), pd.DataFrame({"start": [0], "end": [999]}))
-    )
-    assert [row.events["name"].tolist() for row in rows] == [[f"f{n}"] for n in range(LEVELS)]
-
-
 def test_threads_of_the_same_name_are_told_by_their_numbers():
     trace = Trace.from_columns(
         api={"start": [0, 1, 2], "end": [1, 2, 3], "name": ["cudaFree"] * 3, "thread": [4, 5, 6], "process": [1] * 3},
@@ -136,11 +118,6 @@ def test_threads_of_the_same_name_are_told_by_their_numbers():
     assert [row.label for row in rows_of(trace)] == ["API calls · 4", "API calls · 5", "API calls · out"]
 
 
-def test_ranges_on_no_thread_are_called_so_and_leave_the_others_names_alone():
-    ranges = {"start": [0, 1], "end": [10, 4], "text": ["token", "token"], "process": [1, -1], "thread": [2, -1]}
-    assert [r.label for r in rows_of(Trace.from_columns(nvtx=ranges))] == ["NVTX", "NVTX · on no thread"]
-
-
 def test_deep_nesting_loses_no_range():
     depth = 40
     trace = Trace.from_columns(
@@ -150,20 +127,6 @@ def test_deep_nesting_loses_no_range():
     rows = rows_of(trace)
     assert sum(len(r.events) for r in rows) == depth
     assert len(rows) < 10
-
-
-def test_two_devices_are_told_apart():
-    trace = Trace.from_columns(
-        kernels={
-            "start": [0, 0],
-            "end": [1, 1],
-            "device": [0, 1],
-            "stream": [7, 7],
-            "process": [1, 1],
-            "name": ["k", "k"],
-        }
-    )
-    assert [r.label for r in rows_of(trace)] == ["GPU 0 · stream 7", "GPU 1 · stream 7"]
 
 
 def test_rows_of_several_processes_stand_together_by_device():
@@ -179,19 +142,6 @@ def test_rows_of_several_processes_stand_together_by_device():
     assert [row.label for row in rows[:2]] == ["GPU 0 · stream 7 · 1", "GPU 0 · stream 7 · 2"]
     (panel,) = panels([arranged(rows)])
     assert [band.device for band in panel.bands] == [0, 1]
-
-
-def test_what_the_host_computes_has_its_colour():
-    texts = ["token", "split 0: host", "split 1: cuda", "split 2: hostile"]
-    trace = Trace.from_columns(
-        nvtx={
-            "start": [0, 1, 3, 5], "end": [9, 2, 4, 6], "text": texts, "process": [1] * 4, "thread": [1] * 4,
-            "kind": ["push/pop"] * 4,
-        }
-    )  # fmt: skip
-    outer, inner = rows_of(trace)
-    assert [KINDS[what] for what in outer.events["what"]] == ["nvtx"]
-    assert [KINDS[what] for what in inner.events["what"]] == ["host", "nvtx", "nvtx"]
 
 
 def test_the_host_as_a_device_has_a_row_of_its_own_with_bytes_and_rate():
@@ -212,18 +162,6 @@ def test_the_host_as_a_device_has_a_row_of_its_own_with_bytes_and_rate():
     placed = panels([arranged(rows_of(trace))])[0].rows[-1]
     marks = _marks(placed, _window(0, 9_000), pd.DataFrame({"start": []}))
     assert [more.partition("<br>")[2] for (more,) in marks["more"]] == ["78.1 KiB · 20.00 GB/s", ""]
-
-
-def test_runs_are_stacked_without_overlap(trace):
-    rows = rows_of(trace)
-    first, second = panels([arranged(rows), arranged(rows)])
-    assert first.bottom == second.top
-    for panel in (first, second):
-        edges = [panel.top + HEADING, *(e for p in panel.rows for e in (p.top, p.bottom)), panel.bottom]
-        assert edges == sorted(edges)
-        (band,) = panel.bands
-        assert band.top <= panel.row(stream=13).top
-        assert band.bottom == panel.row(stream=14).bottom + 4 + GAP_STRIP
 
 
 def test_each_device_has_a_band_for_its_gaps():
@@ -281,13 +219,6 @@ def test_marks_are_exact_when_few_and_binned_when_many(trace, waits):
     assert many["more"].map(lambda more: more[0]).sum() >= 6 * KERNELS  # each kernel in every bin that it touches
 
 
-def test_marks_outside_the_view_are_not_drawn(trace, waits):
-    compute = panels([arranged(rows_of(trace))])[0].row(stream=14)
-    marks = _marks(compute, _window(2 * PERIOD + GAP + 10, 2 * PERIOD + GAP + 1_010), waits)
-    assert len(marks) == 1  # the one kernel that covers this microsecond, cut to it and a margin
-    assert marks["dx"].iloc[0] <= 1_200e-9
-
-
 def test_hover_says_name_duration_start_stream_correlation_and_wait(trace, waits):
     rows = panels([arranged(rows_of(trace))])[0]
     kernel = _marks(rows.row(stream=14), _window(2 * PERIOD + GAP, 2 * PERIOD + GAP + 1000), waits).iloc[0]
@@ -299,18 +230,6 @@ def test_hover_says_name_duration_start_stream_correlation_and_wait(trace, waits
     assert more.endswith("which ended 1.00 µs before it returned")
 
 
-def test_an_idle_sync_waited_for_nothing():
-    trace = decode()
-    waits = pd.DataFrame({"start": [3_500], "end": [7_000], "process": [7], "thread": [70], "stream": [13],
-                          "waited_for": [""], "waited_until": [-1]})  # fmt: skip
-    panel = panels([arranged(rows_of(trace))])[0]
-    marks = _marks(panel.row(role="api"), _window(0, 8_000), waits)
-    assert marks["more"].iloc[1][0].endswith("waited for nothing: all that it waits for had ended before")
-    unknown = _marks(panel.row(role="api"), _window(0, 8_000), waits.assign(waited_for="unknown"))
-    assert "waited" not in unknown["more"].iloc[1][0]
-    assert len(connectors(panel, waits, _window(0, 8_000))) == 0
-
-
 def test_connectors_join_a_sync_with_the_end_of_what_it_waited_for(trace, waits):
     panel = panels([arranged(rows_of(trace))])[0]
     lines = connectors(panel, waits, _window(2 * PERIOD, 2 * PERIOD + 8_000))
@@ -318,17 +237,3 @@ def test_connectors_join_a_sync_with_the_end_of_what_it_waited_for(trace, waits)
     assert copy["x0"] == pytest.approx(6e-6)
     assert copy["x1"] == pytest.approx(7e-6)
     assert copy["y1"] == panel.row(role="api").bottom
-
-
-def test_no_connectors_where_they_would_hide_everything():
-    trace = decode(tokens=60)
-    waits = waits_of(sync_report(trace, find_steps(trace)).calls)
-    assert len(connectors(panels([arranged(rows_of(trace))])[0], waits, _window(0, 60 * PERIOD))) == 0
-
-
-def test_collectives_are_communication():
-    trace = Trace.from_columns(
-        kernels={"start": [0, 20], "end": [10, 30], "stream": [7, 7], "name": ["mul", "ncclDevKernel_SendRecv(Args)"]}
-    )
-    (row,) = rows_of(trace)
-    assert [KINDS[what] for what in row.events["what"]] == ["kernel", "communication"]

@@ -19,8 +19,8 @@ from dashboard.scene import chosen_in, panels_of, timeline_of, token_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.layout import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.minimap import AFTER, BEFORE, BINS, CAPTURE, NO_PHASES, busy_of, captures, phases_of
-from dashboard.timeline.rows import Row, rows_of
+from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, NO_PHASES, captures, phases_of
+from dashboard.timeline.rows import rows_of
 from dashboard.units import duration
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
@@ -56,14 +56,6 @@ def _labels(rows, **arrangement):
     return [line.label for line in arranged(rows, Arrangement(**arrangement))]
 
 
-def test_groups_are_processes_and_devices_and_hold_levels_together():
-    rows = rows_of(_threads())
-    groups = groups_of(rows)
-    assert [group.name for group in groups] == ["Process 1", "Process 2", "GPU 0", "GPU 1"]
-    assert [len(unit.rows) for unit in groups[0].units] == [2, 1]
-    assert sorted(index for group in groups for unit in group.units for index in unit.rows) == list(range(len(rows)))
-
-
 def test_rows_are_hidden_folded_filtered_and_moved():
     rows = rows_of(_threads())
     labels = [row.label for row in rows]
@@ -84,13 +76,6 @@ def test_rows_are_hidden_folded_filtered_and_moved():
     assert set(down.order) < set(swapped.order)
     assert moved(groups, down, "no such row", 1) == down
     assert moved(groups, AS_RECORDED, "GPU 1", 1).order == tuple(group.name for group in groups)
-
-
-def test_every_line_of_a_hidden_run_can_go(runs):
-    view = View(runs=("a", "b"), rows=Arrangement(only="no such row"), find="k")
-    assert [panel.rows for panel in panels_of(runs, view)] == [[], []]
-    figure = timeline_figure(timeline_of(runs, view, "light", 1200)[0])
-    assert [a.name for a in figure.layout.annotations] == ["heading", "heading"]
 
 
 def test_what_the_row_list_asks_for_changes_the_view(runs):
@@ -131,17 +116,6 @@ def test_a_launch_points_at_its_kernel_and_a_kernel_at_its_sync(runs):
     pd.testing.assert_frame_equal(waited, copy.iloc[1:].reset_index(drop=True))
     none, _ = flows_of(run.rows, _row(run, "NVTX"), 0, run.waits, run.event_pairs)
     assert len(none) == 0
-
-
-def test_a_graph_launch_has_no_more_arrows_than_can_be_seen():
-    count = 500
-    kernels = {"start": np.arange(count) + 10, "end": np.arange(count) + 11, "correlation": [1] * count,
-               "process": [1] * count, "device": [0] * count, "stream": [7] * count, "name": ["k"] * count}  # fmt: skip
-    api = {"start": [0], "end": [5], "process": [1], "thread": [1], "correlation": [1], "name": ["cudaGraphLaunch"]}
-    trace = Trace.from_columns(api=api, kernels=kernels)
-    flows, more = flows_of(rows_of(trace), 0, 0, NO_WAITS, event_pairs(trace))
-    assert len(flows) + more == count
-    assert len(flows) < count
 
 
 def test_the_record_of_an_event_points_at_the_wait_for_it():
@@ -271,30 +245,6 @@ def test_clicks_choose_and_measure(runs):
     seen = after(replace(view, range=(-5, 995)), Action("measure"), runs)
     assert seen.ruler == (-5, 995)
     assert after(seen, Action("measure"), runs).ruler is None
-
-
-@pytest.mark.parametrize(
-    "wish",
-    [{}, {"what": "click"}, {"what": "spot", "spot": ["a", -1, 0]}, {"what": "spot", "spot": ["gone", 0, 0]},
-     {"what": "spot", "spot": ["a", 0, 10**9]}, {"what": "show", "name": "no such row"},
-     {"what": "move", "name": "x", "by": 1}],
-)  # fmt: skip
-def test_senseless_wishes_change_nothing(runs, wish):
-    view = View(runs=("a", "b"), token=2)
-    assert after_request(view, wish, runs) == view
-
-
-def test_the_minimap_has_the_share_that_streams_are_busy():
-    start = np.arange(0, 1 << 20, 1 << 12, dtype=np.int64)
-    events = pd.DataFrame({"start": start, "end": start + (1 << 11)})
-    rows = [Row("stream 7", "stream", events, stream=7, device=0), Row("API calls", "api", events)]
-    busy = busy_of(rows, 0, 1 << 20)
-    assert (busy.width, len(busy.share)) == (1 << 12, BINS)
-    assert (busy.share == 0.5).all()
-    half = busy_of(
-        [*rows, replace(rows[0], events=events[: BINS // 2].assign(end=start[: BINS // 2] + (1 << 12)))], 0, 1 << 20
-    )
-    assert half.share.tolist() == [1.0] * (BINS // 2) + [0.5] * (BINS // 2)
 
 
 def test_the_minimap_is_a_lane_per_run_and_names_what_is_beside_its_steps(runs):

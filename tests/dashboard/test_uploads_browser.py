@@ -90,34 +90,6 @@ def test_hostile_files_are_refused_in_place_and_the_rest_goes_on(page, tmp_path)
     assert len(said(page)) == 4
 
 
-def test_an_upload_can_be_cancelled(page, tmp_path):
-    page.execute_script(
-        "const fetch = window.fetch;"
-        "window.fetch = (...asked) => new Promise(r => setTimeout(r, 300)).then(() => fetch(...asked))"
-    )
-    page.execute_script(DROP, [["slow.sqlite", 2_900_000, ""]])
-    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#uploads progress"), "an upload under way")
-    until(page, lambda: page.execute_script("return document.querySelector('#uploads progress').value") > 0, "progress")
-    page.find_element(By.CSS_SELECTOR, "#uploads button").click()
-    until(page, lambda: not said(page), "no more of it")
-    until(page, lambda: list((tmp_path / "inbox" / ".parts").iterdir()) == [], "nothing on the disk")
-
-
-def test_recordings_appear_as_they_come(page, tmp_path):
-    formats.write(decode(), tmp_path / "runs" / "new")
-    until(page, lambda: rows(page) == {"new"}, "the new run")
-    formats.write(decode(), tmp_path / "runs" / "newer")
-    until(page, lambda: rows(page) == {"new", "newer"}, "the next one")
-    assert faults(page) == []
-
-
-def test_a_server_that_is_gone_is_said_and_comes_back(page):
-    page.execute_script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
-    until(page, lambda: "does not answer" in page.find_element(By.CSS_SELECTOR, "[role=alert]").text, "said so")
-    page.execute_script("window.fetch = window.real")
-    until(page, lambda: not page.find_element(By.ID, "offline").is_displayed(), "well again")
-
-
 def test_why_a_recording_cannot_be_read_stands_in_its_row(page, tmp_path):
     (tmp_path / "runs" / "broken.json").write_bytes(b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}")
     formats.write(decode(), tmp_path / "runs" / "good.json")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from dashboard.app import Watch, create_app, fingerprint
+from dashboard.app import Watch, fingerprint
 from dashboard.reading.store import Progress, RunStore
 from tests.dashboard.traces import GAP, decode
 from tracer import formats
@@ -64,17 +64,6 @@ def test_what_is_still_being_written_waits(watched, tmp_path):
     assert store.runs()[1].trace is None
 
 
-def test_an_unchanged_directory_is_read_once_and_a_look_is_cheap(watched, tmp_path, monkeypatch):
-    store, watch, later = watched
-    keys(store)
-    looks = []
-    monkeypatch.setattr("dashboard.app.fingerprint", lambda paths: looks.append(1) or ())
-    for _ in range(50):
-        watch.revision()  # many pages ask at the same time
-    assert len(looks) <= 1
-    assert later(10) == 2
-
-
 def test_keys_of_old_runs_stay_when_a_twin_comes(watched, tmp_path):
     store, _, later = watched
     assert keys(store) == ["a"]
@@ -96,9 +85,3 @@ def test_fingerprints_see_a_name_a_time_and_a_size_and_bear_what_is_gone(tmp_pat
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / ".hidden").write_text("")
     assert not any(".hidden" in entry[0] for entry in fingerprint([tmp_path]))
-
-
-def test_an_empty_directory_is_no_recording(tmp_path):
-    server = create_app([tmp_path]).server
-    assert RunStore([tmp_path]).runs() == []
-    assert server.test_client().get("/revision").get_json() == {"revision": 0}

@@ -4,21 +4,15 @@ import json
 import shutil
 from concurrent.futures import wait
 from dataclasses import asdict
-from math import ceil
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard.pages.runs import lead
 from dashboard.pages.timeline import Action
 from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif import (
     ALL,
-    GRAPHS,
-    NUMBERS,
-    STRATEGIES,
     WhatIfView,
     after,
     answer_of,
@@ -26,9 +20,8 @@ from dashboard.pages.whatif import (
     kernel_names,
     lines_of,
     notes_of,
-    nothing_to_show,
 )
-from dashboard.reading.predictions import WhatIf, what_if
+from dashboard.reading.predictions import what_if
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline
 from dashboard.view import View
@@ -159,44 +152,6 @@ def test_kernels_are_named_not_matched(store):
         edits_for(WhatIfView(View(), kernels=("k",)))
 
 
-def test_launches_as_one_graph(store):
-    answer = predicted(store, WhatIfView(View(runs=("eager",)), graph="early"))
-    assert answer.found.label == "one graph launch with early starts"
-
-
-def test_nothing_different_asks_for_nothing(store):
-    view = WhatIfView(View(runs=(TRACED.name,)))
-    assert answer_of(store, view) == ""
-    assert answer_of(store, WhatIfView(View(runs=()), sync="aaag")) == ""
-    run = lead(view.shared, store)
-    assert "Choose a change above" in nothing_to_show(store.runs(), run, "")
-    assert nothing_to_show(store.runs(), run, None) == "Replaying the run …"
-    assert nothing_to_show(store.runs(), run, "refused") == ""
-    assert "Select a run" in nothing_to_show(store.runs(), None, "")
-    assert "intertoken dashboard" in nothing_to_show([], None, "")
-
-
-def numbers(field):
-    low, high = NUMBERS[field]
-    return st.none() | st.integers(ceil(low), int(high)).map(float) | st.sampled_from([0.05, 0.5, 748.6543219])
-
-
-@given(
-    st.builds(
-        WhatIfView,
-        shared=st.builds(View, runs=st.just(("a b", "c&")), token=st.none() | st.integers(0, 99)),
-        sync=st.sampled_from(["", *STRATEGIES]),
-        without=st.sampled_from([(), (ALL,), ("1",), ("2", "13")]),
-        graph=st.sampled_from(["", *GRAPHS]),
-        kernels=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=3, unique=True).map(tuple),
-        **{field: numbers(field) for field in NUMBERS},
-    )
-)
-def test_a_link_reproduces_the_view(view):
-    assert WhatIfView.parse(view.query()) == view
-    assert WhatIfView.from_data(json.loads(json.dumps(view.data()))) == view
-
-
 def test_senseless_links_change_nothing():
     assert WhatIfView.parse("?sync=x&graph=y&without=-1&host=nan&times=1e9&latency=b") == WhatIfView(View())
     assert not WhatIfView(View()).is_different
@@ -206,21 +161,3 @@ def test_senseless_links_change_nothing():
     assert view.having("without", ["3", ALL]).without == (ALL,)
     assert view.having("without", [ALL, "12", "3", "0"]).without == ("3", "12")
     assert view.having("without", [1]) == view
-
-
-def test_events_change_the_view(store):
-    view = WhatIfView(View(runs=("a",), token=3), sync="aaag", without=("2",), kernels=("k",), times=0.5)
-    assert after(view, "sync", "ggg", [], "").sync == "ggg"
-    assert after(view, "sync", None, [], "").sync == ""
-    assert after(view, "without", [ALL], [], "").without == (ALL,)
-    assert after(view, "host", 0.25, [], "").host == 0.25
-    assert after(view, "kernels", None, [], "").kernels == ()
-    other = after(view, "run", "b", [], "")
-    assert (other.shared.runs, other.shared.token, other.sync) == (("b",), None, "aaag")
-    assert (other.without, other.kernels) == ((), ())
-    assert after(view, "reset", 1, [], "") == WhatIfView(view.shared)
-    assert after(view, "theme", 1, [], "dark").shared.theme == "light"
-    run = store.chosen([TRACED.name])
-    assert after(view, "token-on", 1, run, "").shared.token == 4
-    assert after(view, "timeline", {"xaxis.range[0]": 0, "xaxis.range[1]": 1e-6}, run, "").shared.range == (0, 1000)
-    assert isinstance(predicted(store, WhatIfView(View(runs=(TRACED.name,)), sync="aaas")), WhatIf)

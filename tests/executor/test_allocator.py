@@ -1,13 +1,12 @@
 """Allocators: no two tensors that are in use together share a byte, and how much each takes."""
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.graph import Flag, Graph
-from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning import prepare
 from executor.planning.allocator import (
@@ -17,16 +16,14 @@ from executor.planning.allocator import (
     Schedule,
     allocate,
     becomes_visible_at,
-    find_conflicts,
     find_uses,
     place,
 )
-from executor.planning.concurrency import MODES, Region, find_dependencies, map_streams
+from executor.planning.concurrency import Region, find_dependencies, map_streams
 from executor.planning.hazards import happens_before
 from executor.planning.plans import make_plan
-from tests.executor.handmade import fan_out_graph, graph_of, regions_of, split_of
+from tests.executor.handmade import graph_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
-from tests.thorough import covering
 
 
 def scheduled(graph, regions=(), streams=None):
@@ -122,12 +119,6 @@ def test_running_in_graph_order_never_finds_a_source_overwritten(graph, allocato
             check(node)
 
 
-def test_uses_of_a_chain():
-    graph = fan_out_graph(branches=1, length=1)  # x -> fork -> b0.0 -> join -> end
-    found = {use.tensor.name: use.nodes for use in find_uses(split_of(graph))}
-    assert found == {"x": (-1, 0, 4), "fork": (0, 1), "b0.0": (1, 2), "join": (2, 3), "end": (3, 4)}
-
-
 def free_from(allocator, graph):
     """Tensor -> position from which the main stream may write its bytes."""
     schedule = scheduled(graph, regions_of(graph.nodes))
@@ -177,49 +168,6 @@ def test_visible_means_happens_before(data):
             assert visible[index[launch.node]][stream] == min(later, default=len(graph.nodes))
 
 
-def live_bytes(schedule):
-    return [
-        allocate(schedule, ALLOCATORS[name]).peak_live_bytes for name in ("sequential", "stream_aware", "no_alloc_free")
-    ]
-
-
-@given(st.data())
-def test_order_of_peak_live_bytes(data):
-    """On random graphs, with the streams of their regions and with random ones."""
-    graph = data.draw(graphs())
-    for schedule in (
-        scheduled(graph, regions_of(graph.nodes)),
-        scheduled(graph, everything(graph), data.draw(stream_maps(graph))),
-    ):
-        assert live_bytes(schedule) == sorted(live_bytes(schedule))
-
-
-@given(graphs())
-def test_a_mode_that_pins_more_shares_less(graph):
-    schedule = scheduled(graph, regions_of(graph.nodes))
-    uses = find_uses(schedule.split)
-    sequential, aware, pinned = (
-        find_conflicts(ALLOCATORS[name].lifetimes(uses, schedule))
-        for name in ("sequential", "stream_aware", "no_alloc_free")
-    )
-    assert not any(a & ~b for a, b in zip(sequential, aware, strict=True))
-    assert not any(a & ~b for a, b in zip(aware, pinned, strict=True))
-
-
-@pytest.mark.parametrize(("model", "mode", "form"), covering(product(MODELS, MODES, [(False, 1), (True, 4)])), ids=str)
-def test_order_of_the_arenas_on_the_models(model, mode, form):
-    fused, batch = form
-    step = MODELS[model](batch=batch)
-    step = fuse(step) if fused else step
-    plans = [
-        prepare(step, "cpu", mode, allocator, allow_hazards=True).splits[0].memory
-        for allocator in ("sequential", "stream_aware", "no_alloc_free")
-    ]
-    assert all(one.peak_bytes <= other.peak_bytes for one, other in pairwise(plans))
-    assert all(one.peak_live_bytes <= other.peak_live_bytes for one, other in pairwise(plans))
-    assert all(plan.peak_bytes <= 1.1 * plan.peak_live_bytes for plan in plans)
-
-
 @pytest.mark.parametrize("batch", [1, 4])
 def test_no_two_tensors_of_a_region_share_bytes_with_no_alloc_free(batch):
     """What branches may use at once: everything that is read or written between fork and join."""
@@ -232,13 +180,3 @@ def test_no_two_tensors_of_a_region_share_bytes_with_no_alloc_free(batch):
         )
         assert len(spans) >= 3
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-
-
-def test_stream_aware_takes_no_more_than_one_stream_does_where_it_can():
-    """In the tiny model it needs what sequential reuse needs; no_alloc_free needs an eighth more."""
-    step = MODELS["tiny"](batch=4)
-    sequential, aware, pinned = (
-        prepare(step, "cpu", "branches", name, allow_hazards=True).splits[0].memory.peak_bytes
-        for name in ("sequential", "stream_aware", "no_alloc_free")
-    )
-    assert [sequential, aware, pinned] == [33088, 33088, 37184]

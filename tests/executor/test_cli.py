@@ -13,12 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from executor.backends import BACKENDS
 from executor.commands import run as cli
-from executor.graph.models import MODELS
-from executor.planning.allocator import ALLOCATORS
-from executor.planning.concurrency import MODES
-from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.strategies import STRATEGIES
 from tracer import read
 from tracer.errors import UnsafePlanError, UsageError
@@ -48,33 +43,6 @@ def test_all_strategies_by_default(invoke, tmp_path):
     assert (trace["nvtx"]["text"] == "token").sum() == 2
     assert trace.metadata["run"]["configuration"]["strategy"] == "sccc"
     assert "path" not in json.dumps(trace.metadata["run"])
-
-
-def test_combinations_launch_kind_and_batch_show_in_the_names(invoke, tmp_path):
-    result = invoke(*QUICK, "--sync", "aaag, ggg", "--concurrency", "sequential,branches", "--launch", "eager",
-                    "--batch", "2", "--json")  # fmt: skip
-    assert result.exit_code == 0, result.output
-    printed = json.loads(result.stdout)
-    assert printed["schema"] == "intertoken.runs/1"
-    assert [run["path"].rpartition("/")[2] for run in printed["runs"]] == [
-        "tiny-aaag-sequential-eager-b2", "tiny-aaag-branches-eager-b2",
-        "tiny-ggg-sequential-eager-b2", "tiny-ggg-branches-eager-b2",
-    ]  # fmt: skip
-    assert [run["configuration"]["allocator"] for run in printed["runs"]] == ["sequential", "stream_aware"] * 2
-    assert all(run["measured"]["tokens_per_s"]["median"] > 0 for run in printed["runs"])
-    assert result.stderr == ""
-    for run in printed["runs"]:
-        assert len(read(run["path"])["kernels"]) > 0
-
-
-def test_prompts_and_cache_show_in_the_names_and_files(invoke, tmp_path):
-    sequences = ("--sync", "aaag", "--batch", "3", "--kv", "unified")
-    for prompt, name in [(("--prompt", "0,5"), "p0+5"), (("--prompt", "7", "--shared-prompt"), "p7-shared")]:
-        result = invoke(*QUICK, *sequences, *prompt)
-        assert result.exit_code == 0, result.output
-        trace = read(tmp_path / "runs" / f"tiny-aaag-sequential-b3-unified-{name}")
-        assert trace.metadata["run"]["configuration"]["kv"] == "unified"
-        assert (trace["nvtx"]["text"] == "prefill").sum() == 2
 
 
 def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
@@ -154,26 +122,9 @@ def test_hazards_are_allowed_by_name_and_counted(invoke):
     assert run["plan"]["hazards"] == 48
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--batch", "0"], ["--tokens", "many"], ["--nonsense"], ["--prompt", "1,x"], ["--prompt", ""]]
-)
-def test_numbers_are_checked_by_click(invoke, arguments):
-    assert invoke(*arguments).exit_code == 2
-
-
 def test_output_that_is_a_file_is_refused(invoke, tmp_path):
     (tmp_path / "runs").write_text("")
     assert invoke(*QUICK).exit_code == 2
-
-
-def test_help_names_every_choice_and_shows_examples(invoke):
-    text = re.sub(r"-\n +", "-", invoke("--help").stdout)
-    for table in (BACKENDS, MODELS, STRATEGIES, MODES, ALLOCATORS, LAUNCHERS):
-        assert all(name in text for name in table)
-    examples = text.partition("Examples:")[2]
-    assert "intertoken run -o runs" in examples
-    for option in ("gpu-layers", "experts", "devices", "kv", "micro-batch", "launch"):
-        assert f"--{option} " in examples
 
 
 def test_a_dry_run_names_the_runs_and_refuses_what_a_run_would(invoke, tmp_path):

@@ -10,8 +10,6 @@ from hypothesis import given
 
 from executor.graph import Flag, Graph, memory_order, ops
 from executor.planning.concurrency import (
-    Branch,
-    Region,
     all_regions,
     bits,
     find_dependencies,
@@ -53,14 +51,6 @@ def test_closure_and_reduction_are_those_of_networkx(graph):
 
 
 @given(graphs())
-def test_ties_only_add_order(graph):
-    plain, tied = find_dependencies(graph.nodes, tie=False), find_dependencies(graph.nodes)
-    for i, (few, many) in enumerate(zip(plain.before, tied.before, strict=True)):
-        assert not few & ~many
-        assert many < 1 << i
-
-
-@given(graphs())
 def test_branches_need_nothing_of_each_other_and_are_closed(graph):
     """Between the branches there is no path; all of them lie after the fork and before the join."""
     order = kernel_order(graph)
@@ -79,36 +69,6 @@ def test_branches_need_nothing_of_each_other_and_are_closed(graph):
             assert one.nodes
             assert not any(order.has_edge(a, b) or order.has_edge(b, a) for a in one.nodes for b in other.nodes)
             assert not {streams[i] for i in one.nodes} & {streams[i] for i in other.nodes}
-
-
-def test_a_fork_of_three():
-    nodes = fan_out_graph().nodes
-    regions = regions_of(nodes)
-    assert regions == [Region(0, 7, (Branch((1, 2)), Branch((3, 4)), Branch((5, 6))))]
-    assert map_streams(nodes, regions) == [0, 0, 0, 1, 1, 2, 2, 0, 0]
-
-
-@pytest.mark.parametrize("branches", [2, 4, 7])
-def test_any_fan_out(branches):
-    (region,) = regions_of(fan_out_graph(branches).nodes)
-    assert len(region.branches) == branches
-
-
-def test_two_of_three_join_first():
-    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "c": ["f"], "d": ["a", "b"], "e": ["d", "c"]})
-    assert outline(graph) == [("f", "e", [("a b d", [("f", "d", [("a", []), ("b", [])])]), ("c", [])])]
-    assert map_streams(graph.nodes, regions_of(graph.nodes)) == [0, 0, 1, 2, 0, 0]
-
-
-def test_a_fork_inside_a_branch():
-    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["a"], "c": ["a"], "d": ["b", "c"], "e": ["f"], "j": ["d", "e"]})
-    assert outline(graph) == [("f", "j", [("a b c d", [("a", "d", [("b", []), ("c", [])])]), ("e", [])])]
-
-
-def test_regions_in_series_share_streams():
-    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "j": ["a", "b"], "c": ["j"], "d": ["j"], "k": ["c", "d"]})
-    assert outline(graph) == [("f", "j", [("a", []), ("b", [])]), ("j", "k", [("c", []), ("d", [])])]
-    assert max(map_streams(graph.nodes, regions_of(graph.nodes))) == 1
 
 
 def test_a_residual_is_no_branch():
@@ -185,22 +145,12 @@ def test_branches_that_share_memory_are_no_branches():
     assert outline(graph) == [("fork", "join", [("reader writer", []), ("third", [])])]
 
 
-def test_what_is_no_series_of_branches_stays_on_one_stream():
-    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "c": ["a"], "d": ["a", "b"], "j": ["c", "d"]})
-    assert outline(graph) == []
-
-
 def test_a_source_that_floats_from_the_start_into_a_region_does_not_hide_it():
     """Like the mask that a step opens for itself before its first layer, and that attention reads much later."""
     edges = {"mask": ["x"], "e": ["x"], "f": ["e"], "q": ["f"], "k": ["f"], "at": ["q", "k", "mask"], "gate": ["f"]}
     graph = graph_of({**edges, "j": ["at", "gate"]})
     inner = [("f", "at", [("q", []), ("k", [])])]
     assert outline(graph) == [("f", "j", [("q k at", inner), ("gate", [])])]
-
-
-def test_without_a_fork_or_a_join_there_is_no_region():
-    no_fork = {"a": ["x"], "b": ["x"], "j": ["a", "b"], "end": ["j"]}
-    assert outline(graph_of(no_fork)) == []
 
 
 @pytest.mark.parametrize("branches", [2, 3, 5])

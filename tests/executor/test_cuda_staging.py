@@ -10,13 +10,6 @@ def counts(*issued):
     return made
 
 
-def test_what_is_known_to_be_done_only_grows():
-    (copies,) = counts(5)
-    copies.done_to(3)
-    copies.done_to(2)
-    assert copies.done == 3
-
-
 def test_whoever_waits_for_the_last_gpu_of_a_pipeline_knows_of_those_before_it():
     first, second, third = counts(4, 2, 1)
     second.wait_for(first)

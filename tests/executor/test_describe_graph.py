@@ -5,18 +5,17 @@ import pytest
 from executor.graph import Flag
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
-from executor.planning import Prepared, PreparedSplit, prepare
-from executor.planning.allocator import ALLOCATORS, Schedule, allocate
-from executor.planning.concurrency import all_regions, find_dependencies, map_streams
+from executor.planning import prepare
+from executor.planning.allocator import ALLOCATORS
+from executor.planning.concurrency import all_regions
 from executor.planning.devices import Device, Placement
-from executor.planning.plans import Record, Wait, make_plan
+from executor.planning.plans import Record, Wait
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe_graph import run_graph, stream_waits
+from executor.run.describe_graph import run_graph
 from executor.run.directory import write_run
-from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats
-from tracer.model.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph
+from tracer.model.graph_json import GRAPH_FILE, read_graph, write_graph
 
 
 def prepared(model="tiny", concurrency="branches", allocator=None, fused=False, on_device=False):
@@ -58,30 +57,6 @@ def test_every_wait_of_the_plan_is_an_edge_between_its_kernels(concurrency):
     assert {graph.nodes[wait.source].name for wait in joins} == {"blk.0.cache_k (set)", "blk.0.cache_v (set)"}
 
 
-def test_waits_for_the_start_and_at_the_end_have_no_node():
-    nodes = graph_of({"a": "x", "b": "x"}).nodes
-    plan = make_plan(nodes, find_dependencies(nodes, tie=False), [0, 1])
-    waits = list(stream_waits(plan, nodes))
-    assert [(w.source, w.source_stream, w.target, w.target_stream) for w in waits] == [(None, 0, 1, 1), (1, 1, None, 0)]
-
-
-def test_an_inner_region_says_how_deep_it_lies():
-    graph = graph_of({"f": "x", "a": "f", "b": "f", "c": "f", "d": "ab", "e": "dc"})
-    regions = regions_of(graph.nodes)
-    plan = plan_of(graph.nodes, regions)
-    schedule = Schedule(split_of(graph), regions, map_streams(graph.nodes, regions), plan)
-    memory = allocate(schedule, ALLOCATORS["stream_aware"])
-    found = run_graph(Prepared(as_step(graph), (PreparedSplit(schedule.split, regions, plan, memory, []),)))
-    assert found.regions == (RegionOf(0, 5, 2, 0), RegionOf(0, 4, 2, 1))
-    assert [node.region for node in found.nodes] == [None, 1, 1, 0, 0, None]
-
-
-def test_launches_of_subgraphs_are_in_the_order_of_their_graphs():
-    whole, cut = run_graph(prepared()), run_graph(prepared(concurrency="subgraphs"))
-    assert list(whole.launches) == sorted(whole.launches)
-    assert sorted(cut.launches) == list(whole.launches)
-
-
 def test_memory_is_that_of_every_allocator_with_its_hazards():
     passes = prepared()
     memory = {m.allocator: m for m in run_graph(passes).memory}
@@ -91,11 +66,6 @@ def test_memory_is_that_of_every_allocator_with_its_hazards():
     assert memory["sequential"].hazards > memory["interleaved"].hazards > 0
     assert memory["no_alloc_free"].peak_bytes > memory["stream_aware"].peak_bytes
     assert all(m.peak_live_bytes <= m.peak_bytes for m in memory.values())
-
-
-def test_the_graph_of_an_8b_model_is_small(tmp_path):
-    write_graph(run_graph(prepared("llama-8b")), tmp_path / GRAPH_FILE)
-    assert (tmp_path / GRAPH_FILE).stat().st_size < 300_000
 
 
 def test_a_run_directory_has_it(tmp_path):

@@ -1,7 +1,6 @@
 import pytest
 
 from executor.graph import Flag, Graph, memory_order, ops
-from executor.graph.models import MODELS
 
 
 def test_roots_and_flags():
@@ -75,23 +74,3 @@ def test_memory_order_keeps_writers_behind_readers():
     ops.add_inplace(graph, state, one, name="writer")
     ops.add(graph, state, one, name="late reader")
     assert memory_order(graph.nodes) == [set(), {0}, {1}]
-
-
-def test_tiny_model_has_the_nodes_and_inputs_of_llama():
-    step = MODELS["tiny"]()
-    assert [t.name for t in step.graph.inputs] == [
-        "inp_tokens", "inp_pos", "k_idxs", "v_idxs", "kq_mask", "inp_out_ids"
-    ]  # fmt: skip
-    names = {n.name for n in step.graph.nodes}
-    assert {"inp_embd", "blk.0.attn_q", "blk.3.cache_v (set)", "blk.2.ffn_swiglu", "output"} <= names
-    assert step.logits.flags == Flag.OUTPUT
-    assert (step.batch, step.vocabulary, step.context) == (1, 1024, 256)
-
-
-def test_on_the_device_the_model_has_no_inputs_but_the_same_decoder():
-    host, device = MODELS["tiny"](), MODELS["tiny"](on_device=True, history=5, keep_logits=True)
-    assert device.graph.inputs == []
-    assert device.history.tokens.shape == (5, 1)
-    assert device.history.logits.shape == (5, 1024)
-    assert {n.name for n in host.graph.nodes} < {n.name for n in device.graph.nodes}
-    assert [w.name for w in host.graph.weights] == [w.name for w in device.graph.weights]

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from executor.graph.models import kv_cache
-from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
-from executor.run import execute
-from executor.run.configuration import Configuration
+from executor.graph.models.kv_cache import KINDS
 from executor.run.directory import plan_facts
 from executor.scheduling.launchers import LAUNCHERS
 from executor.scheduling.strategies import STRATEGIES
-from tests.executor.test_models_kv import MODELS_HERE, agreed, compare_with_reference, run, run_rows
-from tests.thorough import covering
+from tests.covering import covering
+from tests.executor.test_models_kv import agreed, compare_with_reference, run, run_rows
 
 BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 HOST_ADVANCES = [name for name, strategy in STRATEGIES.items() if not strategy.advances_on_device]
@@ -80,36 +78,3 @@ def test_the_step_that_grows_says_so_and_waits_for_the_devices():
     steps = ranges[ranges["text"] == "token"].sort_values("start").reset_index()
     inside = [int(np.searchsorted(steps["start"], start)) - 1 for start in grown["start"]]
     assert inside == [8, 16], "the first tokens that need a ninth and a seventeenth cell"
-
-
-def test_plans_that_one_size_serves_do_not_grow():
-    def attended(**options):
-        (result,) = execute([Configuration(model="odd", repeats=1, warmup=0, **options)], models=MODELS_HERE)
-        return plan_facts(result.prepared)["attended_cells"]
-
-    assert attended(tokens=8) == [8]
-    assert attended(tokens=8, prompt=3) == [8, 16]
-    assert attended(tokens=12, prompt=30) == [32, 40, 47], "the context's end is not padded"
-    assert attended(tokens=12, strategy="ggg") == [16]
-
-
-def test_sizes_follow_what_the_sequences_will_hold():
-    """Padded to 8; unified sequences share cells, and each token step takes one for each."""
-    assert plan_cache("streams", (0,), 20, 47).sizes == (8, 16, 24)
-    assert plan_cache("streams", (9, 2), 20, 100).sizes == (16, 24, 32)
-    assert plan_cache("unified", (9, 2), 20, 100).sizes == (16, 24, 32, 40, 48, 56)
-    assert plan_cache("unified", (9, 9), 4, 100, shared=True).sizes == (16, 24)
-    assert KvCache("streams", 2, 24).sizes == (24,)
-
-
-def test_held_are_the_cells_up_to_the_last_used():
-    cache = KvCache("unified", 2, 16)
-    assert cache.held == 0
-    cache.place([0, 1], [0, 0], 3)
-    assert cache.held == 6
-    cache.remove(0)
-    assert cache.held == 6, "holes below do not count"
-    cache.truncate(np.array([0, 1]))
-    assert cache.held == 4
-    cache.truncate(0)
-    assert cache.held == 0

@@ -12,24 +12,23 @@ from executor.run.configuration import Configuration
 from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.several import halves_of
 from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
+from tests.covering import covering
 from tests.executor import reference
 from tests.executor.profiles import handmade
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import tolerance
-from tests.thorough import EVERYTHING, covering
 from tracer.errors import UnsafePlanError, UsageError
 from tracer.model.intervals import covered
 from tracer.model.schema import HOST_COMPUTE
 
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 PLACEMENTS = [
-    ("tiny", {"gpu_layers": 0}), ("tiny", {"gpu_layers": 2}), ("tiny", {"gpu_layers": 2, "fusion": True}),
-    ("moe-tiny", {"gpu_layers": 2}), ("moe-tiny", {"experts": "cpu"}),
-    ("moe-tiny", {"experts": "cpu", "gpu_layers": 3}),
+    ("tiny", {"gpu_layers": 0}), ("tiny", {"gpu_layers": 2, "fusion": True}),
+    ("moe-tiny", {"gpu_layers": 2}), ("moe-tiny", {"experts": "cpu", "gpu_layers": 3}),
 ]  # fmt: skip
 ROWS = covering(
     (place, strategy, mode, launch, batch, kv, prompt, staging, sampling)
-    for place in (range(len(PLACEMENTS)) if EVERYTHING else (0, 2, 3, 5))
+    for place in range(len(PLACEMENTS))
     for strategy in SPLITTING
     for mode in ("sequential", "branches")
     for launch in ("graph", "eager", "rebuild")

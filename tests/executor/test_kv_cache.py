@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.graph.models.kv_cache import KINDS, KvCache, RowCopy, plan_cache
+from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.graph.models.step import Feed
 from tracer.errors import ExecutionError, UsageError
 
@@ -23,14 +23,6 @@ def visible(mask):
     return [np.flatnonzero(row == 0).tolist() for row in mask]
 
 
-def test_streams_give_every_sequence_its_own_cells():
-    values = fed(KvCache("streams", 2, 8), [0, 1], 2, 0)
-    assert values["k_idxs"].tolist() == values["v_idxs"].tolist() == [0, 1, 8, 9]
-    assert visible(values["kq_mask"]) == [[0], [0, 1]] * 2
-    assert "inp_streams" not in values  # the order says it
-    assert fed(KvCache("streams", 3, 8), [2, 0], 1, 0)["inp_streams"].tolist() == [2, 0]
-
-
 def test_unified_sequences_take_turns_and_the_mask_hides_the_others():
     cache = KvCache("unified", 2, 8)
     first = fed(cache, [0, 1], 2, 0)
@@ -41,32 +33,6 @@ def test_unified_sequences_take_turns_and_the_mask_hides_the_others():
     assert visible(then["kq_mask"]) == [[0, 1, 4], [2, 3, 5]]
     assert "inp_streams" not in first
     assert first["kq_mask"][first["kq_mask"] != 0].tolist() == [-np.inf] * (4 * 8 - 6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sequences_of_different_lengths_have_positions_of_their_own(kind):
-    cache = KvCache(kind, 3, 16)
-    cache.place([0], [0], 4)
-    cache.place([2], [0], 2)
-    values = fed(cache, [0, 1, 2], 1, np.array([4, 0, 2]))
-    assert values["inp_pos"].tolist() == [4, 0, 2]
-    assert values["k_idxs"].tolist() == ([6, 7, 8] if kind == "unified" else [4, 16, 34])
-    assert [len(row) for row in visible(values["kq_mask"])] == [5, 1, 3]
-    assert cache.lengths == [5, 1, 3]
-
-
-def test_a_feed_that_only_opens_cells_gives_what_a_new_one_gives():
-    """Token after token, then from an earlier position, then after another feed wrote to the sequence."""
-    for kind in KINDS:
-        cache, tokens = KvCache(kind, 2, 24), np.zeros(2, np.int32)
-        feed = Feed(cache, [0, 1], 1)
-        for position in (0, 1, 2, 3, 1, 2, np.array([3, 1]), np.array([4, 2])):
-            mask = feed.inputs(position, tokens)["kq_mask"].copy()
-            assert np.array_equal(mask, fed(cache, [0, 1], 1, position)["kq_mask"])
-        cache.clear()
-        cache.place([1, 0], [0, 0], 5)
-        mask = feed.inputs(np.array([5, 5]), tokens)["kq_mask"].copy()
-        assert visible(mask) == [[*cache.seen(0)], [*cache.seen(1)]]
 
 
 def test_the_device_goes_on_by_itself_only_where_the_free_cells_follow_each_other():
@@ -97,15 +63,6 @@ def test_a_unified_copy_shares_cells_until_a_sequence_leaves_them():
     cache.remove(0)
     assert cache.users.tolist() == [[1, 0, 0, 0, 1, 0, 0, 0]]
     assert cache.place([0], [0], 2).tolist() == [[1, 2]]
-
-
-def test_a_copy_in_streams_is_one_of_rows():
-    cache = KvCache("streams", 3, 8)
-    cache.place([0], [0], 5)
-    assert cache.copy(0, 2) == RowCopy(0, 16, 5)
-    assert cache.place([2], [5], 1).tolist() == [[5]]
-    assert cache.copy(1, 2) is None
-    assert cache.lengths == [5, 0, 0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

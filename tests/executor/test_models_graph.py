@@ -2,12 +2,9 @@
 
 import math
 
-import networkx as nx
 import numpy as np
 import pytest
 
-from executor.graph import memory_order
-from executor.graph.fusion import fuse
 from executor.graph.models import MODELS, builder_of
 from executor.graph.models.step import random_weight
 from tests.executor.shapes import TEST_SHAPES
@@ -47,52 +44,6 @@ def test_all_kinds_of_steps_share_weights_and_state(name):
         }
         assert step.logits.shape == decode.logits.shape == (8, decode.vocabulary)
     assert (prompt.prompt, decode.prompt, device.graph.inputs) == (3, 1, [])
-
-
-BRANCHES = {
-    "tiny": [["attn_q", "attn_k", "attn_v"]] * 4,
-    "qwen3-tiny": [["attn_q", "attn_k", "attn_v"]] * 3,
-    "moe-tiny": [["attn_q", "attn_k", "attn_v"]] * 3,
-    "gdn-tiny": [["ssm_q", "ssm_k", "ssm_v", "ssm_z", "ssm_beta", "ssm_alpha"]] * 3
-    + [["attn_q", "attn_gate", "attn_k", "attn_v"]],
-}
-"""What each layer's fork feeds."""
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", BRANCHES)
-def test_fusion_leaves_every_branch_of_a_fork_apart(name, batch):
-    """Where a branch's first product were fused with the fork, that branch alone would start on the main stream."""
-    nodes = fuse(MODELS[name](batch=batch)).graph.nodes
-    flow = nx.DiGraph((source, node) for node in nodes for source in node.src)
-    for layer, branches in enumerate(BRANCHES[name]):
-        (fork,) = [node for node in nodes if node.name == f"blk.{layer}.attn_norm"]
-        starts = sorted(flow.successors(fork), key=nodes.index)
-        products = [part for start in starts for part in start.params.get("parts", (start,)) if part.op == "mul_mat"]
-        assert sorted(product.name for product in products) == sorted(f"blk.{layer}.{name}" for name in branches)
-        assert all(start.op.startswith("mul_mat") for start in starts)
-        assert not any(start in nx.descendants(flow, other) for start in starts for other in starts)
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_fused_or_not_the_recurrent_state_is_updated_once(fused):
-    step = MODELS["gdn-tiny"](batch=2)
-    nodes = (fuse(step) if fused else step).graph.nodes
-    updated = sorted(state.name for node in nodes for state in node.updates)
-    names = ("ssm_k_conv_state", "ssm_q_conv_state", "ssm_state", "ssm_v_conv_state")
-    assert updated == [f"blk.{layer}.{name}" for layer in range(3) for name in names]
-    assert any(node.op == "ssm_conv+silu" for node in nodes) == fused
-
-
-def test_memory_order_knows_what_a_kernel_updates():
-    """read(state); recurrence(state); read(state) in graph order."""
-    step = MODELS["gdn-tiny"]()
-    (net,) = [node for node in step.graph.nodes if node.name == "blk.0.ssm_delta_net"]
-    state, graph = net.updates[0], step.graph
-    assert net.written == (net, state)
-    late = graph.node("late reader", "add", state.shape, "float32", (state, state))
-    order = memory_order(graph.nodes)
-    assert graph.nodes.index(net) in order[graph.nodes.index(late)]
 
 
 def test_recurrent_state_is_empty_at_the_start_and_stays_behind_a_prompt():

@@ -12,10 +12,10 @@ from executor.planning.devices import HOST, Device
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
 from executor.scheduling.strategies import STRATEGIES
+from tests.covering import covering
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES, random_weights
 from tests.executor.test_logits import tolerance
-from tests.thorough import EVERYTHING, covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
@@ -215,7 +215,7 @@ def test_what_has_no_experts_cannot_copy_them():
         execute([Configuration(experts="copy")])
 
 
-@pytest.mark.parametrize("number", range(12 if EVERYTHING else 6))
+@pytest.mark.parametrize("number", range(6))
 def test_any_assignment_of_nodes_to_devices_computes_the_same(number, monkeypatch):
     """Also values that several splits of a device read from another one, which take turns."""
     choose = random.Random(number)
@@ -240,13 +240,6 @@ def test_any_assignment_of_nodes_to_devices_computes_the_same(number, monkeypatc
     assert np.array_equal(result.logits, alone.logits), (model, strategy, devices)
 
 
-@pytest.mark.parametrize("weights", ["f16", "q8_0"])
-@pytest.mark.parametrize("gpu_layers", [0])
-def test_the_host_computes_the_models_own_format(weights, gpu_layers):
-    (result,) = execute([Configuration(weights=weights, gpu_layers=gpu_layers, tokens=3, repeats=1)], keep_logits=True)
-    assert np.abs(result.logits).max() > 1
-
-
 def test_weights_on_the_host_and_copies_for_the_device_are_kept_apart():
     placed = [
         Configuration(model="moe-tiny", experts=e, tokens=3, repeats=1) for e in ("copy", "cpu", "device", "copy")
@@ -254,10 +247,3 @@ def test_weights_on_the_host_and_copies_for_the_device_are_kept_apart():
     first, *others = execute(placed, keep_logits=True)
     for other in others:
         assert np.array_equal(other.logits, first.logits)
-
-
-def test_without_a_choice_the_strategies_that_fit_are_run():
-    assert fitting_strategies(Configuration()) == list(STRATEGIES)
-    assert fitting_strategies(Configuration(devices=2)) == SPLITTING
-    assert fitting_strategies(Configuration(staging=False)) == ["sccc", "saaas", "aaas", "aaeg", "ggg"]
-    assert fitting_strategies(Configuration(staging=False, gpu_layers=2)) == ["sccc", "saaas", "aaas", "aaeg"]

@@ -3,22 +3,13 @@
 import pytest
 
 from executor.graph import Flag, Graph
-from executor.graph.fusion import fuse
 from executor.graph.models import MODELS
 from executor.planning import prepare
-from executor.planning.allocator import ALLOCATORS
-from executor.planning.concurrency import MODES, all_regions
-from executor.planning.devices import HOST, Device, Placement, assign_devices, only, split_graph
+from executor.planning.concurrency import all_regions
+from executor.planning.devices import HOST, Device, Placement, assign_devices, split_graph
 from executor.planning.plans import Subplan
-from tests.executor.handmade import as_step, fan_out_graph
+from tests.executor.handmade import fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError
-
-
-def test_one_backend_makes_one_split_that_lists_its_inputs():
-    graph = MODELS["tiny"]().graph
-    (split,) = split_graph(graph, assign_devices(graph, only("cpu")))
-    assert (split.device, list(split.nodes), list(split.inputs)) == (Device("cpu"), graph.nodes, graph.inputs)
-
 
 A, B = Device("a"), Device("b")
 
@@ -32,15 +23,6 @@ def test_a_split_ends_where_the_device_changes():
     assert [s.nodes[-1].flags for s in splits] == [Flag.OUTPUT] * 3
     (origin,) = splits[1].origins.values()
     assert (origin.split, origin.node) == (0, splits[0].nodes[-1])
-
-
-def test_nothing_is_copied_within_a_device():
-    graph = fan_out_graph(branches=2, length=1)  # fork -> b0.0, b1.0 -> join
-    splits = split_graph(graph, dict(zip(graph.nodes, [A, A, B, A, A], strict=True)))
-    last = splits[2]
-    assert [t.name for t in last.inputs] == ["b1.0"]
-    assert [t.name for t in last.origins] == ["b0.0", "b1.0"]
-    assert last.state == []
 
 
 def test_what_a_device_has_got_is_not_sent_again():
@@ -74,15 +56,6 @@ def test_the_last_layers_go_to_the_device(model, gpu_layers):
     assert assigned[graph.nodes[-1]] == (A if gpu_layers else HOST)  # the output counts as a layer
 
 
-@pytest.mark.parametrize("model", ["tiny", "moe-tiny", "gdn-tiny"])
-@pytest.mark.parametrize(("devices", "gpu_layers"), [(1, 1), (1, 2), (3, None), (4, None), (2, 3)])
-def test_every_device_has_its_layers_in_one_piece(model, devices, gpu_layers):
-    graph = MODELS[model]().graph
-    assigned = assign_devices(graph, Placement(tuple(Device("a", i) for i in range(devices)), gpu_layers))
-    splits = [split.device for split in split_graph(graph, assigned)]
-    assert len(splits) == len(set(splits)) == devices + (gpu_layers is not None)
-
-
 def test_devices_share_the_layers():
     graph = MODELS["tiny"]().graph
     assigned = assign_devices(graph, Placement((A, B)))
@@ -99,13 +72,6 @@ def test_experts_stay_on_the_host():
     assert [s.device for s in split_graph(graph, assigned)] == [A, HOST] * 3 + [A]
     with pytest.raises(UsageError, match="the model has none"):
         assign_devices(MODELS["tiny"]().graph, Placement((A,), experts="cpu"))
-
-
-def test_an_input_that_nobody_reads_is_not_sent():
-    graph = fan_out_graph()
-    graph.leaf("unread", (1,), flags=Flag.INPUT)
-    (split,) = split_graph(graph, assign_devices(graph, only("cpu")))
-    assert [t.name for t in split.inputs] == ["x"]
 
 
 def named(prepared):
@@ -133,22 +99,6 @@ def test_a_layer_forks_into_q_k_v_and_into_gate_and_up(on_device, batch):
     assert (prepared.splits[0].plan.streams, prepared.splits[0].plan.events) == (3, 4 * (3 + 2))
 
 
-@pytest.mark.parametrize("on_device", [False, True])
-def test_fused_branches_fork_together(on_device):
-    """Gate and up are one kernel; Q, K and V begin with fused ones, each on a stream of its own."""
-    prepared = prepare(fuse(MODELS["tiny"](on_device=on_device, history=4)), "cpu", "branches")
-    roots = ("attn_q_rope", "cache_k (set)", "cache_v (set)")
-    assert named(prepared) == [
-        (f"blk.{i}.attn_norm", f"blk.{i}.attn", [f"blk.{i}.{root}" for root in roots]) for i in range(4)
-    ]
-
-
-def test_reshapes_are_not_launched():
-    prepared = prepare(MODELS["tiny"](), "cpu", "branches")
-    assert len(prepared.splits[0].plan.launches) == 82
-    assert all(launch.node.has_kernel for launch in prepared.splits[0].plan.launches)
-
-
 def test_subgraphs_launch_every_branch_by_itself():
     prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
     whole = prepare(MODELS["tiny"](), "cpu", "branches").splits[0].plan
@@ -171,16 +121,6 @@ def test_a_plan_with_hazards_is_refused_unless_allowed():
         prepare(step, "cpu", "branches", "sequential")
     assert len(prepare(step, "cpu", "branches", "sequential", allow_hazards=True).hazards) == 48
     assert prepare(step, "cpu", "sequential", "no_alloc_free").hazards == []
-
-
-def test_a_mode_brings_the_allocator_that_it_needs():
-    for mode in MODES.values():
-        assert prepare(as_step(fan_out_graph()), "cpu", mode.name).allocator == mode.allocator
-
-
-def test_without_a_region_any_allocator_is_safe():
-    for allocator in ALLOCATORS:
-        assert prepare(as_step(fan_out_graph(branches=1)), "cpu", "branches", allocator).splits[0].plan.streams == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from executor.planning.concurrency import bits, find_dependencies
 from executor.planning.hazards import happens_before
 from executor.planning.plans import Launch, Record, Subplan, Wait, make_plan
-from tests.executor.handmade import fan_out_graph, graph_of, plan_of, regions_of
+from tests.executor.handmade import fan_out_graph, plan_of, regions_of
 from tests.executor.random_graphs import graphs, stream_maps
 
 
@@ -23,33 +23,6 @@ def test_streams_and_events_of_a_fork():
         Wait(0, 2), Wait(0, 1), Launch(0, join), Launch(0, end),
     ]  # fmt: skip
     assert (plan.streams, plan.events, len(plan.launches)) == (3, 3, 9)
-
-
-def test_the_parts_of_a_fork():
-    nodes = fan_out_graph().nodes
-    plan = plan_of(nodes, regions_of(nodes), cut=True)
-    shown = [
-        (part.stream, [launch.node.name for launch in part.plan.launches]) if isinstance(part, Subplan) else part
-        for part in plan.parts
-    ]
-    assert shown == [
-        (0, ["fork"]), Record(0, 0), (0, ["b0.0", "b0.1"]), Wait(1, 0), (1, ["b1.0", "b1.1"]), Record(1, 1),
-        Wait(2, 0), (2, ["b2.0", "b2.1"]), Record(2, 2), Wait(0, 2), Wait(0, 1), (0, ["join", "end"]),
-    ]  # fmt: skip
-    assert all(part.plan.streams == 1 and not part.plan.whole for part in plan.parts if isinstance(part, Subplan))
-
-
-def test_one_stream_needs_no_events():
-    plan = plan_of(fan_out_graph().nodes)
-    assert (plan.streams, plan.events, len(plan.instructions)) == (1, 0, 9)
-
-
-def test_work_that_nothing_precedes_or_follows_hangs_on_the_main_stream():
-    nodes = graph_of({"a": ["x"], "b": ["x"]}).nodes
-    plan = make_plan(nodes, find_dependencies(nodes, tie=False), [0, 1])
-    assert list(plan.instructions) == [
-        Record(0, 0), Launch(0, nodes[0]), Wait(1, 0), Launch(1, nodes[1]), Record(1, 1), Wait(0, 1)
-    ]  # fmt: skip
 
 
 def keeps_order(plan, graph):

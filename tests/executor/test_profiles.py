@@ -36,13 +36,6 @@ def test_what_was_not_measured_is_not_called_so(name):
     assert not [source for source in profile.sources.values() if source.startswith("measured")]
 
 
-def test_fused_ops_that_are_not_named():
-    profile = load_profile("h200-linux")
-    assert profile.kernel("mul_mat+rope") == profile.kernels["mul_mat+rope"]
-    assert profile.kernel("mul_mat+silu") == profile.kernels["mul_mat"]
-    assert profile.kernel("argmax") == profile.kernels["other"]
-
-
 def change(*path, to=None, drop=False):
     """Change one entry of a profile's JSON."""
 
@@ -133,9 +126,3 @@ def test_branches_pay_on_cuda_and_not_on_hip():
     """Published for HIP: 0.97 on an RX 6800 XT (ggml PR 16991)."""
     assert gain("h200-linux", concurrency="branches") > 1
     assert gain("hip", concurrency="branches") < 1
-
-
-def test_profiles_are_compared_in_one_call():
-    results = execute([Configuration("sim", tokens=4, repeats=1, profile=name) for name in SHIPPED])
-    assert len({result.seconds[0] for result in results}) == len(SHIPPED)
-    assert len({result.configuration.name for result in results}) == len(SHIPPED)

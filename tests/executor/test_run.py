@@ -2,19 +2,16 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from executor import backends
 from executor.backends.cpu.backend import CpuBackend
 from executor.backends.cpu.kernels import KERNELS
 from executor.run import execute
 from executor.run.configuration import Configuration, combinations
 from executor.run.directory import run_json
 from tests.executor.handmade import SlowBackend
-from tracer.analysis.call_chains import BELOW_PROGRAM
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 from tracer.model.run_json import SCHEMA
 
@@ -62,14 +59,6 @@ def test_with_ggg_the_host_is_ahead_of_the_device_and_reads_late():
     assert result.tokens.shape == (1, 20, 1)
 
 
-def test_branches_are_recorded_on_streams_of_their_own():
-    (result,) = execute([Configuration(concurrency="branches", tokens=2, repeats=1, warmup=0)])
-    kernels = result.trace["kernels"]
-    per_stream = kernels.groupby("stream").size() / 2
-    assert per_stream.to_dict() == {0: 82 - 4 * 6, 1: 4 * (3 + 1), 2: 4 * 2}
-    assert set(kernels.loc[kernels["name"].str.contains("attn_k"), "stream"]) == {1}
-
-
 @pytest.mark.parametrize("mode", ["branches", "subgraphs"])
 def test_fused_branches_start_after_their_fork_and_none_waits_for_another(mode):
     """Seen in a recording in which Q, K and V take long: each begins before any ends, Q on the main stream as well."""
@@ -86,11 +75,6 @@ def test_fused_branches_start_after_their_fork_and_none_waits_for_another(mode):
     assert fork["end"] <= first["start"].min()
     assert first["start"].max() < first["end"].min()
     assert first["end"].max() <= join["start"]
-
-
-def test_a_sequential_run_lists_one_stream_beside_one_with_branches():
-    both = combinations(Configuration(tokens=1, repeats=1), ["sccc"], ["branches", "sequential"])
-    assert [len(r.trace["streams"]) for r in execute(both)] == [3, 1]
 
 
 def test_run_json_says_what_where_and_how_fast():
@@ -112,12 +96,6 @@ def test_run_json_says_what_where_and_how_fast():
         "graph_plans": [{"created": 1, "reused": 4 + 3 * 4 - 1, "updated": 0, "reinstantiated": 0, "freed": 0}],
     }  # fmt: skip
     assert set(run["machine"]) == {"cpu", "cores", "os", "python"}
-
-
-def test_names_say_what_is_not_usual():
-    assert Configuration().name == "tiny-sccc-sequential"
-    unusual = Configuration(strategy="ggg", concurrency="branches", launch="eager", batch=4, allocator="no_alloc_free")
-    assert unusual.name == "tiny-ggg-branches-no_alloc_free-eager-b4"
 
 
 @pytest.mark.parametrize(
@@ -166,10 +144,6 @@ def test_a_failure_on_the_device_ends_the_run_and_its_threads():
     assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
 
 
-def test_no_configurations_no_results():
-    assert execute([]) == []
-
-
 @pytest.mark.parametrize("strategy", ["sccc", "saaas", "aaag", "aga"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_sampling_on_the_device_gives_the_host_s_tokens_and_fetches_only_those(strategy, batch):
@@ -180,12 +154,6 @@ def test_sampling_on_the_device_gives_the_host_s_tokens_and_fetches_only_those(s
     assert (fetched == 4 * batch).all()
     assert len(fetched) == 6 + base.warmup
     assert device.configuration.name.endswith("-sampled")
-
-
-def test_a_device_that_samples_can_give_its_logits_too():
-    base = Configuration(strategy="aga", tokens=4, repeats=1)
-    host, device = execute([base, replace(base, sampling="device")], keep_logits=True)
-    assert np.array_equal(host.logits, device.logits)
 
 
 def test_logits_are_kept_of_the_configurations_asked_for():
@@ -204,13 +172,3 @@ def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
     assert all(calls[i - 2 : i] == ["eventSynchronize", "memcpyAsync"] for i in launches[1:])
     step = ["graphLaunch", "memcpyAsync", "eventRecord", *["memcpyAsync"] * 5]
     assert all(calls[i : i + 8] == step for i in launches)
-
-
-def test_a_backend_is_below_the_program_and_a_strategy_is_not():
-    executor = Path(backends.__file__).parents[1]
-    for family in ("cpu", "cuda", "sim"):
-        files = [*(executor / "backends" / family).glob("*.py")]
-        assert len(files) > 3
-        assert all(BELOW_PROGRAM.search(f"{f.relative_to(executor.parent).as_posix()}(7): launch") for f in files)
-    assert BELOW_PROGRAM.search("executor/backends/sim.py(7): launch")  # in recordings of earlier versions
-    assert not BELOW_PROGRAM.search("executor/scheduling/strategies.py(7): send")

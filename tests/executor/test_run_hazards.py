@@ -22,7 +22,7 @@ from executor.scheduling.memory import ExpertCopies, load_weights
 from executor.scheduling.run_hazards import find_run_hazards, refuse_hazards
 from executor.scheduling.scheduler import Scheduler
 from executor.scheduling.strategies import STRATEGIES, Strategy
-from tests.thorough import covering
+from tests.covering import covering
 from tracer.errors import UnsafePlanError
 
 PLACEMENTS = {

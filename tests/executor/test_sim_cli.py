@@ -12,22 +12,6 @@ def run(*arguments):
     return CliRunner().invoke(main, ["run", "--tokens", "4", "--repeats", "2", *map(str, arguments)])
 
 
-def test_profiles_side_by_side(tmp_path):
-    for profile in ("h200-linux", "wddm"):
-        done = run("--backend", "sim", "--profile", profile, "--sync", "sccc,ggg", "-o", tmp_path / "runs")
-        assert done.exit_code == 0
-    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
-    assert names == [f"tiny-{s}-sequential-sim-{p}" for s in ("ggg", "sccc") for p in ("h200-linux", "wddm")]
-    described = json.loads((tmp_path / "runs" / names[3] / "run.json").read_text())
-    assert described["configuration"]["profile"] == "wddm"
-    assert described["measured"]["tokens_per_s"]["low"] == described["measured"]["tokens_per_s"]["high"]
-    gaps = CliRunner().invoke(main, ["gaps", str(tmp_path / "runs" / names[3]), "--json"])
-    facts = json.loads(gaps.stdout)
-    assert facts["steps"] == 2 * 4
-    assert facts["distortion"] == 1.0
-    assert sum(facts["causes_us"].values()) == pytest.approx(facts["gap_us"]["mean"])
-
-
 def test_two_runs_write_the_same_recording(tmp_path):
     options = ("--backend", "sim", "--sync", "aaag", "--concurrency", "branches")
     assert [run(*options, "-o", tmp_path / runs).exit_code for runs in ("a", "b")] == [0, 0]

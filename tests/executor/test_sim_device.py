@@ -22,32 +22,10 @@ def test_a_stream_works_in_order_and_waits_for_what_is_issued_late():
     assert spans == [(5, 15), (15, 35), (100, 101)]
 
 
-def test_fixed_times_overlap():
-    assert spans_of(VirtualDevice(1, 0), (0, Stage(10), 0), (1, Stage(10), 3)) == [(0, 10), (3, 13)]
-
-
 def test_transfers_share_the_bandwidth():
     """100 bytes alone at 1 B/ns until 50, then at half of it: 50 bytes by 150; the other's last 50 alone."""
     spans = spans_of(VirtualDevice(1, 0), (0, Stage(0, 100), 0), (1, Stage(0, 100), 50))
     assert spans == [(0, 150), (50, 200)]
-
-
-def test_a_kernel_that_wants_less_leaves_the_rest_to_others():
-    """0.25 B/ns are wished, 0.75 remain: 75 bytes by 100, where the first still has 75 to go."""
-    spans = spans_of(VirtualDevice(1, 0), (0, Stage(0, 100, 4), 0), (1, Stage(0, 75), 0))
-    assert spans == [(0, 400), (0, 100)]
-
-
-def test_a_fixed_time_shares_nothing():
-    spans = spans_of(VirtualDevice(1, 0), (0, Stage(50, 100), 0), (1, Stage(0, 100), 0))
-    assert spans == [(0, 200), (0, 150)]
-
-
-def test_stages_follow_each_other():
-    device, work = VirtualDevice(2, 0), Task(7, [Stage(10), Stage(5, 20)])
-    device.submit(0, work)
-    assert device.drain() == 32
-    assert work.spans == [(7, 17), (17, 32)]
 
 
 def test_a_wait_holds_a_stream_for_the_edge_longer():
@@ -62,35 +40,11 @@ def test_a_wait_holds_a_stream_for_the_edge_longer():
     assert (waiting.spans, own.spans) == ([(13, 14)], [(10, 11)])
 
 
-def test_what_is_asked_is_done_and_no_more():
-    device, late = VirtualDevice(1, 0), Task(1000, [Stage(1)])
-    device.submit(0, Task(0, [Stage(10)]))
-    fence = device.fence(0)
-    device.submit(1, late)
-    assert device.finish(fence) == 10
-    assert late.spans == []
-
-
 def test_a_wait_for_what_never_comes():
     device = VirtualDevice(1, 0)
     device.submit(0, FenceWait(Fence(1)))
     with pytest.raises(ExecutionError, match="never recorded"):
         device.drain()
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000), st.floats(0, 4)), min_size=1, max_size=5),
-    st.floats(0.1, 10),
-    st.floats(1, 10),
-)
-def test_more_bandwidth_is_never_slower(stages, bandwidth, factor):
-    """Of kernels that run beside each other."""
-    submitted = [(queue, Stage(*stage), 0) for queue, stage in enumerate(stages)]
-    slow, fast = (
-        spans_of(VirtualDevice(bandwidth, 0), *submitted),
-        spans_of(VirtualDevice(bandwidth * factor, 0), *submitted),
-    )
-    assert all(f[1] <= s[1] + len(stages) for f, s in zip(fast, slow, strict=True))  # ticks round up
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8))

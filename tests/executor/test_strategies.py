@@ -3,7 +3,6 @@
 import pytest
 
 from executor.backends.cpu.backend import CpuBackend
-from executor.backends.interface import Guarantee
 from executor.graph.models import MODELS
 from executor.run import execute
 from executor.run.configuration import Configuration
@@ -14,10 +13,6 @@ from tracer.errors import ExecutionError, UnsafePlanError
 NOTHING = frozenset()
 
 
-def test_the_names_are_those_of_the_classes():
-    assert all(cls.__name__ == name.upper() for name, cls in STRATEGIES.items())
-
-
 def test_a_backend_without_guarantees_runs_only_what_waits():
     assert [name for name, cls in STRATEGIES.items() if not cls.needs][:2] == ["sccc", "saaas"]
     for name, cls in STRATEGIES.items():
@@ -26,13 +21,6 @@ def test_a_backend_without_guarantees_runs_only_what_waits():
         else:
             with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Choose one of sccc, saaas"):
                 check_needs(cls(), "bare", NOTHING)
-
-
-def test_the_message_names_the_missing_guarantee():
-    ordered = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER})
-    check_needs(STRATEGIES["aaas"](), "half", ordered)
-    with pytest.raises(UnsafePlanError, match="source of an asynchronous copy may be overwritten"):
-        check_needs(STRATEGIES["aaag"](), "half", ordered)
 
 
 def test_a_run_is_refused_before_anything_ran():

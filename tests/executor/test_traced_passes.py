@@ -1,6 +1,5 @@
 """The passes of a run: what the parent orders, and what it makes of the answers."""
 
-import io
 import json
 import subprocess
 
@@ -11,7 +10,7 @@ from executor.graph.models import kv_cache
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.directory import measured, write_run
-from executor.run.passes import MOST_TRACED_TOKENS, main, record_traced
+from executor.run.passes import MOST_TRACED_TOKENS, record_traced
 from tracer import formats, read
 from tracer.errors import ExecutionError
 from tracer.formats.nsys_parquet import RUN_FILE
@@ -96,10 +95,3 @@ def test_a_pass_that_fails_says_why(light):
 
     with pytest.raises(ExecutionError, match="tiny-aaag-sequential: the graph pass failed: no CUDA driver"):
         record_traced(LONG, light, spawn=spawn)
-
-
-def test_the_child_needs_cupti(tmp_path, capsys):
-    order = io.StringIO(json.dumps({"configuration": {"tokens": 2}, "run": {}, "kinds": "lean"}))
-    assert main(["node", str(tmp_path / "node")], order) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    assert not (tmp_path / "node").exists()

@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.thorough import EVERYTHING
 from tracer import formats
 from tracer.analysis.recording import Recording
 from tracer.analysis.streams import bubble_report, stream_report
@@ -20,7 +19,7 @@ def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
     Args:
         path: the recording.
         written: an empty directory in which copies are made and removed.
-        copies: whether to make them, which takes the longest: of the whole trace, or of both where everything is tried.
+        copies: whether to make them, which takes the longest.
 
     Returns:
         The whole trace, or None where reading gave one clear error.
@@ -35,7 +34,7 @@ def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
             analyse(whole)
         if copies and whole is not None:
             write(whole, written)
-        if copies and bare is not None and (whole is None or EVERYTHING):
+        if copies and bare is not None and whole is None:
             write(bare, written)
     return whole
 

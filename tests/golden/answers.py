@@ -26,7 +26,7 @@ from tracer.cli import main
 ROOT: Final = SAMPLES.parent
 PLAIN: Final = ("info", "tokens", "syncs", "gaps", "streams", "path", "advise")
 EDITS: Final = ("--sync=saaas,aaas,aaag,ggg", "--without-syncs")
-"""What-ifs of every recording; a run of ours with a graph of its step also has `--concurrent`."""
+"""What-ifs of every recording."""
 
 MORE_EDITS: Final = (
     "--without-sync 1", "--graph --early-starts", "--eager-into-graph", "--launch-first", "--read-later",
@@ -60,7 +60,6 @@ OF_SIX: Final = {
 """The ranges of six-strategies and their tokens per second without a profiler."""
 
 SPECIAL: Final = {
-    "llama-1.1b-sccc-sequential-cuda": ["whatif {} --concurrent --learn-from sample_traces"],
     "llama1b-saaas-graph": ["check {} --budget sample_traces/llama1b-saaas.toml"],
     "llama1b-sccc-graph": ["check {} --budget sample_traces/llama1b-saaas.toml", "advise {} --markdown"],
     "vllm-b8-torch": ["advise {} --markdown"],
@@ -110,8 +109,6 @@ def commands_of(name: str) -> list[str]:
     """The commands that are asked of a bundled recording, as one types them in the repository's root."""
     path = f"{SAMPLES.name}/{name}"
     asked = [*(f"{command} {{}}" for command in PLAIN), *(f"whatif {{}} {edit}" for edit in EDITS)]
-    if (SAMPLES / name / "graph.json").exists():
-        asked.append("whatif {} --concurrent")
     if (SAMPLES / name / "node").exists():
         asked += [f"{command} {{}}/node" for command in OF_NODE_PASS]
     asked += [f"whatif {{}} {edit}" for edit in MORE_EDITS if name in EDITED]

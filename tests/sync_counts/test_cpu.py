@@ -10,8 +10,8 @@ from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
+from tests.covering import covering
 from tests.executor.handmade import summing_step
-from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 

@@ -10,6 +10,7 @@ from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
 from executor.scheduling.strategies import AAAG, AAAS, AAEG, SAAAS, SCCC, STRATEGIES
+from tests.covering import covering, each_value
 from tests.sync_counts.calls_of_splits import (
     ATTENTION,
     HOST_COPIES,
@@ -21,7 +22,6 @@ from tests.sync_counts.calls_of_splits import (
     prompt,
     token,
 )  # fmt: skip
-from tests.thorough import covering, each_value
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps

@@ -1,24 +1,30 @@
 """What several tests of the light recorder share."""
 
+from __future__ import annotations
+
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tracer import fake_cuda
-from tests.tracer.fake_driver import Build
-from tracer.recorders import cupti_library, cupti_run, light_folder, light_program
+if TYPE_CHECKING:
+    from tests.tracer.fake_driver import Build
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """The preloaded library, the fake driver and its programs."""
+    from tests.tracer.fake_driver import Build
+
     return Build.into(tmp_path_factory.mktemp("light"))
 
 
 @pytest.fixture(scope="session")
 def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver, a CUPTI and a program that uses them, without a GPU."""
+    from tests.tracer import fake_cuda
+
     fake_cuda.build(folder := tmp_path_factory.mktemp("cuda"))
     return folder
 
@@ -29,10 +35,10 @@ def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
-    monkeypatch.setattr(cupti_run, "library", lambda: built.folder / "light.so")
-    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
-    monkeypatch.setattr(cupti_library, "find", lambda: str(cuda / "libcupti.so.13"))
-    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr("tracer.recorders.cupti_run.library", lambda: built.folder / "light.so")
+    monkeypatch.setattr("tracer.recorders.light_program.library", lambda: built.folder / "light.so")
+    monkeypatch.setattr("tracer.recorders.cupti_library.find", lambda: str(cuda / "libcupti.so.13"))
+    monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -41,6 +47,6 @@ def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     """`intertoken record` over the fake driver, with the library as if it came with a wheel, and memory of its own."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
-    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
-    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr("tracer.recorders.light_program.library", lambda: built.folder / "light.so")
+    monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -11,18 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SAMPLES
-from tests.thorough import thorough
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tracer import read, write
-from tracer.analysis.advice import effort_of, engine_of
+from tracer.analysis.advice import engine_of
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.whatif.host_edits import FollowStrategy, ReadLater
-from tracer.analysis.whatif.prediction import UNMEASURED
 from tracer.cli import main
-from tracer.engines.engine import COPIES, RUN_AHEAD, Setting
 from tracer.model import run_json
-from tracer.text import percent
 
 OURS = {name: SAMPLES / f"llama-1.1b-{name}-sequential-cuda" for name in ("sccc", "saaas", "aaas", "aaag", "ggg")}
 
@@ -82,22 +77,6 @@ def test_advice_of_llama_cpp_with_its_own_rate() -> None:
     assert all(one["speedup"]["low"] is None for one in facts["unsure"] if one["edit"] in of_host)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "transformers-static",
-        *(pytest.param(n, marks=thorough) for n in ("vllm-b1-graph", "vllm-b1-node-nvtx", "vllm-b8-node")),
-    ],
-)
-def test_an_engine_that_idles_for_its_hosts_code_gets_no_figure(name: str) -> None:
-    facts = advised(SAMPLES / name)
-    assert facts["advice"] == []
-    assert all(one["speedup"]["low"] is None for one in facts["unsure"])
-    words = " ".join(run(SAMPLES / name).stdout.split())
-    assert "no edit is predicted to gain more than its margin" in words
-    assert "the device idles mainly because of the host" in words
-
-
 def test_under_a_profiler_without_a_rate_there_is_no_advice(tmp_path: Path) -> None:
     path = tmp_path / "a"
     shutil.copytree(LLAMA["sccc", "graph"], path)
@@ -120,45 +99,6 @@ def test_where_nothing_is_to_be_gained_it_says_how_much_the_device_idles() -> No
     words = " ".join(run(OURS["ggg"]).stdout.split())
     assert "no edit is predicted to gain more than its margin" in words
     assert "the device idles for 0% of a step" in words
-
-
-def test_markdown_is_a_table_and_a_list(tmp_path: Path) -> None:
-    lines = run(OURS["sccc"], "--markdown").stdout.splitlines()
-    assert lines[:2] == ["| what | gain | model margin | steps/s |", "| --- | --- | --- | --- |"]
-    rows = [line for line in lines[2:] if line.startswith("|")]
-    assert rows
-    assert all(line.count("|") == 5 for line in rows)
-    assert all(line.startswith("- ") for line in lines[2 + len(rows) :] if line)
-
-
-def test_the_text_tells_the_estimates_of_the_json_that_have_no_margin() -> None:
-    facts = advised(LLAMA["sccc", "graph"])
-    (line,) = (each.strip() for each in run(LLAMA["sccc", "graph"]).stdout.splitlines() if "without a margin" in each)
-    told = line.removeprefix("predicted without a margin: ").removesuffix(f"; {UNMEASURED}")
-    without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
-    assert without
-    assert told == ", ".join(f"{one['edit']} {percent(one['speedup']['estimate'] - 1)}" for one in without)
-
-
-def test_effort_is_by_the_kind_of_change() -> None:
-    efforts = {one["edit"]: one["effort"].split(":")[0] for one in advised(LLAMA["sccc", "graph"])["advice"]}
-    assert efforts == {"ggg": "large", **dict.fromkeys(("aaag", "aaas", "saaas"), "medium"), "without syncs": "small"}
-    words = run(LLAMA["sccc", "graph"]).stdout
-    assert "aaag, aaas, saaas: effort medium: the code that copies a step's inputs changes" in words
-    switch = Setting(RUN_AHEAD, "--async", "1")
-    assert effort_of(ReadLater(), (switch,)) == "small: a setting of the engine"
-    assert effort_of(FollowStrategy("aaag"), (Setting(COPIES, "`f`", "1"),)).startswith("medium")
-
-
-def test_markdown_has_the_eager_launches_of_the_json() -> None:
-    facts = advised(SAMPLES / "vllm-b1-graph")
-    _, _, table = run(SAMPLES / "vllm-b1-graph", "--markdown").stdout.partition("Eager launches outside the graph")
-    heads, rule, *rows = (line for line in table.splitlines() if line.startswith("|"))
-    assert {line.count("|") for line in (heads, rule, *rows)} == {7}
-    for one, line in zip(facts["eager_launches"], rows, strict=True):
-        kernel, *_, gain = line.strip("| ").split(" | ")
-        assert kernel.strip("`") in one["kernel"]
-        assert gain == percent(one["speedup"] - 1)
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

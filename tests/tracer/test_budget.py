@@ -1,17 +1,14 @@
 """Budgets: exact findings on hand-made traces and on the bundled recordings."""
 
-import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import CUPY_RUNS, KINDS, LLAMA, SAMPLES, SIX
-from tests.thorough import EVERYTHING, examples
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
-from tracer.analysis.bounds import Bounds
 from tracer.analysis.budget import Budget, Limit, Scope, parse
 from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
 from tracer.analysis.gaps import gap_report, measured_rate
@@ -132,31 +129,7 @@ def test_devices_have_gaps_of_their_own() -> None:
         check_lines(script.trace, budget(text.format(2, 0, 1)))
 
 
-def test_lines_without_a_range_hold_inside_the_one_that_is_asked_for() -> None:
-    text = 'syncs = 3\n[range."run sccc concurrent"]\nsyncs = 8'
-    assert not broken(read(SIX), text, within="run saaas concurrent")
-    assert broken(read(SIX), text, within="run aaag concurrent") == {"syncs"}
-    assert len(findings(read(SIX), text, within="run saaas concurrent", bounds=Bounds(2, 5))) == 2
-
-
-@pytest.mark.parametrize(
-    ("recording", "file"), [(SIX, "six-strategies.toml"), (LLAMA["saaas", "graph"], "llama1b-saaas.toml")]
-)
-def test_the_bundled_budgets_are_kept(recording: Any, file: str) -> None:
-    assert broken(read(recording), (SAMPLES / file).read_text()) == set()
-
-
-def test_the_budget_of_saaas_is_broken_by_sccc() -> None:
-    text = (SAMPLES / "llama1b-saaas.toml").read_text()
-    assert broken(read(LLAMA["sccc", "graph"]), text) == {
-        "syncs", "class", "signature", "tokens_per_s.untraced", "gap_us.untraced.p50", "gap_us.untraced.mean",
-        "causes_us.traced.sync",
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name", sorted(path.parent.name for path in SAMPLES.glob("*/run.json")) if EVERYTHING else KINDS
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None:
     trace = read(SAMPLES / name)
     ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS] if name == SIX.name else [None]
@@ -166,7 +139,7 @@ def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None
         assert len(budget(text).lines) >= 7
 
 
-few = examples(25)
+few = settings(max_examples=5)
 letters = st.text(alphabet="sacew", max_size=8).map(lambda text: f"s{text}g")
 """They begin with a sync, or a copy might block or not by how the step before ends."""
 
@@ -193,17 +166,6 @@ def test_one_sync_more_in_every_step_breaks_the_lines_of_syncs_and_no_other(call
     for finding in (found["syncs"], found["signature"]):
         assert finding.surplus is not None
         assert (finding.surplus.step, finding.surplus.time_in_step_us) == (0, 0.7)
-
-
-def test_the_causes_of_a_device_are_those_of_its_gaps() -> None:
-    """What the other device computes in a pipeline is a cause too, also where only one device is looked at."""
-    trace = read(SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2")
-    table = gap_report(trace, find_steps(trace)).table
-    other = table.loc[table["device"] == 1, "other"].mean() / 1e3
-    assert other > 100
-    line = '[device.1]\ncauses_us.traced."other process/thread"'
-    (found,) = findings(trace, f"{line}.max = 1").values()
-    assert found.found == pytest.approx(other)
 
 
 def test_an_estimated_gap_is_judged_by_its_interval() -> None:
@@ -245,13 +207,6 @@ def test_the_given_rate_wins_and_counts_steps_of_several_sequences() -> None:
     assert found.found == pytest.approx(4e9 * TOKENS / ((TOKENS - 1) * 1000 + 900))  # four tokens each microsecond
 
 
-def test_what_must_be_known_of_the_steps_is_noted_once() -> None:
-    trace = read(SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node")
-    check_lines(trace, budget("syncs.max = 100\n[device.0]\ngap_us.traced.p50.max = 1e6"))
-    (note,) = (note for note in trace.notes if "prefill" in note)
-    assert re.match("left out: 2 prefill", note)
-
-
 def of_sites() -> Trace:
     """Three steps `sgs`; the first sync of each is made in `flush`, the last one of the second step in `fetch`."""
     script = loop("sgs", 3)
@@ -287,11 +242,3 @@ def test_a_recording_without_call_sites_cannot_hold_one() -> None:
         budget("[site.fetch]\nclass = 'sccc'")
     with pytest.raises(UsageError, match=r'site."": give a part of the call site'):
         budget('[site." "]\nsyncs = 0')
-
-
-def test_a_recording_without_python_functions_cannot_tell_that_a_function_makes_no_call() -> None:
-    """Its ranges are call sites; one of another name may be a function."""
-    trace = loop("sg", TOKENS).trace
-    assert findings(trace, "[site.token]\nsyncs = 1")["site token: syncs"].verdict == "kept"
-    with pytest.raises(EmptyTraceError, match=r"^site fetch: no range has this name, and there are no functions$"):
-        check_lines(trace, budget("[site.fetch]\nsyncs = 0"))

@@ -76,20 +76,6 @@ def based(folder: Path, base: object, slowdown: float, extra: float) -> Path:
     return file(folder, text)
 
 
-def test_sccc_beside_saaas(tmp_path: Path) -> None:
-    """Measured without a profiler: 748.7 tokens/s beside 759.5, and a gap of 77 µs beside 60."""
-    base = LLAMA["saaas", "graph"]
-    assert run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.03, 30)).exit_code == 0
-    result = run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.005, 5), "--junit", tmp_path / "a.xml")
-    assert result.exit_code == 1
-    words = ["✗", "base.max_slowdown", "0.0142", "at", "most", "0.005", "0.0092", "too", "much"]
-    assert words in [line.split() for line in result.stdout.splitlines()]
-    assert "95 % interval" in (tmp_path / "a.xml").read_text()
-    unclear = run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.0142, 30))
-    assert unclear.exit_code == 0
-    assert "inconclusive" in unclear.stdout
-
-
 def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path: Path) -> None:
     (tmp_path / "main").symlink_to(LLAMA["saaas", "graph"])
     assert run(LLAMA["saaas", "graph"], "--budget", based(tmp_path, "main", 0.01, 10)).exit_code == 0

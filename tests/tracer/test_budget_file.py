@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.test_budget import budget, loop
-from tracer.analysis.budget import Limit, Line, Scope, parse, toml_string
+from tracer.analysis.budget import Limit, Line, Scope, parse
 from tracer.analysis.budget_check import check_lines
 from tracer.errors import UsageError
-from tracer.files.bounded import tomllib
 
 
 def test_every_kind_of_line_is_read() -> None:
@@ -108,12 +107,3 @@ def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
         return
     assert said.startswith("b.toml: ")
     assert len(said.splitlines()) == 1
-
-
-@given(st.text())
-def test_strings_survive_toml(text: str) -> None:
-    if not any(0xD800 <= ord(c) < 0xE000 for c in text):
-        assert tomllib.loads(f"a = {toml_string(text)}\n[range.{toml_string(text)}]") == {
-            "a": text,
-            "range": {text: {}},
-        }

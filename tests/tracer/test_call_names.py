@@ -1,17 +1,19 @@
 """The table of calls: every name once, whatever its version; what is in none of its lists is said."""
 
+import json
 import string
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
 from tests.tracer.kineto import event, read, write
+from tests.tracer.nsys_exports import DATA
 from tracer import formats
 from tracer.analysis.call_letters import _NAMES, LETTERS, is_unknown, letter, plain
 from tracer.analysis.calls import is_setup, unknown_calls
 
+NAMES = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
 VERSIONS = st.lists(
     st.one_of(st.sampled_from(["_ptsz", "_ptds", "_spt"]), st.integers(1, 99999).map("_v{}".format)), max_size=3
 ).map("".join)
@@ -30,24 +32,10 @@ def test_suffixes_change_nothing(name: str, versions: str) -> None:
     assert not is_unknown(name + versions)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("hipModuleLaunchKernel", "k"), ("hipExtModuleLaunchKernel", "k"), ("hipExtLaunchKernel", "k"),
-        ("hipDrvLaunchKernelEx", "k"), ("hipLaunchCooperativeKernelMultiDevice", "k"), ("hipLaunchKernel_spt", "k"),
-        ("hipExtLaunchMultiKernelMultiDevice", "k"), ("cuLaunchKernelEx_ptsz", "k"), ("hipLaunchKernelExC", "k"),
-        ("hipGraphLaunch_spt", "g"), ("hipMemcpyWithStream", "c"), ("hipMemcpyDtoH", "c"), ("hipMemcpy_spt", "c"),
-        ("hipMemcpyHtoDAsync", "a"), ("hipStreamSynchronize_spt", "s"), ("hipEventQuery", "q"),
-        ("cudaStreamQuery_ptsz_v7000", "q"), ("cuMemcpyBatchAsync_v2_ptsz", "a"), ("cuCtxSynchronize_v2", "s"),
-        ("hipDrvMemcpy3DAsync", "a"), ("cuMemcpy2DUnaligned_v2_ptds", "c"),
-        ("cudaFuncSetAttribute_v9000", ""), ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", ""),
-        ("hipGetDevicePropertiesR0600", ""), ("cudaLaunchHostFunc_v10000", ""), ("hipStreamIsCapturing", ""),
-        ("cudaGraphAddMemcpyNode1D", ""), ("hipDrvGraphAddMemcpyNode", ""), ("cudaEventElapsedTime", ""),
-    ],
-)  # fmt: skip
-def test_real_names(name: str, expected: str) -> None:
-    assert letter(name) == expected
-    assert not is_unknown(name)
+def test_real_names() -> None:
+    for expected, names in NAMES["calls by letter"].items():
+        assert {name: letter(name) for name in names} == dict.fromkeys(names, expected)
+        assert not any(map(is_unknown, names))
 
 
 @given(

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.test_truths import SHARED
-from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, stacks, without_counters
+from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, without_counters
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.formats import read
 from tracer.model.schema import PYTHON_FUNCTION
 from tracer.model.trace import Trace
 
@@ -73,12 +72,6 @@ def test_where_all_functions_are_a_frameworks_the_lowest_is_told() -> None:
     assert found.iloc[0].tolist() == ["torch/_ops.py(1): __call__", "", PYTHON]
 
 
-def test_another_thread_and_a_trace_without_ranges_tell_nothing() -> None:
-    assert call_sites(trace_of(*PROGRAM, thread=2), calls_at(14))["source"].tolist() == [""]
-    assert call_sites(trace_of(), calls_at(14, 15))["site"].tolist() == ["", ""]
-    assert len(call_sites(trace_of(*PROGRAM), calls_at())) == 0
-
-
 @st.composite
 def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
     """Intervals that nest."""
@@ -121,19 +114,6 @@ def test_vllm_waits_in_one_line_of_its_source() -> None:
     assert sites["per_step"].sum() * facts["steps"] == pytest.approx(round(sites["per_step"].sum() * facts["steps"]))
 
 
-@pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
-def test_the_idle_time_of_vllm_has_names_that_add_up_to_it() -> None:
-    result = CliRunner().invoke(main, ["gaps", str(VLLM), "--call-sites", "--json"])
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    sites = pd.DataFrame(facts["idle_sites"])
-    assert sites["idle_us"].sum() == pytest.approx(facts["idle_us"]["mean"])
-    assert sites["share"].sum() == pytest.approx(1)
-    assert (sites["calls_us"] <= sites["idle_us"] + 1e-9).all()
-    assert sites.loc[sites["source"] == PYTHON, "share"].sum() > 0.9
-    assert sites["site"].iloc[0] == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
-
-
 def test_idle_time_is_split_where_functions_begin_and_end() -> None:
     """Two steps of 100 ns, of which the device idles 60; the host is in `a` for 25 of these, in `b` inside it for 15,
     5 of that in a call, and in nothing for 20."""
@@ -154,22 +134,6 @@ def test_idle_time_is_split_where_functions_begin_and_end() -> None:
     assert idle_stacks(trace, steps, idle).to_dict() == {
         "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
     }  # fmt: skip
-
-
-def test_names_that_read_alike_or_are_empty_are_one_stack() -> None:
-    trace = trace_of(
-        (0, 10, "", "a;b"), (20, 30, "", "a,b"), (40, 50, "", ""), (60, 70, "", "x\n"), (80, 90, "", r"x\x0a")
-    )
-    found = stacks(trace, 1, 1, np.array([5, 25, 45, 55, 65, 85]))
-    assert [str(text) for text in found] == ["a,b", "a,b", "(unnamed)", "", r"x\x0a", r"x\x0a"]
-    assert call_sites(trace, calls_at(45))["site"].tolist() == ["(unnamed)"]
-    assert list(stacks(Trace({}), 1, 1, np.array([5]))) == [""]
-
-
-def test_ranges_that_need_not_nest_are_no_sites() -> None:
-    trace = trace_of((0, 100, "", "a"), (50, 200, "", "request"))
-    trace.tables["nvtx"]["kind"] = pd.Categorical(["push/pop", "start/end"], trace["nvtx"]["kind"].cat.categories)
-    assert call_sites(trace, calls_at(60, 150))["site"].tolist() == ["a", ""]
 
 
 def test_stacks_are_written_once_and_as_viewers_read_them(tmp_path: Path) -> None:
@@ -234,14 +198,3 @@ def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(llama_cpp: Path)
         ("asynchronous copy", "ggml_backend_cuda_get_tensor_async"): 1,
         ("graph launch", "ggml_backend_cuda_graph_compute"): 1,
     }
-
-
-def test_nearly_all_of_the_hosts_idle_time_in_llama_cpp_has_a_name(llama_cpp: Path) -> None:
-    trace = read(llama_cpp)
-    steps = find_steps(trace)
-    found = idle_by_site(trace, steps, gap_report(trace, steps).idle)
-    named = found[found["site"].str.match(r"(ggml|llama)_")]
-    assert named["share"].sum() > 0.9
-    assert named["site"].str.split(" ").str[0].tolist()[:2] == [
-        "ggml_backend_cuda_buffer_set_tensor", "ggml_backend_sched_graph_compute_async",
-    ]  # fmt: skip

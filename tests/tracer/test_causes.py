@@ -4,13 +4,11 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace
-from tracer.analysis.calls import is_allocation, is_setup
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import bubble_report
@@ -56,10 +54,6 @@ def test_a_launch_made_while_the_device_computed_is_no_latency_of_the_host() -> 
     assert parts(script) == {"launch_queued": 1000}
 
 
-def test_a_kernel_may_begin_before_its_launch_call_returns() -> None:
-    assert parts(idle((1900, 2100))) == {"host_code": 900, "launch_call": 100}
-
-
 def test_a_copy_is_the_device_at_work_and_else_the_call() -> None:
     script = idle()
     script.copy((1100, 1150), (1130, 1180))
@@ -82,14 +76,6 @@ def test_a_sync_waits_then_returns_late_or_waits_for_nothing() -> None:
         "copy_device": 40, "copy_call": 10, "sync_wait": 30, "sync_return": 70, "sync_idle": 20, "launch_call": 50,
         "host_code": 780,
     }  # fmt: skip
-
-
-def test_a_sync_of_another_stream_waits_for_nothing() -> None:
-    script = idle()
-    script.copy((1090, 1100), (1140, 1180), stream=8)
-    script.sync(1110, 1250, stream=7)
-    assert parts(script)["sync_idle"] == 100
-    assert "sync_return" not in parts(script)
 
 
 def test_a_device_synchronisation_waits_for_any_stream() -> None:
@@ -132,18 +118,6 @@ def test_other_calls_by_what_they_do(name: str, part: str) -> None:
     script = idle()
     script.call(name, 1100, 1160)
     assert parts(script) == {part: 60, "launch_call": 50, "host_code": 890}
-
-
-def test_fills_are_no_allocations_and_launches_no_setup() -> None:
-    assert not any(is_allocation(name) for name in ("cudaMemset_v3020", "cuMemsetD8Async", "cudaMemcpy_v3020"))
-    assert not any(is_setup(name) for name in ("cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaLaunchKernel_v7000"))
-
-
-def test_other_threads_and_processes() -> None:
-    script = idle()
-    script.call("cudaMalloc_v3020", 1100, 1160, thread=OTHER)
-    script.kernel(1300, 1340, process=999)
-    assert parts(script) == {"other_thread": 60, "other_process": 40, "launch_call": 50, "host_code": 850}
 
 
 def test_another_thread_at_work_may_hold_a_lock() -> None:
@@ -280,15 +254,6 @@ def test_another_device_that_decodes_by_itself_is_no_part() -> None:
     assert "other_device" not in parts(script)
 
 
-def test_the_report_has_the_parts_by_cause() -> None:
-    trace = idle((1800, 1900)).trace
-    found = gap_report(trace, find_steps(trace))
-    assert found.parts_us["launch"] == {
-        "launch_call": 0.1, "launch_latency": 0.1, "launch_queued": 0.0, "launch_setup": 0.0
-    }  # fmt: skip
-    assert {cause: pytest.approx(sum(inner.values())) for cause, inner in found.parts_us.items()} == found.causes_us
-
-
 SPAN = st.tuples(st.integers(0, 5000), st.integers(0, 400)).map(lambda s: (s[0], s[0] + s[1]))
 NAMES = [
     "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaGraphLaunch_v10000",
@@ -318,7 +283,7 @@ def disorder(draw: st.DrawFn) -> Trace:
     return script.trace
 
 
-@examples(40)
+@settings(max_examples=8)
 @given(disorder())
 def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

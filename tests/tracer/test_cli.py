@@ -33,36 +33,6 @@ def as_json(*arguments: object) -> dict[str, Any]:
     return facts
 
 
-def test_syncs_json_holds_what_the_design_fixes() -> None:
-    facts = as_json("syncs", LLAMA["sccc", "node"])
-    fixed = {"class": "sccc", "signature": "(sc)×6 g a s×2", "steps": 31, "syncs_per_token": 14.0,
-             "copies_per_token": 7.0, "launches_per_token": 1.0, "token_source": "calls"}  # fmt: skip
-    assert facts["schema"] == "intertoken.syncs/1"
-    assert {key: facts[key] for key in fixed} == fixed
-
-
-def test_gaps_json_holds_what_the_design_fixes() -> None:
-    facts = as_json("gaps", LLAMA["sccc", "graph"])
-    assert facts["schema"] == "intertoken.gaps/1"
-    assert set(facts["gap_us"]) == {"p50", "p90", "mean"}
-    assert set(facts["causes_us"]) == {"sync", "copy", "launch", "host", "other process/thread"}
-    assert (facts["graph_trace"], facts["steps"]) == ("graph", 64)
-    assert facts["distortion"] == pytest.approx(1406.8 / 1335.6, rel=1e-3)
-
-
-def test_gaps_are_corrected_by_the_untraced_rate() -> None:
-    facts = as_json("gaps", LLAMA["sccc", "graph"], "--untraced-tokens-per-s", 748.7)
-    assert facts["gap_us"]["p50"] == pytest.approx(77, rel=0.03)
-    assert facts["traced_gap_us"]["p50"] == pytest.approx(150, rel=0.02)
-    assert facts["warning"] is None
-
-
-def test_range_and_steps_choose() -> None:
-    assert as_json("syncs", SIX, "--range", "run saaas concurrent")["class"] == "saaas"
-    assert as_json("tokens", SIX, "--range", "run saaas concurrent", "--steps", "5:10")["steps"] == 5
-    assert as_json("gaps", SIX, "--range", "run aaag .*", "--steps", "-8:")["steps"] == 8
-
-
 def test_phases_and_patterns_choose() -> None:
     prompted = SAMPLES / "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2" / "node"
     facts = as_json("tokens", prompted)
@@ -79,26 +49,6 @@ def test_phases_and_patterns_choose() -> None:
         assert "--pattern '(' is not a valid regular expression" in wrong.output
 
 
-@pytest.mark.parametrize("command", ANALYSES)
-def test_tables_for_people(command: str) -> None:
-    result = run(command, LLAMA["saaas", "graph"])
-    assert result.exit_code == 0, result.output
-    assert {"info": "NVIDIA H200", "tokens": "64 decode steps", "syncs": "s c a×5 s g a s×2",
-            "gaps": "gap include", "streams": "streams compute concurrently"}[command] in result.stdout  # fmt: skip
-
-
-@pytest.mark.parametrize("command", ANALYSES)
-def test_every_command_has_help_and_its_schema(command: str) -> None:
-    assert "--json" in run(command, "--help").stdout
-    assert as_json(command, LLAMA["saaas", "graph"])["schema"] == f"intertoken.{command}/1"
-
-
-def test_a_sync_of_some_steps_only_says_of_how_many() -> None:
-    said = run("syncs", SAMPLES / "vllm-b8-graph").stdout
-    assert "of 64 steps" in said
-    assert "of 64 steps" not in run("syncs", SAMPLES / "llama1b-saaas-graph").stdout.partition("\n\n")[2]
-
-
 def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> None:
     target = tmp_path / "copy"
     assert run("convert", LLAMA["sccc", "graph"], target).exit_code == 0
@@ -106,13 +56,6 @@ def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> Non
     again = run("convert", LLAMA["sccc", "graph"], target)
     assert again.exit_code == 2
     assert "already exists" in again.stderr
-
-
-def test_a_directory_may_have_dots_in_its_name(tmp_path: Path) -> None:
-    assert run("convert", LLAMA["sccc", "graph"], tmp_path / "llama-1.1b-sccc").exit_code == 0
-    refused = run("convert", LLAMA["sccc", "graph"], tmp_path / "out.xyz")
-    assert refused.exit_code == 2
-    assert "cannot write .xyz" in refused.stderr
 
 
 def bad_inputs(folder: Path) -> dict[str, Path]:
@@ -187,23 +130,6 @@ def test_a_path_that_the_system_refuses_is_one_line(arguments: list[str], tmp_pa
     assert len(result.stderr.splitlines()) == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_an_output_without_room_is_one_line() -> None:
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "tracer.cli", "events", str(SIX), "api"]
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[0] == "intertoken: the output: No space left on device"
-    assert "Traceback" not in ended.stderr
-
-
-def test_force_replaces_a_link_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    run("convert", SIX, tmp_path / "a")
-    (tmp_path / "link").symlink_to("a")
-    assert run("convert", SIX, tmp_path / "link", "--force").exit_code == 0
-    assert {path.name: path.is_symlink() for path in tmp_path.iterdir()} == {"a": False, "link": False}
-
-
 def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     assert run("convert", SIX, folder).exit_code == 0
@@ -251,15 +177,6 @@ def test_a_recording_without_sqlite_imports_no_driver_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "pandas" in done.stdout.split()
     assert not [name for name in done.stdout.split() if name.startswith("adbc")]
-
-
-def test_every_command_of_the_list_is_there() -> None:
-    context = click.Context(main)
-    for name in main.list_commands(context):
-        command = main.get_command(context, name)
-        assert command is not None
-        assert command.name == name
-    assert main.get_command(context, "nothing") is None
 
 
 def test_a_command_of_another_package_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
-from tests.thorough import of_every_kind
+from tests.recordings import KINDS, LLAMA, SAMPLES
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
@@ -85,7 +84,7 @@ def close_to(found: GapReport, truth: GapReport) -> None:
     assert found.causes_us == pytest.approx(truth.causes_us, rel=0.2, abs=2)
 
 
-@pytest.mark.parametrize("name", of_every_kind([*(path.name for path in (*LLAMA.values(), SIX)), *ENGINES]))
+@pytest.mark.parametrize("name", KINDS)
 def test_sound_recordings_lose_no_step(name):
     trace = formats.read(SAMPLES / name, whole=False)
     steps = find_steps(trace)

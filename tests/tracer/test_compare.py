@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.thorough import examples
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import LIGHT, NSYS, recording, run_of
 from tracer import Trace
@@ -81,18 +80,6 @@ def test_what_requests_happened_to_be_recorded_makes_no_run_faster() -> None:
     assert compare(slower, faster).verdict == "faster"
 
 
-def test_growth_that_both_runs_share_widens_only_the_unpaired_interval() -> None:
-    growing = [1000 + 50 * step + jitter for step, jitter in enumerate(jittered(0, sd=3))]
-    other = [round(0.99 * period) + jitter for period, jitter in zip(growing, jittered(0, sd=3), strict=True)]
-    paired, unpaired = compare(run_of(growing), run_of(other)), compare(run_of(growing), run_of(other[:-1]))
-    assert paired.paired
-    assert not unpaired.paired
-    assert paired.verdict == "faster"
-    assert paired.speedup.estimate == pytest.approx(1 / 0.99, rel=2e-3)
-    assert unpaired.verdict == "no difference shown"
-    assert unpaired.needed is None or unpaired.needed > len(other)
-
-
 def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> None:
     noisy = jittered(10_000, sd=2_000)
     found = compare(run_of(noisy), run_of([round(0.99 * p) for p in jittered(10_000, sd=2_000)]))
@@ -100,13 +87,6 @@ def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> N
     assert found.unit == "steps"
     assert found.needed is not None
     assert found.needed > 60
-
-
-def test_too_few_steps_show_nothing() -> None:
-    found = compare(run_of([2000] * 2), run_of([1000] * 2))
-    assert found.speedup == Interval(2.0)
-    assert (found.verdict, found.method) == ("no interval", "only 2 periods")
-    assert set(found.kernels["verdict"]) == {""}
 
 
 def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
@@ -140,21 +120,6 @@ def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     half = 2.776 * 0.0025 * np.sqrt(2 / 3 * np.pi / 2)  # t of 4; medians err by √(π/2) more than means
     assert found.speedup.low == pytest.approx(2 * np.exp(-half), rel=1e-4)
     assert [run.rates("untraced")["tokens/s"] for run in (base, other)] == [401_000, 802_000]
-
-
-def test_without_the_repeats_the_spread_counts_and_without_a_spread_nothing() -> None:
-    def facts(median: float, half: float) -> dict[str, object]:
-        rate = {"median": median, "low": median - half, "high": median + half}
-        return {"configuration": {"batch": 1}, "measured": {"tokens_per_s": rate}}
-
-    spread = compare(run_of([2000] * 9, run=facts(748.7, 3)), run_of([2000] * 9, run=facts(759.5, 3)))
-    assert spread.speedup.estimate == pytest.approx(1.0144, abs=1e-4)
-    assert (spread.speedup.low, spread.speedup.high) == pytest.approx((1.0087, 1.0201), abs=1e-4)
-    single = compare(
-        run_of([2000] * 9, untraced=[500_000], source=NSYS), run_of([2000] * 9, untraced=[530_000], source=NSYS)
-    )
-    assert single.speedup == Interval(pytest.approx(1.06))
-    assert single.verdict == "no interval"
 
 
 def test_the_untraced_rate_corrects_the_gap_and_its_error_widens_the_interval() -> None:
@@ -230,11 +195,6 @@ def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
     assert np.isnan(kernel["per_call_ratio"])
 
 
-def test_a_kernel_of_one_run_only_is_said_to_be() -> None:
-    kernels = compare(run_of([1000] * 9), run_of([1000] * 9, kernel="other"), force=True).kernels.set_index("name")
-    assert kernels["verdict"].to_dict() == {"k": "only in base", "other": "only in other"}
-
-
 @pytest.mark.parametrize(
     ("mine", "theirs", "message", "times"),
     [
@@ -278,7 +238,7 @@ def test_a_profiler_on_one_side_alone_is_said_with_what_it_did() -> None:
 
 
 @given(PERIODS)
-@examples(12)
+@settings(max_examples=4)
 def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
     run = run_of(periods)
     found = compare(run, run)
@@ -289,7 +249,7 @@ def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
 
 
 @given(PERIODS, PERIODS)
-@examples(12)
+@settings(max_examples=4)
 def test_base_and_other_change_places(one: list[int], two: list[int]) -> None:
     base, other = run_of(one), run_of(two)
     there, back = compare(base, other), compare(other, base)
@@ -300,7 +260,7 @@ def test_base_and_other_change_places(one: list[int], two: list[int]) -> None:
 
 
 @given(PERIODS, st.integers(2, 9))
-@examples(12)
+@settings(max_examples=4)
 def test_all_times_longer_by_a_factor_are_slower_by_it(periods: list[int], k: int) -> None:
     found = compare(run_of(periods), run_of([k * p for p in periods], gap=k * 200))
     assert found.speedup.estimate == pytest.approx(1 / k)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import NSYS, trace_of
 from tracer import write
@@ -21,7 +21,6 @@ from tracer.cli import main
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
 GRAPH = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]
-LADDER = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "aaas", "aaag", "ggg")]
 
 
 def run(*arguments: object) -> Result:
@@ -41,56 +40,6 @@ def written(path: Path, period: int, **options: Any) -> Path:
     return path
 
 
-def test_json_holds_what_the_design_fixes_and_the_published_effect() -> None:
-    facts = as_json(*GRAPH)
-    assert (facts["schema"], facts["basis"]) == ("intertoken.compare/1", "untraced")
-    base, other = facts["runs"]
-    assert base["speedup"] == {"estimate": 1.0, "low": 1.0, "high": 1.0}
-    assert other["speedup"]["estimate"] == pytest.approx(1.014, abs=1e-3)
-    assert 1 < other["speedup"]["low"] < other["speedup"]["high"] < 1.03
-    assert other["verdict"] == "faster"
-    assert (base["tokens_per_s"], other["tokens_per_s"]) == (748.7, 759.5)
-    assert (base["gap_us"]["p50"], other["gap_us"]["p50"]) == pytest.approx((77, 60), rel=0.03)
-    change = other["difference"]
-    assert change["gap_us"]["low"] < -17 < change["gap_us"]["high"] < 0
-    assert change["syncs_per_token"] == -9
-    assert sum(c["estimate"] for c in change["causes_us"].values()) == pytest.approx(change["mean_gap_us"]["estimate"])
-
-
-def test_the_ladder_against_its_first_rung() -> None:
-    runs = as_json(*LADDER)["runs"]
-    speedups = [run["speedup"] for run in runs]
-    assert [run["verdict"] for run in runs[1:]] == ["faster"] * 4
-    assert speedups[1]["estimate"] < speedups[3]["estimate"] < speedups[4]["estimate"]
-    for run, speedup in zip(runs, speedups, strict=True):
-        assert speedup["estimate"] == pytest.approx(run["tokens_per_s"] / runs[0]["tokens_per_s"], rel=0.01)
-        assert speedup["low"] <= speedup["estimate"] <= speedup["high"]
-
-
-def test_words_for_people() -> None:
-    result = run(*GRAPH)
-    words = " ".join(result.stdout.split())
-    assert "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced" in words
-    assert "because of 9 fewer syncs (sync −28.2 µs)" in words
-    assert "tokens/s +1.4 % [+0.9, +2.0]" in words
-    same = " ".join(run(GRAPH[0], GRAPH[0]).stdout.split())
-    assert "no difference shown: tokens/s ±0.0 %" in same
-
-
-def test_every_command_line_names_its_runs_apart(tmp_path: Path) -> None:
-    paths = [written(tmp_path / place / "r.sqlite", 2000) for place in ("a", "b") if not (tmp_path / place).mkdir()]
-    assert [run["name"] for run in as_json(*paths)["runs"]] == [str(path) for path in paths]
-
-
-def test_ranges_of_one_recording_are_compared() -> None:
-    ranges = ["--range", "run sccc sequential", "--range", "run saaas sequential"]
-    base, other = as_json(SIX, SIX, *ranges, "--steps", "2:")["runs"]
-    assert (base["class"], other["class"], base["steps"]) == ("sccc", "saaas", 30)
-    assert (other["verdict"], other["speedup"]["low"]) == ("no interval", None)  # of one untraced rate each
-    assert other["speedup"]["estimate"] == pytest.approx(2304.1 / 2178.6)
-    assert any("node-level" in text for text in other["cautions"])
-
-
 def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
     base, other = (written(tmp_path / name, 2000, source=NSYS) for name in "ab")
     rate = "--untraced-tokens-per-s"
@@ -100,25 +49,6 @@ def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
     repeats = as_json(base, other, rate, "519000,520000,521000", rate, "529000,530000,531000")["runs"][1]
     assert 1 < repeats["speedup"]["low"] < 53 / 52 < repeats["speedup"]["high"]
     assert repeats["gap_us"]["p50"] == pytest.approx(1e6 / 530_000 - 1.8, abs=1e-3)
-
-
-def test_recordings_joined_by_commas_are_one_run(tmp_path: Path) -> None:
-    slow = ",".join(str(written(tmp_path / f"slow{i}", 2000 + 10 * i)) for i in range(3))
-    fast = ",".join(str(written(tmp_path / f"fast{i}", 1000 + 10 * i)) for i in range(3))
-    other = as_json(slow, fast)["runs"][1]
-    assert (other["recordings"], other["unit"]) == (3, "recordings")
-    assert other["speedup"]["estimate"] == pytest.approx(2, rel=0.01)
-
-
-def test_the_table_has_a_row_per_figure(tmp_path: Path) -> None:
-    target = tmp_path / "table.csv"
-    assert run(*GRAPH, "--table", target).exit_code == 0
-    table = pd.read_csv(target).set_index("figure")
-    assert table.loc["tokens_per_s, ratio", "estimate"] == pytest.approx(1.0144, abs=1e-4)
-    assert table.loc["syncs_per_token", ["base", "other", "estimate"]].tolist() == [14, 5, -9]
-    assert table.loc["gap_us p50", "high"] < 0
-    assert "kernel_us CUDA graph of 1 blocks" in table.index
-    assert "already exists" in run(*GRAPH, "--table", target).stderr
 
 
 def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:

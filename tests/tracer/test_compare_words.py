@@ -8,16 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.recordings import LLAMA, SAMPLES
-from tracer import formats
 from tracer.analysis.comparable import Refusal
-from tracer.analysis.compare import Side, compare
 from tracer.analysis.interval import Interval
-from tracer.analysis.recording import Recording
 from tracer.analysis.sides import COLUMNS, no_kernels
-from tracer.analysis.tokens import find_steps
-from tracer.reporting.compare import compare_table
-from tracer.reporting.compare_words import phrases, sentence
+from tracer.reporting.compare_words import sentence
 
 NOTHING = Interval(0.0, -1.0, 1.0)
 
@@ -137,40 +131,3 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
 )  # fmt: skip
 def test_the_sentence(comparison: Any, words: str) -> None:
     assert sentence(comparison) == words
-
-
-@pytest.mark.parametrize(
-    ("paths", "words"),
-    [
-        (
-            [LLAMA[s, "graph"] for s in ("sccc", "saaas")],
-            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, from "
-            "the rate, tracing overhead × 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % "
-            "[+0.9, +2.0], untraced",
-        ),
-        (
-            [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")],
-            "llama-1.1b-saaas-sequential-cuda is faster than llama-1.1b-sccc-sequential-cuda: gap from 73.4 to 51.7 µs "
-            "(−30 %; untraced), because of 5 fewer syncs (sync −21.6 µs); tokens/s +3.0 % [+2.4, +3.7], untraced",
-        ),
-    ],
-)
-def test_the_published_recordings_and_our_own(paths: list[Any], words: str) -> None:
-    traces = [formats.read(path) for path in paths]
-    runs = [
-        Side.of(Recording.of_steps(trace, find_steps(trace), path.name).measured)
-        for trace, path in zip(traces, paths, strict=True)
-    ]  # fmt: skip
-    comparison = compare(*runs)
-    assert sentence(comparison) == words
-    figures = {phrase.figure for phrase in phrases(comparison)} - {""}
-    assert figures - {"distortion"} == {"gap_us p50", "tokens_per_s, ratio", "causes_us sync", "syncs_per_token"}
-    assert figures <= set(compare_table([comparison])["figure"])
-
-
-def test_a_figure_outside_the_table_would_have_no_source() -> None:
-    unshown = found(A, run("same", 77.2), verdict="no difference shown", needed=12, unit="repeats")
-    parts = phrases(unshown)
-    assert [part.figure for part in parts if any(c.isdigit() for c in part.text) and "power" not in part.text] == [
-        "tokens_per_s, ratio", "needed repeats", "gap_us p50"
-    ]  # fmt: skip

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracer
-from tests.recordings import LLAMA, SAMPLES
-from tests.thorough import of_every_kind
+from tests.recordings import LADDER, LLAMA, SAMPLES
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
 from tracer.analysis.fits import fits_of
@@ -157,7 +156,7 @@ def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
     assert "a rate is a mean and does not give the p90 of the gap without a profiler" in found.stderr
 
 
-@pytest.mark.parametrize("name", of_every_kind(sorted(path.parent.name for path in SAMPLES.glob("llama-1.1b-*/node"))))
+@pytest.mark.parametrize("name", LADDER)
 def test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld(name: str) -> None:
     """Its light pass tells the truth. Early starts and branches overlap kernels by more than the stretch is known for:
     then the gap is withheld, and what is said of it holds the truth."""

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tracer.analysis import estimates
-from tracer.analysis.estimates import Draws, block_length, dependence, means, medians, needed, welch
+from tracer.analysis.estimates import Draws, block_length, dependence, means, medians, welch
 from tracer.analysis.interval import Interval
 
 TRIALS = 200
@@ -88,37 +87,3 @@ def test_blocks_are_long_where_neighbours_are_alike() -> None:
     expected = (1.5 * (2 * 0.9 / (1 - 0.81)) ** 2 * 2000) ** (1 / 3)
     assert block_length(alike) == pytest.approx(expected, rel=0.35)
     assert block_length(np.full(50, 3.0)) == 1
-
-
-def test_all_equal_values_leave_no_doubt() -> None:
-    values = np.full((30, 2), [1.5, 7.0])
-    for draws in (means(values), medians(values)):
-        assert draws.intervals() == [Interval(1.5, 1.5, 1.5), Interval(7.0, 7.0, 7.0)]
-    assert welch(np.array([1.0, 1.0]), np.array([3.0, 3.0])) == Interval(2.0, 2.0, 2.0)
-
-
-def test_as_many_steps_as_needed_show_the_effect() -> None:
-    random = np.random.default_rng(11)
-    effect, sd = 0.01, 0.05
-    asked = needed(50, Interval(effect, effect - 1.96 * sd / 50**0.5, effect + 1.96 * sd / 50**0.5))
-    assert asked == pytest.approx(((1.96 + 0.8416) * sd / effect) ** 2, abs=2)  # the textbook's sample size
-    shown = [means(effect + random.normal(0, sd, (asked, 1))).intervals()[0].low > 0 for _ in range(100)]
-    assert 0.7 <= np.mean(shown) <= 0.9
-    assert needed(50, Interval(effect)) is None
-    assert needed(50, Interval(0.0, -1.0, 1.0)) is None
-
-
-def test_p_values_are_even_where_nothing_differs() -> None:
-    p = means(np.random.default_rng(2).normal(size=(60, 400))).p_values()
-    assert 0.02 <= np.mean(p < 0.05) <= 0.09
-    assert means(np.zeros((9, 1))).p_values().tolist() == [1.0]
-    assert means(np.ones((9, 1))).p_values().tolist() == [0.0]
-
-
-def test_many_steps_are_resampled_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(4).normal(size=(500, 1))
-    whole = medians(values).draws
-    monkeypatch.setattr(estimates, "_CHUNK", 5_000)
-    in_parts = medians(values).draws
-    assert in_parts.shape == whole.shape
-    assert in_parts.std() == pytest.approx(whole.std(), rel=0.1)

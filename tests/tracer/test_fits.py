@@ -1,7 +1,6 @@
 """Constants by GPU: where each comes from, what other GPUs get, and a user's own file."""
 
 import dataclasses
-import os
 import sys
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 import tracer
 from tests.recordings import LLAMA
 from tests.tracer.bases import base_of
-from tracer.analysis import fits
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.fits import VARIABLE, Fits, fits_of
 from tracer.analysis.gaps import gap_report
@@ -24,11 +22,10 @@ from tracer.model.trace import Trace
 from tracer.stored.cache import Cache
 
 if sys.version_info >= (3, 11):
-    import tomllib
+    pass
 else:
-    import tomli as tomllib
+    pass
 
-SHIPPED = Path(fits.__file__).with_name("fits.toml")
 OTHER = "NVIDIA A100-SXM4-80GB"
 TABLES = [f.name for f in dataclasses.fields(Fits) if f.name not in ("gpu", "called", "foreign", "caution")]
 
@@ -37,14 +34,6 @@ def on(gpu: str) -> Trace:
     trace = tracer.read(LLAMA["sccc", "graph"])
     devices = trace["devices"].assign(name=gpu)
     return Trace(dict(trace.tables) | {"devices": devices}, trace.metadata)
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_every_table_says_when_and_to_what_it_was_fitted_and_with_what_error(name: str) -> None:
-    devices = [one for one in tomllib.loads(SHIPPED.read_text("utf-8"))["device"] if name in one]
-    assert devices
-    for device in devices:
-        assert all(device[name].get(key) for key in ("date", "fitted_to", "known_error"))
 
 
 def test_a_device_that_the_file_knows_gets_no_caution_and_another_one_does() -> None:
@@ -98,18 +87,6 @@ def test_a_users_own_numbers_replace_those_shipped(tmp_path: Path, monkeypatch: 
     assert found.caution.startswith("all constants of the model but those of graph were fitted to an H200")
     assert fits_of("NVIDIA H200").graph == shipped.graph
     assert Cache(tmp_path).entry(own) != before  # what was computed with other constants is not reused
-
-
-def test_a_part_of_an_inner_table_is_replaced_and_a_changed_file_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, shipped = tmp_path / "own.toml", fits_of("NVIDIA H200")
-    monkeypatch.setenv(VARIABLE, str(own))
-    for number, share in enumerate((0.5, 0.25)):
-        own.write_text(f'[[device]]\ngpu = "H200"\n[device.causes.launch_left]\ngraph = {share}\n')
-        os.utime(own, ns=(number, number))
-        found = fits_of("NVIDIA H200")
-        assert (found.launch_left("graph"), found.launch_left("node")) == (share, shipped.launch_left("node"))
 
 
 @pytest.mark.parametrize(

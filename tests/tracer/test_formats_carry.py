@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.thorough import covering, each_value
+from tests.covering import covering, each_value
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, SCHEMAS, Rows, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
@@ -109,37 +109,6 @@ def test_a_real_export_survives(name: str, suffixes: tuple[str, ...], tmp_path: 
     assert_survived(before, after)
 
 
-def test_nothing_is_carried_that_a_trace_says_itself(tmp_path: Path) -> None:
-    bare = formats.read(export(tmp_path / "a.sqlite", EVERYTHING), whole=False)
-    assert not bare.carried
-    assert all(list(frame) == TABLES[name].column_names for name, frame in bare.tables.items())
-    for copy in ("b.sqlite", "c"):
-        formats.write(bare, tmp_path / copy)
-        trace = formats.read(tmp_path / copy)
-        assert not trace.carried
-        assert all(list(frame) == TABLES[name].column_names for name, frame in trace.tables.items())
-
-
-def test_carried_columns_stay_beside_their_rows(tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
-    few = trace.map_tables(lambda name, frame: frame[frame["start"] > 300] if name == "api" else frame)
-    formats.write(few, tmp_path / "b.sqlite")
-    calls = contents(tmp_path / "b.sqlite")["CUPTI_ACTIVITY_KIND_RUNTIME"]
-    assert calls < contents(tmp_path / "a.sqlite")["CUPTI_ACTIVITY_KIND_RUNTIME"]
-    assert len(calls) == 6
-
-
-def test_a_renamed_string_gets_a_new_id(tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
-    api = trace["api"]
-    trace.tables["api"] = api.assign(name=api["name"].cat.rename_categories({"cudaFree_v3020": "new"}))
-    formats.write(trace, tmp_path / "b.sqlite")
-    strings = {dict(row)["value"]: dict(row)["id"] for row in contents(tmp_path / "b.sqlite")["StringIds"]}
-    assert strings["cudaFree_v3020"] == 15
-    assert strings["new"] == 31
-    assert "new" in set(formats.read(tmp_path / "b.sqlite")["api"]["name"])
-
-
 def renamed(name: str, frame: pd.DataFrame) -> pd.DataFrame:
     texts = [c.name for c in TABLES[name].columns if c.is_name and name != "processes"]
     return frame.assign(**{c: frame[c].cat.rename_categories(lambda text: f"new {text}") for c in texts})
@@ -179,14 +148,6 @@ def test_traces_of_two_exports_as_one(copy: str, tmp_path: Path) -> None:
     both.tables["devices"] = both["devices"][:1]
     formats.write(both, tmp_path / copy)
     assert_same_rows(formats.read(tmp_path / copy), both)
-
-
-def test_a_sync_type_that_the_trace_knows_better_stays(tmp_path: Path) -> None:
-    rows = [row | {"deprecatedSyncType": 2} for row in RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"]]
-    source = export(tmp_path / "a.sqlite", {**RECORDING, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": rows})
-    types = list(formats.read(source)["syncs"]["type"])
-    assert len(set(types)) > 3
-    assert list(formats.read(again(source, ".sqlite", "", ".sqlite"))["syncs"]["type"]) == types
 
 
 def assert_same_rows(trace: Trace, wanted: Trace) -> None:

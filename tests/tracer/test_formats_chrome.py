@@ -8,16 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.kineto import GPU, HOST, THREAD, event, read, write
 from tracer import formats
-from tracer.analysis.gaps import gap_report
-from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.cli import main
 from tracer.errors import FormatError
 from tracer.formats import chrome
 
@@ -74,38 +70,6 @@ def test_every_table_of_a_gpu_recording(tmp_path: Path) -> None:
         "distributed": {"backend": "nccl", "rank": 0, "world_size": 2},
     }  # fmt: skip
     assert trace.notes == []
-
-
-def test_steps_syncs_and_gaps_of_a_gpu_recording(tmp_path: Path) -> None:
-    trace = read(tmp_path, GPU)
-    steps = find_steps(trace)
-    assert (steps.source, len(steps)) == ("nvtx", 4)
-    assert steps.table["start"].tolist() == [0, 1_000_000, 2_000_000, 3_000_000]
-    syncs = sync_report(trace, steps)
-    assert (syncs.signature, syncs.syncs_per_token, syncs.copies_per_token, syncs.launches_per_token) == (
-        "a k s", 1, 1, 1,
-    )  # fmt: skip
-    gaps = gap_report(trace, steps)
-    assert gaps.gap_us["p50"] == 600  # from 450 to 1050
-    # 450..460 sync, 1010..1020 and 1030..1032 copy, 1032..1050 launch and on to the kernel, the rest host
-    assert gaps.causes_us == gaps.causes_us | {"sync": 10, "copy": 12, "launch": 18, "host": 560}
-
-
-@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_the_commands(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, GPU)
-    for command in ("info", "tokens", "syncs", "gaps", "streams"):
-        result = CliRunner().invoke(main, [command, str(path), "--json"])
-        assert result.exit_code == 0, result.stderr
-    target = tmp_path / "run"
-    assert CliRunner().invoke(main, ["convert", str(path), str(target)]).exit_code == 0
-    assert formats.read(target)["kernels"].equals(formats.read(path)["kernels"])
-
-
-def test_a_plain_list_is_as_good(tmp_path: Path) -> None:
-    expected, actual = read(tmp_path, GPU), read(tmp_path, GPU["traceEvents"])
-    assert actual["kernels"].equals(expected["kernels"])
-    assert actual.metadata == {"source": "Chrome JSON"}
 
 
 def test_python_functions_only_if_asked_for(tmp_path: Path) -> None:
@@ -232,20 +196,6 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         "1 events of phase 'C' are left out",
         "2 events of phase '' are left out",
     ]
-
-
-def test_fields_that_are_missing_or_odd_are_missing(tmp_path: Path) -> None:
-    odd = {"device": [], "stream": 2**70, "correlation": "12", "grid": [1], "block": "x", "context": 1.5}
-    events = [event("kernel", "k", 1, 1, "GPU", None, **odd), event("kernel", "k", 2, 1, 3, 9) | {"args": []}]
-    kernels = read(tmp_path, events)["kernels"]
-    columns = ["device", "stream", "correlation", "context", "grid_x", "block_x", "process"]
-    assert kernels[columns].to_numpy().tolist() == [[-1, -1, 12, -1, -1, -1, -1], [3, 9, -1, -1, -1, -1, -1]]
-
-
-def test_tracks_that_are_no_process(tmp_path: Path) -> None:
-    events = [event("Trace", "PyTorch Profiler (0)", 1, 5, "Spans", "PyTorch Profiler") for _ in range(2)]
-    nvtx = read(tmp_path, events)["nvtx"]
-    assert nvtx[["process", "thread", "domain"]].to_numpy().tolist() == [[-1, -1, "trace"]] * 2
 
 
 # --- any events ---

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import EVERYTHING
 from tests.tracer.nsys_exports import DATA, PID, RECORDING, SCHEMAS, TID, export, export_of_2021
 from tracer import formats
 from tracer.analysis.tokens import find_steps
@@ -167,10 +166,8 @@ KNOWN_OTHERWISE = {
 
 
 def _optional_columns() -> list[set[str]]:
-    """One of every table at a time, which are read apart from each other; where everything is tried each by itself."""
+    """One of every table at a time, which are read apart from each other."""
     by_table = [[f"{t}.{c}" for c in COLUMNS[t] if c not in REQUIRED.get(t, ())] for t in RECORDING]
-    if EVERYTHING:
-        return [{column} for columns in by_table for column in columns]
     return [{column for column in row if column is not None} for row in zip_longest(*by_table)]
 
 

@@ -77,12 +77,3 @@ def test_they_stay_the_same_in_every_copy(suffixes: tuple[str, ...], whole: bool
     assert copy.notes == first.notes
     if whole:
         assert_survived(contents(source), contents(path))
-
-
-def test_whoever_changes_the_devices_gets_them_back_changed(tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite", recording({ONE: 0, TWO: 0}, [(0, 0, ONE), (2, 0, TWO)])))
-    trace.tables["devices"] = trace["devices"].assign(sm_count=7)
-    formats.write(trace, path := tmp_path / "b.sqlite")
-    copy = formats.read(path)
-    assert devices_of(copy) == {ONE: 0, TWO: 2}
-    assert copy["devices"]["device"].tolist() == [0, 2]

@@ -8,19 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from tests.recordings import KINDS
-from tests.thorough import EVERYTHING, thorough
-from tests.tracer.nsys_exports import DATA, RECORDING, SCHEMAS, export
+from tests.tracer.nsys_exports import DATA, SCHEMAS, export
 from tests.tracer.test_formats_roundtrip import assert_same
-from tracer import cli, formats
+from tracer import formats
 from tracer.errors import FormatError, TraceError
 from tracer.formats import nsys_sqlite_write
 from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-RECORDINGS = sorted({str(file.parent.relative_to(SAMPLES)) for file in SAMPLES.rglob("META_DATA_EXPORT.parquet")})
 SCHEMA = SCHEMAS["3.20.3"]
 
 
@@ -51,7 +48,7 @@ def declared(table: str) -> list[tuple[Any, ...]]:
     return [(c["name"], c["type"], c["not_null"], c.get("primary_key", False)) for c in SCHEMA["tables"][table]]
 
 
-@pytest.mark.parametrize("recording", RECORDINGS if EVERYTHING else KINDS)
+@pytest.mark.parametrize("recording", KINDS)
 def test_recordings_survive_and_have_nsys_schema(recording: str, tmp_path: Path) -> None:
     trace = formats.read(SAMPLES / recording)
     formats.write(trace, tmp_path / "a.sqlite")
@@ -156,39 +153,6 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         formats.write(trace, target, replace=True)
     assert list(tmp_path.iterdir()) == [target]
     assert target.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("copy.sqlite", marks=thorough), pytest.param("copy.db", marks=thorough),
-        "copy?mode=ro#1%.sqlite3", "deep/er/copy.sqlite", "copy",
-    ],
-)  # fmt: skip
-def test_convert_replaces_only_when_told(tmp_path: Path, name: str) -> None:
-    source, target = export(tmp_path / "a.sqlite"), tmp_path / name
-
-    def convert(*options: str) -> tuple[int, str]:
-        result = CliRunner().invoke(cli.main, ["convert", str(source), str(target), *options])
-        return result.exit_code, result.stderr
-
-    assert convert()[0] == 0
-    assert_same(formats.read(target), formats.read(source))
-    source.unlink()
-    export(source, {**RECORDING, "PROCESSES": []})
-    code, said = convert()
-    assert code == 2
-    assert "--force" in said
-    assert len(formats.read(target)["processes"]) == 1
-    assert convert("--force")[0] == 0
-    assert len(formats.read(target)["processes"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"a.sqlite", Path(name).parts[0]}
-
-
-def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(TraceError, match=r"file/a\.sqlite: cannot be written: (File exists|Not a directory)"):
-        formats.write(Trace({}), tmp_path / "file" / "a.sqlite")
 
 
 def test_only_a_recording_is_replaced(tmp_path: Path) -> None:

@@ -89,11 +89,6 @@ def test_an_arrow_of_disagreeing_clocks_leads_from_no_call(tmp_path: Path) -> No
     assert trace["kernels"]["correlation"].tolist() == [-1]
 
 
-def test_operations_alone(tmp_path: Path) -> None:
-    trace = read(tmp_path, [row("2", "1", "a", 20.0, 4.0, "KernelExecution")])
-    assert rows(trace, "kernels", "name", "correlation", "process") == [["a", -1, -1]]
-
-
 def test_the_numbers_of_another_profiler_are_kept(tmp_path: Path) -> None:
     launch = event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=7)
     trace = read(tmp_path, [launch, on_gpu("kernel", "b", 5, 2, 7), row("2", "1", "a", 20.0, 4.0, "KernelExecution")])
@@ -111,12 +106,3 @@ def test_markers_and_copies_without_a_device(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert len(trace["memcpys"]) == 0
     assert "1 copies whose device rocmProfileData does not know are left out" in trace.notes
-
-
-def test_times_in_whole_us_are_noted(tmp_path: Path) -> None:
-    trace = read(tmp_path, [row("2", "0", "a", 20, 4, "KernelExecution"), row(HOST, THREAD, "hipInit", 1, 2)])
-    assert trace["kernels"]["end"].tolist() == [24_000]
-    assert [note for note in trace.notes if "whole µs" in note] == [
-        "times are whole µs, rounded down, as old versions of rpd2tracing write them: idle time after a kernel seems "
-        "0.5 µs longer (1 shorter to 2 longer); convert the .rpd with a newer rpd2tracing"
-    ]

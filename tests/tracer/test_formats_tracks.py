@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.handmade import PROCESS, THREAD, Script
-from tests.tracer.nsys_exports import export
-from tracer import formats
-from tracer.formats.tracks import Ints, arrows, lanes, slice_order, tracks_of
-from tracer.model.schema import TABLES
+from tests.tracer.handmade import Script
+from tracer.formats.tracks import Ints, lanes, slice_order, tracks_of
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12)
 
@@ -75,47 +69,3 @@ def test_calls_stay_on_their_thread_and_ranges_that_cross_them_do_not() -> None:
     assert lane[tracks.of["api"]].tolist() == [0]
     lane_of = dict(zip(script.trace["nvtx"]["text"], lane[tracks.of["nvtx"]].tolist(), strict=True))
     assert lane_of == {"holds a call": 0, "ends in a call": 1, "in a call": 0, "begins in a call": 1}
-
-
-def test_a_track_for_each_stream_and_one_for_what_was_waited_for() -> None:
-    script = Script()
-    script.launch((0, 5), (10, 30), (20, 40), stream=7)  # two kernels at once
-    script.launch((5, 8), (12, 14), stream=8)
-    script.sync(8, 40)
-    tracks = tracks_of(script.trace)
-    rows = tracks.table[["kind", "thread", "stream", "lane"]].to_numpy().tolist()
-    assert rows == [
-        ["thread", THREAD, -1, 0],
-        ["stream", -1, 7, 0], ["stream", -1, 7, 1], ["stream", -1, 8, 0], ["syncs", -1, 7, 0],
-    ]  # fmt: skip
-    assert tracks.names() == ["", "stream 7", "stream 7", "stream 8", "stream 7 syncs"]
-    assert tracks.of["kernels"].tolist() == [1, 3, 2]
-
-
-def test_streams_of_several_processes_are_told_apart() -> None:
-    script = Script()
-    script.kernel(0, 10, process=PROCESS)
-    script.kernel(0, 10, process=PROCESS + 1)
-    assert tracks_of(script.trace).names() == ["stream 7, process 100", "stream 7, process 101"]
-
-
-def test_a_graph_launch_has_an_arrow_to_each_node() -> None:
-    script = Script()
-    script.launch((10, 15), (30, 31), (32, 33))
-    script.copy((0, 5), (20, 21))
-    script.kernel(50, 51)  # of a call that was not recorded
-    table = arrows(script.trace)
-    assert table[["id", "call", "table", "row"]].to_numpy().tolist() == [
-        [1, 0, "memcpys", 0], [2, 1, "kernels", 0], [3, 1, "kernels", 1],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("copy", ["b.json", "b.pftrace"])
-def test_what_viewers_have_no_place_for_is_told(copy: str, tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite"))
-    columns = sum(len(frame.columns) - len(TABLES[name].columns) for name, frame in trace.tables.items())
-    counts = f"{len(trace.carried)} tables and {columns} columns and 1 samples"
-    told = f"left out: {counts} that only nsys's own formats can hold"
-    assert told in formats.write(trace, tmp_path / copy)
-    bare = formats.read(tmp_path / "a.sqlite", whole=False)
-    assert not [note for note in formats.write(bare, tmp_path / f"bare{copy}") if "left out" in note]

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.thorough import examples
 from tests.tracer.handmade import THREAD, Script
 from tracer import Trace
 from tracer.analysis.causes import CAUSES
@@ -167,7 +166,7 @@ def test_the_host_recorder_is_its_own_light_pass() -> None:
 SPAN = st.tuples(st.integers(0, 5000), st.integers(0, 400)).map(lambda s: (s[0], s[0] + s[1]))
 
 
-@examples(40)
+@settings(max_examples=8)
 @given(st.data())
 def test_causes_add_up_and_are_never_negative(data: st.DataObject) -> None:
     """Whatever calls, copies and threads there are, in whatever disorder."""

@@ -1,7 +1,6 @@
 """Kernels launched beside a graph: their list with known holes, the edit that moves them in, and where it must not."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -9,14 +8,14 @@ from click.testing import CliRunner
 from tests.recordings import SAMPLES
 from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
-from tracer import Trace, write
+from tracer import Trace
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, eager_launches
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
-from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
+from tracer.errors import CannotTellError, UnsafePlanError
 from tracer.model.trace import LIGHT
 
 TOKENS, PERIOD = 12, 100_000
@@ -111,28 +110,6 @@ def test_steps_with_unknown_kernels_are_left_out() -> None:
         assert one.predicted.idle_us == pytest.approx(other.predicted.idle_us)
     with pytest.raises(CannotTellError, match="in most of the 12 steps it is unknown"):
         base_of(*analysed(loop(unknown=7)))
-
-
-def test_without_eager_launches_there_is_nothing_to_move() -> None:
-    causality, steps = analysed(loop(eager=False))
-    assert not len(eager_launches(causality, steps).table)
-    with pytest.raises(EmptyTraceError, match="no step launches"):
-        predict(base_of(causality, steps), [IntoGraph()])
-
-
-def test_the_commands_list_them_and_predict_all_of_them_together(tmp_path: Path) -> None:
-    write(loop(), tmp_path / "run")
-    facts = json.loads(CliRunner().invoke(main, ["advise", str(tmp_path / "run"), "--json"]).stdout)
-    assert [(one["kernel"], one["where"], one["why"]) for one in facts["eager_launches"]] == [
-        ("fill", BEFORE, ""), ("argmax", BEHIND, ""),
-    ]  # fmt: skip
-    (together,) = [one for one in facts["unsure"] if one["edit"] == "eager launches into the graph"]
-    assert together["speedup"]["low"] is None
-    shown = CliRunner().invoke(main, ["whatif", str(tmp_path / "run"), "--eager-into-graph", "--json"])
-    assert json.loads(shown.stdout)["speedup"]["estimate"] == pytest.approx(together["speedup"]["estimate"])
-    text = CliRunner().invoke(main, ["advise", str(tmp_path / "run")]).stdout
-    assert "eager launches outside the graph" in text
-    assert "aten::fill_" in text
 
 
 def test_those_of_an_engine_are_the_kernels_that_it_launches_itself() -> None:

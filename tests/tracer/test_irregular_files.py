@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.reading.store import RunStore
-from tests.thorough import each_value
+from tests.covering import each_value
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.cli import main

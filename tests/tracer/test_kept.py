@@ -3,20 +3,15 @@
 import json
 import os
 import stat
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from pandas.testing import assert_frame_equal
 
-from dashboard.reading.read import read_runs
 from tests.recordings import SAMPLES
-from tests.thorough import thorough
 from tracer import formats
 from tracer.cli import main
-from tracer.errors import UsageError
 from tracer.stored import cache
-from tracer.stored.cache import Cache
 
 
 @pytest.fixture
@@ -63,13 +58,6 @@ def test_the_second_command_reads_nothing_and_says_the_same(directory, recording
     assert len(reads) == 1
 
 
-def test_the_page_and_the_commands_have_one_cache(directory, recording, reads):
-    _said("gaps", recording)
-    (run,) = read_runs(recording, Cache(directory))
-    assert len(run.tokens)
-    assert len(reads) == 1
-
-
 def test_a_recording_that_changed_is_read_again(directory, recording, reads):
     before = json.loads(_said("info", recording))["events"]
     stamp = recording.stat()
@@ -99,7 +87,7 @@ def test_only_the_user_can_read_what_is_kept(directory, recording):
     assert all(stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600) for path in made)
 
 
-@pytest.mark.parametrize("damage", ["cut", pytest.param("other", marks=thorough), "empty"])
+@pytest.mark.parametrize("damage", ["cut", "empty"])
 def test_a_broken_cache_is_read_again_without_a_word(directory, recording, reads, damage, capfd):
     said = _said("gaps", recording)
     (tree,) = directory.rglob("value.json")
@@ -131,15 +119,3 @@ def test_a_small_recording_and_one_without_a_cache_leave_nothing(recording, tmp_
     monkeypatch.setenv("INTERTOKEN_CACHE", "off")
     cache.read(recording)
     assert not (tmp_path / "kept").exists()
-
-
-def test_more_than_all_may_take_is_not_kept(directory, recording):
-    trace = formats.read(recording, whole=False)
-    assert not Cache(directory, most_bytes=1000).save(recording, trace)
-    assert list(directory.iterdir()) == []
-
-
-def test_a_relative_place_is_refused(recording, monkeypatch):
-    monkeypatch.setenv("INTERTOKEN_CACHE", "here")
-    with pytest.raises(UsageError, match="INTERTOKEN_CACHE=here"):
-        cache.read(Path(recording))

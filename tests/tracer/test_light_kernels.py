@@ -3,10 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.thorough import examples
 from tests.tracer.light_engine import (
     AFTER_GRAPH,
     BEFORE_GRAPH,
@@ -270,7 +269,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 4), st.integers(500, 60_000), st.intege
 
 
 @given(seed=st.integers(0, 999), one_of=st.integers(1, 9))
-@examples(25)
+@settings(max_examples=5)
 def test_places_and_causes_of_reconstructed_steps_add_up(seed: int, one_of: int) -> None:
     trace = light_trace([decoding(30, one_of, seed).ring()])
     found = gap_report(trace, find_steps(trace))

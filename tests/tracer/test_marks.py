@@ -154,19 +154,6 @@ def test_marks_of_threads_that_launch_nothing_never_win(text: str) -> None:
     assert (steps.source, len(steps)) == ("calls", 6)
 
 
-def test_operators_are_operators() -> None:
-    host = Host(Script())
-    for i in range(6):
-        host.step()
-        begin = host.now
-        host.copy()
-        host.graph(1)
-        host.fetch()
-        host.script.range(f"flash_attn::_flash_attn_forward, op_id = {i}", begin, begin + 5)
-        host.script.range(f"model forward, seq = {i}", begin, begin + 9)
-    assert find_steps(host.script.trace).source == "calls"
-
-
 def test_training_is_no_decoding() -> None:
     host = Host(Script())
     for i in range(4):
@@ -207,12 +194,6 @@ def test_an_optimizer_s_step_closes_a_step_of_training_to_the_nanosecond_at_any_
     assert (steps.what, steps.detail) == ("4 training steps", "NVTX ranges Optimizer.step#SGD.step")
     assert steps.table["start"].tolist() == host.starts
     assert steps.table["end"].tolist() == [*host.starts[1:], host.now - 5]
-
-
-@pytest.mark.parametrize("text", ["step\x1b[2J", "token \u202e3", "<script>decode</script>", "decode " + "x" * 5000])
-def test_hostile_texts_are_texts(text: str) -> None:
-    host, _ = engine([text] * 5)
-    assert len(find_steps(host.script.trace)) == 5
 
 
 def test_marks_that_never_close_and_marks_of_many_engines_are_no_trouble() -> None:

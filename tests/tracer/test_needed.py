@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
-from tests.thorough import examples
 from tests.tracer.machine import Machine
 from tests.tracer.step_engines import layers_on_two_devices
 from tracer import Trace, read
@@ -83,7 +82,7 @@ def followed(step: list[Operation], kept: Collection[int]) -> tuple[list[dict[in
 
 
 @given(operations)
-@examples(30)
+@settings(max_examples=6)
 def test_without_the_others_the_host_still_knows_what_it_knew(step: list[Operation]) -> None:
     step = [*step, ("launch", 7)]
     kept = kept_of(played(step))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.tracer.handmade import Script
 from tracer import Trace
 from tracer.analysis import node_kernels
-from tracer.analysis.gaps import gap_report
 from tracer.analysis.node_kernels import place_kernels
 from tracer.analysis.tokens import find_steps
 
@@ -75,14 +74,6 @@ def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     assert found.kernels().reset_index().to_numpy().tolist() == [["b", 1.0, 1.75], ["c", 1.0, 1.25], ["a", 1.0, 0.5]]
 
 
-def test_a_kernel_that_starts_early_waits_for_the_one_before() -> None:
-    """Programmatic dependent launch: "b" starts within "a", and "c" ends before "b" does."""
-    light = light_pass(3)
-    found = place_kernels(light, find_steps(light), node_pass(3, ((0, 4000), (1000, 8000), (2000, 7000))))
-    assert found is not None
-    assert found.kernels()["us"].to_dict() == {"a": 2.0, "b": 2.0, "c": 0.0}
-
-
 def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     """A light recording has kernels of its own, of eager launches: here the warm-up, long before the first step."""
     light = light_pass(3)
@@ -93,16 +84,6 @@ def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     assert found is not None
     assert len(found.trace["kernels"]) == 10
     assert found.kernels()["us"].to_dict() == {"b": 1.75, "c": 1.25, "a": 0.5}
-
-
-def test_the_gap_and_the_light_recording_stay_as_they_are() -> None:
-    light = light_pass(3)
-    before = {name: table.copy() for name, table in light.tables.items()}
-    steps = find_steps(light)
-    found = place_kernels(light, steps, node_pass(3, KERNELS))
-    assert found is not None
-    assert gap_report(found.trace, steps).gap_us == gap_report(light, steps).gap_us
-    assert all(before[name].equals(light[name]) for name in before)
 
 
 def test_copies_get_their_duration_behind_their_call_and_before_the_graph() -> None:
@@ -142,17 +123,6 @@ def test_steps_behind_the_node_pass_get_its_last_step() -> None:
     found = place_kernels(light, find_steps(light), node)
     assert found is not None
     assert found.trace["kernels"]["name"].astype(str).tolist()[::3] == ["a0", "a1", "a1", "a1", "a1"]
-
-
-def test_streams_of_a_graph_stay_apart() -> None:
-    light, node = light_pass(2), node_pass(2, KERNELS)
-    kernels = node["kernels"]
-    node.tables["kernels"] = kernels.assign(stream=kernels["stream"].where(kernels["name"] != "b", 21))
-    found = place_kernels(light, find_steps(light), node)
-    assert found is not None
-    streams = found.trace["kernels"]["stream"].tolist()
-    assert streams == [13, streams[1], 13] * 2
-    assert streams[1] > 13
 
 
 def test_what_does_not_fit_stays_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:

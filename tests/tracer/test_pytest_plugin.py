@@ -138,22 +138,6 @@ def test_too_many():
     result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
 
 
-def test_the_first_step_and_what_differs_in_few_steps_do_not_count(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-@pytest.mark.sync_budget(syncs=1)
-@pytest.mark.parametrize("syncs", [(5, 1, 1), (5, 1, 7, 1), (1, 2, 2), (1, 1, 2, 2, 2)])
-def test_it(recording, syncs):
-    with Engine() as engine:
-        for index, count in enumerate(syncs):
-            with annotate("token", index=index):
-                engine.step(1, count)
-""",
-    )
-    result.assert_outcomes(passed=2, failed=2)
-
-
 def test_steps_may_be_found(pytester: pytest.Pytester) -> None:
     result = ran(
         pytester,
@@ -202,14 +186,6 @@ class TestEngine:
     result.assert_outcomes(passed=3, failed=2)
     assert "::test_inherited" in said(result)
     assert "::test_of_parameters[1]" in said(result)
-
-
-def test_nothing_recorded_fails_and_says_so(pytester: pytest.Pytester) -> None:
-    result = ran(pytester, "@pytest.mark.sync_budget(syncs=0, backend='host')\ndef test_it(): pass")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["sync_budget: nothing to count: no host recorder created in the test saw a call that copies, *"]
-    )
 
 
 def test_without_cupti_the_message_says_why(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,42 +268,6 @@ def test_known():
     assert "nothing to count" not in said(result)
 
 
-def test_several_recordings_each_keep_the_budget(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-@pytest.mark.sync_budget(syncs=1)
-@pytest.mark.parametrize("second", [1, 2])
-def test_it(recording, second):
-    for syncs in (1, second):
-        with Engine() as engine:
-            engine.step(1, syncs)
-    with pytest.raises(Exception, match="made 2 recordings"):
-        recording.trace
-    assert [each.measured.syncs.syncs_per_token for each in recording.observed()] == [1, second]
-""",
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["recording 2 of 2: the sync budget is broken*"])
-
-
-def test_the_fixture_alone_has_no_budget(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-def test_idle(recording):
-    pass
-
-@pytest.mark.sync_budget(backend="host")
-def test_asked(recording):
-    with Engine() as engine:
-        engine.step(2, 1)
-    assert (recording.report.signature, recording.report.steps) == ("a×2 s", 1)
-""",
-    )
-    result.assert_outcomes(passed=2)
-
-
 def test_prefills_do_not_count_and_names_are_printable(pytester: pytest.Pytester) -> None:
     result = ran(
         pytester,
@@ -345,23 +285,6 @@ def test_it():
     result.assert_outcomes(failed=1)
     assert "copies     found 2 " in said(result)
     assert "NVTX ranges token ?[31mred;" in said(result)
-
-
-def test_under_xdist(pytester: pytest.Pytester) -> None:
-    body = """
-@pytest.mark.sync_budget(syncs=1)
-@pytest.mark.parametrize("syncs", [1, 1, 2, 1])
-def test_it(syncs):
-    with Engine() as engine:
-        engine.step(1, syncs)
-"""
-    result = ran(pytester, body, "-n", "1", "-p", "xdist")
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["first surplus call: streamSynchronize *", f"  test_inner.py:{WAITS} in step"])
-
-
-def test_the_mark_is_listed(pytester: pytest.Pytester) -> None:
-    assert "@pytest.mark.sync_budget(syncs=N, copies=N" in said(pytester.runpytest(*PLUGIN, "--markers"))
 
 
 def test_sessions_without_it_import_nothing_heavy(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace, formats
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.ranks import has_ranks, rank_report, waiting
+from tracer.analysis.ranks import rank_report, waiting
 from tracer.analysis.steps import Steps
-from tracer.analysis.streams import bubble_report, stream_report
+from tracer.analysis.streams import bubble_report
 from tracer.analysis.tokens import find_steps
 from tracer.commands.gaps import gaps
 from tracer.commands.streams import streams
@@ -68,13 +68,6 @@ def test_compute_communication_others_and_idle_are_the_window() -> None:
     assert row["window_us"] == pytest.approx(whole)
     assert row[["compute_us", "communication_us", "others_us"]].tolist() == pytest.approx([1.9, 0.49, 0])
     assert row["idle_us"] == pytest.approx(whole - 1.9 - 0.49)
-
-
-def test_who_comes_at_once_waits_for_nobody() -> None:
-    report = rank_report(*found(ranks([100, 100])))
-    assert report.waited_for is None
-    assert report.table["waiting_us"].tolist() == [0, 0]
-    assert report.notes == []
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=2, max_size=6))
@@ -153,14 +146,6 @@ def test_a_bubble_is_idle_without_the_collective_in_it() -> None:
     assert (idle == steps["total"]).all()
 
 
-def test_streams_tell_compute_and_communication_apart() -> None:
-    report = stream_report(ranks([100]))
-    row = report.streams.iloc[0]
-    assert row["kernels"] == 3 * STEPS
-    assert row[["compute_us", "communication_us"]].tolist() == pytest.approx([1.9 * STEPS, 2.89 * STEPS])
-    assert report.devices.iloc[0]["communication_us"] == pytest.approx(2.89 * STEPS)
-
-
 @pytest.mark.parametrize("process", [PROCESS, PROCESS + 50], ids=["threads", "processes"])
 def test_two_engines_on_one_device_are_two(process: int) -> None:
     """The second launches at 3000, but the device is at work for the first from 3000 to 5000."""
@@ -187,14 +172,6 @@ def test_two_engines_on_one_device_are_two(process: int) -> None:
     (note, *_) = rank_report(trace, steps).notes
     assert "share device 0" in note
     assert ".0" not in note  # of ids
-
-
-def test_one_engine_on_one_device_has_no_ranks() -> None:
-    script = Script()
-    for step in range(3):
-        script.range("token", step * 100, step * 100 + 90)
-        script.launch((step * 100, step * 100 + 10), (step * 100 + 20, step * 100 + 50))
-    assert not has_ranks(*found(script.trace))
 
 
 def test_the_commands_say_it(tmp_path: Path) -> None:

@@ -51,14 +51,6 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, cuda: 
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["graph"]
 
 
-def test_a_command_that_fails_is_not_run_again(built: Build, cuda: Path, tmp_path: Path) -> None:
-    result = record(tmp_path / "out", "light,node", "--", "sh", "-c", f"{program(built, cuda, 5)}; exit 9")
-    assert result.exit_code == 9
-    assert "skipped the node pass because the previous run failed" in result.stderr
-    assert len(read(tmp_path / "out")["graph_launches"]) == 10
-    assert not (tmp_path / "out" / "node").exists()
-
-
 def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, cuda: Path, tmp_path: Path) -> None:
     result = record(tmp_path / "out", "light,node", "--", "sh", "-c", program(built, cuda, 1))
     assert result.exit_code == 0, result.stderr

@@ -103,12 +103,6 @@ def test_bounds_are_those_of_wilson_and_hold_the_share() -> None:
     assert high.tolist() == pytest.approx([0.037, 0.691, 1], abs=5e-4)
 
 
-def test_only_samples_of_idle_time_count(tmp_path: Path) -> None:
-    beside = [place for place in idle_places() if place[0] % PERIOD < BUSY]
-    assert len(beside) == STEPS
-    assert found(export(tmp_path / "in.sqlite", recording(beside))) is None
-
-
 def test_samples_are_read_on_request_alone_and_written_again(sampled_export: Path, tmp_path: Path) -> None:
     assert not len(formats.read(sampled_export, whole=False)["samples"])
     trace = formats.read(sampled_export)
@@ -120,12 +114,6 @@ def test_samples_are_read_on_request_alone_and_written_again(sampled_export: Pat
         pd.testing.assert_frame_equal(by_id[0], by_id[1][by_id[0].columns])
         assert found(tmp_path / name).stacks.to_dict() == found(sampled_export).stacks.to_dict()  # type: ignore[union-attr]
         assert not len(formats.read(tmp_path / name, whole=False)["sample_chains"])
-
-
-def test_scrub_keeps_samples_without_addresses(sampled_export: Path) -> None:
-    kept = scrub(formats.read(sampled_export))
-    assert len(kept["samples"]) == 180
-    assert "nsys.originalIP" not in kept["sample_chains"]
 
 
 def test_gaps_say_what_samples_show(sampled_export: Path) -> None:

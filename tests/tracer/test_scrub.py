@@ -18,11 +18,11 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import covering, examples, of_every_kind
+from tests.covering import covering
+from tests.recordings import KINDS, LLAMA, SAMPLES, SIX
 from tests.tracer import credential_texts
 from tests.tracer.kineto import GPU, event, write
 from tests.tracer.planted import HOST, PLANTED, SECRETS, TOKEN, graph_of, planted_chrome, planted_run
@@ -40,7 +40,7 @@ from tracer.scrub.facts import metadata
 from tracer.scrub.texts import vocabulary
 
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
-RECORDINGS = of_every_kind(sorted({str(path.parent.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.parquet")}))
+RECORDINGS = KINDS
 PLANTERS = PLANTED | credential_texts.PLANTED
 ALL_SECRETS = {*SECRETS, *(secret for _, secret in credential_texts.TEXTS)}
 NAMED = [(table.name, column.name) for table in TABLES.values() for column in table.columns if column.is_name]
@@ -160,7 +160,7 @@ def words_of(text: str) -> set[str]:
     secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=4) | st.from_regex(r"[A-Za-z0-9_./:-]{4,30}"),
     around=st.tuples(NAMES | st.sampled_from(["token 7 ", "cudaLaunchKernel", "NVIDIA H200 ", "step[DECODE "]), NAMES),
 )
-@examples(100)
+@settings(max_examples=20)
 @example(Trace.from_columns(nvtx={"start": [0], "end": [1], "text": [""]}), "hunter2go", ("token 7 ", ""))
 def test_no_planted_text_survives(trace: Trace, secret: str, around: tuple[str, str]) -> None:
     """Every run of at least four letters and digits goes that holds neither a known word nor only digits."""

@@ -1,21 +1,16 @@
 """The host's time in single steps: stacks that add up to the step, by function, and as files that viewers read."""
 
 import json
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tracer import Trace
 from tracer.analysis.call_sites import MEDIAN, SLOW, by_function, host_steps
 from tracer.analysis.tokens import find_steps
-from tracer.cli import main
 from tracer.model.schema import PYTHON_FUNCTION
-from tracer.reporting.stacks import collapsed, speedscope
+from tracer.reporting.stacks import speedscope
 
 LENGTHS = [1000] * 18 + [1400, 2000]
 
@@ -59,13 +54,6 @@ def test_functions_have_their_self_and_total_time() -> None:
     assert table["self_us"].sum() == pytest.approx(1.0)
 
 
-def test_a_single_step_is_told_once() -> None:
-    trace = loop()
-    steps = find_steps(trace)
-    (only,) = host_steps(trace, replace(steps, table=steps.table.iloc[:1]))
-    assert (only.name, only.length_ns) == (MEDIAN, 1000)
-
-
 def checked(file: dict[str, Any]) -> list[dict[str, Any]]:
     """What file-format-spec.ts of speedscope asks of a file with sampled profiles."""
     assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
@@ -88,24 +76,3 @@ def test_the_file_is_speedscopes_with_files_and_lines() -> None:
     file = json.loads(json.dumps(speedscope(host_steps(trace, find_steps(trace)))))
     assert [profile["name"] for profile in checked(file)] == ["median step (9)", "slow step (18)"]
     assert {"name": "m.py(7): step", "file": "m.py", "line": 7} in file["shared"]["frames"]
-
-
-def test_collapsed_stacks_begin_with_the_step() -> None:
-    trace = loop()
-    lines = collapsed(host_steps(trace, find_steps(trace))).splitlines()
-    assert "median step (9);token;m.py(7): step 300" in lines
-    assert sum(int(line.rpartition(" ")[2]) for line in lines) == 1000 + 1400
-
-
-@pytest.mark.parametrize("name", ["vllm-b8-torch", "transformers-static", "llama1b-sccc-graph"])
-def test_every_recording_becomes_a_file_that_holds_its_steps(name: str, tmp_path: Path) -> None:
-    for suffix in (".json", ".folded"):
-        result = CliRunner().invoke(
-            main, ["gaps", str(SAMPLES / name), "--host-stacks", str(tmp_path / f"a{suffix}"), "--json"]
-        )
-        assert result.exit_code == 0, result.output
-    profiles = checked(json.loads((tmp_path / "a.json").read_text()))
-    lines = (tmp_path / "a.folded").read_text().splitlines()
-    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(profile["endValue"] for profile in profiles)
-    again = CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--host-stacks", str(tmp_path / "a.svg")])
-    assert (again.exit_code, "must end with .json or .folded or .txt" in again.stderr) == (2, True)

@@ -11,7 +11,6 @@ from tracer import formats
 from tracer.analysis.streams import stream_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.errors import EmptyTraceError
 
 
 def test_busy_time_is_a_union_and_overlap_is_counted_once() -> None:
@@ -58,17 +57,6 @@ def test_a_recording_without_steps_has_streams(tmp_path: Path) -> None:
     assert (part.exit_code, part.stdout) == (2, "")
 
 
-def test_only_the_chosen_steps_count() -> None:
-    script = Script()
-    for token in range(4):
-        t = token * 1000
-        script.range("token", t, t + 900)
-        script.launch((t, t + 10), (t + 100, t + 500))
-    steps = find_steps(script.trace)
-    assert stream_report(script.trace, steps.select(1, 3)).streams["busy_us"].tolist() == [0.8]
-    assert stream_report(script.trace, steps.select(1, 3)).devices["window_us"].tolist() == [1.4]
-
-
 def test_two_engines_on_a_device_share_its_time() -> None:
     """Each has steps of its own, at the same time: the device is busy for 1.6 of 3 µs, not of 5.8."""
     script = Script()
@@ -80,8 +68,3 @@ def test_two_engines_on_a_device_share_its_time() -> None:
             script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
     device = stream_report(script.trace, find_steps(script.trace)).devices.iloc[0]
     assert device[["window_us", "busy_us"]].tolist() == [3.0, 1.6]
-
-
-def test_nothing_on_a_device_is_said() -> None:
-    with pytest.raises(EmptyTraceError, match="nothing ran"):
-        stream_report(Script().trace)

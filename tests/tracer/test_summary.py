@@ -5,7 +5,6 @@ import pytest
 from tests.tracer.handmade import Script
 from tracer import Trace
 from tracer.analysis.recording import Recording
-from tracer.model import run_json
 
 
 def recording(run: object) -> Trace:
@@ -17,25 +16,6 @@ def recording(run: object) -> Trace:
     trace = script.trace
     trace.metadata["run"] = run
     return trace
-
-
-def test_the_untraced_rate_stands_beside_the_traced_gap() -> None:
-    rates = {"tokens_per_s": {"median": 2_500_000.0}, "steps_per_s": {"median": 625_000.0}}
-    summary = Recording(recording({"measured": rates}), "x").summary
-    assert summary.tokens_per_s == 2_500_000.0  # four sequences
-    assert (summary.gap_p50_us, summary.untraced_gap_us) == (0.5, 0.1)
-    assert summary.distortion == pytest.approx(2000 / 1600)
-
-
-def test_a_range_has_facts_of_its_own() -> None:
-    facts = {"configuration": {"model": "m", "strategy": "mixed"},
-             "ranges": {"run one": {"strategy": "aaag", "tokens_per_s": 625_000}}}  # fmt: skip
-    trace = recording(facts)
-    assert run_json.configuration(trace)["strategy"] == "mixed"
-    assert run_json.configuration(trace, "run one") == {"model": "m", "strategy": "aaag", "tokens_per_s": 625_000}
-    assert run_json.tokens_per_s(trace) is None
-    assert run_json.tokens_per_s(trace, "one") == 625_000
-    assert run_json.steps_per_s(trace, "one") is None  # how many tokens a step gains is not told
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.test_budget import TOKENS, findings, loop
-from tracer.analysis.call_letters import compress, expand
 from tracer.analysis.surplus import surplus_position
 
 
@@ -30,11 +29,6 @@ def test_a_surplus_call_is_looked_for_in_the_first_step_that_has_one() -> None:
     assert (surplus.step, surplus.time_in_step_us) == (2, 0.6)
 
 
-def test_too_few_calls_have_no_surplus() -> None:
-    finding = findings(loop("sg").trace, "syncs = 3")["syncs"]
-    assert (finding.verdict, finding.excess, finding.surplus) == ("broken", -2, None)
-
-
 @pytest.mark.parametrize(
     ("found", "expected", "kinds", "most", "position"),
     [
@@ -55,11 +49,6 @@ def test_where_the_surplus_call_is(found: str, expected: str | None, kinds: str,
 
 def test_the_sync_behind_a_copy_that_blocks_is_the_surplus_one() -> None:
     assert surplus_position(["s", "c", "", "g"], list("sasg"), "s", 1, "sag") == 2
-
-
-@given(st.text(alphabet="sacgew", max_size=60))
-def test_expand_undoes_compress(word: str) -> None:
-    assert expand(compress(word)) == word
 
 
 @given(st.text(alphabet="sag", max_size=30), st.integers(0, 30))

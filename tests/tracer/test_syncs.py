@@ -1,16 +1,13 @@
 """Signatures, classes and counts on traces with known answers."""
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import THREAD, Script, decode_loop
-from tracer.analysis.call_letters import classify, compress, expand, strategies_followed
+from tracer.analysis.call_letters import compress, expand, strategies_followed
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.errors import EmptyTraceError
 
 
 def report(letters: str, tokens: int = 8) -> SyncReport:
@@ -94,26 +91,6 @@ def test_copies_that_bring_no_input_have_no_say_in_the_class() -> None:
     assert found.signature == "a s c×2 (ka)×3 k"
 
 
-def test_steps_without_calls_are_said_to_have_none() -> None:
-    script = Script()
-    for token in range(3):
-        script.range("token", token * 1000, token * 1000 + 900)
-        script.kernel(token * 1000 + 10, token * 1000 + 500)
-    with pytest.raises(EmptyTraceError, match="no CUDA API call"):
-        sync_report(script.trace, find_steps(script.trace))
-
-
-def test_shares_are_reported() -> None:
-    assert strategies_followed("scaaaaasgas") == {"sccc": 1, "saaas": 5}
-    assert classify({"sccc": 1, "saaas": 5}, {"": 1}) == ("saaas", 5 / 6)
-    assert classify({"sccc": 1, "saaas": 1}, {"": 1}) == ("mixed", 0.5)
-    assert classify({}, {"ggg": 3}) == ("ggg", 1.0)
-    assert classify({}, {"ggg": 1, "none": 4}) == ("none", 0.8)
-    assert classify({}, {"ggg": 1, "none": 1}) == ("mixed", 0.5)
-    assert classify({"aaag": 5}, {"": 1, "none": 9}) == ("none", 0.9)  # one step in ten brings something
-    assert classify({"aaag": 5}, {"": 6, "ggg": 4}) == ("aaag", 1.0)
-
-
 def test_inventory_says_what_each_sync_waits_for() -> None:
     script = Script()
     for token in range(4):
@@ -132,12 +109,6 @@ def test_inventory_says_what_each_sync_waits_for() -> None:
 @given(st.text(alphabet="sackgewq", max_size=120))
 def test_compressing_loses_nothing(letters: str) -> None:
     assert expand(compress(letters)) == letters
-
-
-@given(st.lists(st.tuples(st.sampled_from("sag"), st.integers(0, 30)), max_size=20))
-def test_a_run_of_kernel_launches_keeps_its_number(parts: list[tuple[str, int]]) -> None:
-    runs = re.findall(r"k(?:×(\d+))?", compress("".join(letter + "k" * count for letter, count in parts)))
-    assert {int(number or 1) for number in runs} == {count for _, count in parts if count}
 
 
 def test_graph_launches_and_runs_of_kernel_launches_are_told_apart() -> None:

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SIX
-from tests.tracer.handmade import decode_loop
-from tracer import read, write
+from tracer import read
 from tracer.cli import main
 from tracer.errors import UsageError
 from tracer.files.output import write_output
@@ -75,48 +74,6 @@ def test_without_steps_every_event_is_there(tmp_path: Path) -> None:
     assert (pd.read_parquet(tmp_path / "kernels.parquet")["step"] >= 0).any()
 
 
-def test_events_of_a_recording_without_steps(tmp_path: Path) -> None:
-    script = decode_loop("sasgAs", 1)
-    write(script.trace, tmp_path / "run")
-    path = tmp_path / "api.csv"
-    assert run("events", tmp_path / "run", "api", "--table", path).exit_code == 0
-    assert set(pd.read_csv(path)["step"]) <= {-1, 0}
-    refused = run("events", SIX, "devices", "--steps", "1:2")
-    assert refused.exit_code == 2
-    assert "no times" in refused.stderr
-
-
-def test_what_events_prints_for_people_says_the_columns() -> None:
-    shown = run("events", SAMPLE, "memcpys").stdout
-    assert "rows of memcpys: memory copies on the device" in shown
-    assert "token step" in shown
-
-
-@pytest.mark.parametrize("command", [*IN_JSON, "gaps"])
-def test_no_file_is_overwritten_unless_asked(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text("precious")
-    refused = run(command, SAMPLE, "--table", path)
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.strip() == f"intertoken: {path}: already exists; choose another name or --force"
-    assert path.read_text() == "precious"
-    assert run(command, SAMPLE, "--table", path, "--force").exit_code == 0
-    assert len(pd.read_csv(path)) > 0
-    assert [p.name for p in tmp_path.iterdir()] == ["mine.csv"]
-
-
-@pytest.mark.parametrize(("name", "says"), [("t.xlsx", "must end with .csv or .parquet"), ("t", "must end with"),
-                                            ("file/t.csv", "cannot be written"), ("dir.csv", "directory")])  # fmt: skip
-def test_a_bad_place_is_one_line(name: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "dir.csv").mkdir()
-    result = run("streams", SAMPLE, "--table", tmp_path / name, "--force")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert len(result.stderr.splitlines()) == 1
-    assert says in result.stderr
-    assert result.stderr.startswith(f"intertoken: {tmp_path / name}")
-
-
 def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_text("old")
@@ -131,7 +88,3 @@ def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="already exists"):
         write_output(path, half, replace=False)
-
-
-def test_info_has_no_table() -> None:
-    assert "No such option" in run("info", SAMPLE, "--table", "a.csv").stderr

@@ -1,6 +1,5 @@
 """The trace model: every table always there, fixed dtypes, order, names."""
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -27,14 +26,6 @@ def test_every_table_is_there_with_its_columns_and_dtypes() -> None:
                     assert dtype == column.kind
 
 
-def test_rows_are_in_the_order_of_their_start_and_absent_ids_are_missing() -> None:
-    trace = Trace.from_columns(kernels={"start": [30, 10], "end": [40, 20]})
-    assert trace["kernels"]["start"].tolist() == [10, 30]
-    assert trace["kernels"]["correlation"].tolist() == [MISSING, MISSING]
-    assert trace.span == (10, 40)
-    assert len(trace) == 2
-
-
 def test_unknown_tables_and_columns_are_refused() -> None:
     with pytest.raises(KeyError, match="unknown table 'kernel'"):
         Trace({"kernel": pd.DataFrame()})
@@ -53,9 +44,3 @@ def test_activities_of_all_tables_are_named_and_in_order() -> None:
     assert activities["table"].tolist() == ["memsets", "memcpys", "kernels", "graph_launches"]
     assert activities["bytes"].tolist() == [MISSING, 64, 0, 0]
     assert list(activities["table"].cat.categories) == list(DEVICE_TABLES)
-
-
-def test_many_names_do_not_overflow_their_codes() -> None:
-    names = [f"kernel {i}" for i in range(300)]
-    kernels = {"start": np.arange(300), "end": np.arange(300) + 1, "name": names, "short_name": [""] * 300}
-    assert Trace.from_columns(kernels=kernels).activities()["name"].tolist() == names

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from tests.recordings import ENGINES, SAMPLES
-from tests.thorough import thorough
 from tracer import Trace, formats
 from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_per_s
@@ -56,46 +55,27 @@ TRUTHS = {
     "vllm/nsys-graph.1.sqlite.xz": Truth("decode", 99, (20, 5, 1), 757),
     "vllm/nsys-node-nvtx.1.sqlite.xz": Truth("decode", 59, (20, 5, 1)),
     "vllm/torch-b1.json.gz": Truth("decode", 59, (20, 5, 1), 293),
-    "vllm/torch-stack-b1.json.gz": Truth("decode", 19, (20, 5, 1)),
-    "vllm/whole-process-graph.tar.xz": Truth("decode", 212, (20, 5, 1), 603),
     "public/tl_vllm_decode_full.json.gz": Truth("decode", 1, (5, None, None)),
     "public/tl_vllm_piecewise.json.gz": Truth("mixed", 1),
-    "public/syn_6b_vllm_piecewise_x12.json.gz": Truth("mixed", 12),
     "public/tl_b200_eager.json.gz": Truth("prefill", 1),
     "public/tl_sglang_decode.json.gz": Truth("decode", 1, (12, None, None)),  # 7 of them inside step[DECODE]
-    "public/tl_sglang_prefilldecode.json.gz": Truth("prefill", 1, (527, None, None)),
-    "public/syn_7_sglang_mixed.json.gz": Truth("decode", 22),
-    "public/tl_h100_qwen.json.gz": Truth("iteration", 1, (1029, None, None)),
     "public/tl_mi300_qwen.json.gz": Truth("iteration", 1, (1053, None, None)),
     "public/tl_mi210_gpu_only.json.gz": NOTHING,
     "public/tl_torch_compile_triton.json.gz": NOTHING,
     "public/syn_11_hf_qwen_noann_x2.json.gz": Truth("forward", 2, **GUESS),
-    "public/tl_h100_bert.json.gz": Truth("iteration", 1),
     "public/hta_mi250_train.json.gz": Truth("training", 1),
     "public/hta_alexnet.json.gz": Truth("iteration", 2, **GUESS),
-    "public/nsysai_mfu_2gpu_before.sqlite.xz": Truth("training", 32, **GUESS),  # and two that its end cuts off
-    "public/hta_triton.json.gz": NOTHING,
     "public/hta_event_sync_ms.json.gz": NOTHING,
+    "public/hta_triton.json.gz": NOTHING,
     "serving/syn_1a_tp2_dev01.sqlite.xz": Truth("decode", 60, (1, 7, 5)),
-    "serving/syn_1b_tp2_both_dev0.sqlite.xz": Truth("decode", 60, (1, 7, 5)),
     "serving/syn_2a_two_procs_one_gpu.sqlite.xz": Truth("decode", 120, (1, 7, 5), **GUESS),  # graphs alone
-    "serving/syn_2b_two_threads_one_gpu.sqlite.xz": Truth("decode", 120, (1, 7, 5), **GUESS),
     "serving/syn_3_serving.sqlite.xz": Truth("decode", 154, (1, 7, 5)),
     "serving/syn_4a_spec_hostsampled.sqlite.xz": Truth("speculative", 60, (5, 35, 25), **GUESS),
     "serving/syn_12_hip.json": Truth("iteration", 40, (3, 0, 1), 52, **GUESS),
-    "serving/syn_12_hipext.json": Truth("iteration", 40, (3, 0, 1), 52, **GUESS),
 }
 """See the README beside the recordings. It gives no number of steps for training, AlexNet and ProfilerStep
 recordings: the numbers here are what our code says, held against change, and not a truth. `syn_5a` and `syn_5c` are
 about clocks (test_clocks)."""
-
-LIKE_OTHERS = {
-    "vllm/torch-stack-b1.json.gz", "vllm/whole-process-graph.tar.xz", "public/syn_6b_vllm_piecewise_x12.json.gz",
-    "public/tl_sglang_prefilldecode.json.gz", "public/syn_7_sglang_mixed.json.gz", "public/tl_h100_qwen.json.gz",
-    "public/tl_h100_bert.json.gz", "public/nsysai_mfu_2gpu_before.sqlite.xz", "serving/syn_1b_tp2_both_dev0.sqlite.xz",
-    "serving/syn_2b_two_threads_one_gpu.sqlite.xz", "serving/syn_12_hipext.json",
-}  # fmt: skip
-"""Recordings of an engine, and with marks, of which there are others."""
 
 
 def opened(name: str, place: Path) -> Trace:
@@ -114,9 +94,7 @@ def opened(name: str, place: Path) -> Trace:
     return formats.read(packed, whole=False)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[thorough] if name in LIKE_OTHERS else []) for name in TRUTHS]
-)
+@pytest.mark.parametrize("name", TRUTHS)
 def test_recordings_of_others_are_right_or_doubted(name: str, tmp_path: Path) -> None:
     trace, truth = opened(name, tmp_path), TRUTHS[name]
     if truth is NOTHING:

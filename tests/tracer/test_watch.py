@@ -53,11 +53,6 @@ def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int) -> N
     assert row.steps_per_s > 0
 
 
-def test_a_process_or_a_name_may_be_chosen(program: int) -> None:
-    assert len(live(str(program))) == len(live("deco")) == 1
-    assert live("other") == []
-
-
 def test_a_program_that_stopped_launching_has_no_figures(program: int, monkeypatch: pytest.MonkeyPatch) -> None:
     later = time.monotonic_ns() + 95 * 10**9
     monkeypatch.setattr(time, "monotonic_ns", lambda: later)
@@ -77,13 +72,6 @@ def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest() -> N
     made.stamps = made.stamps[:-2]
     (row,) = figures(made.ring())
     assert row.steps_per_s == pytest.approx(1e9 / 3_108_000, rel=0.01)
-
-
-def test_the_command_shows_a_row(program: int) -> None:
-    result = CliRunner().invoke(main, ["watch", "--once"], env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    assert f"{program}" in result.stdout
-    assert "decode" in result.stdout
 
 
 def test_a_window_of_what_runs_is_kept_as_a_recording(

@@ -11,41 +11,12 @@ from click.testing import CliRunner
 from tests.recordings import SAMPLES
 from tests.tracer.engines import Host, layers
 from tests.tracer.handmade import Script
-from tests.tracer.test_whatif import with_steps
-from tracer import read, write
-from tracer.analysis.causality.report import path_report
-from tracer.analysis.gaps import gap_report
-from tracer.analysis.tokens import find_steps
+from tracer import write
 from tracer.cli import main
-from tracer.model.trace import LIGHT
 
 
 def run(*arguments: object) -> object:
     return CliRunner().invoke(main, ["whatif", *map(str, arguments)])
-
-
-def test_the_command_prints_a_table_and_json(tmp_path) -> None:
-    name = SAMPLES / "llama1b-sccc-graph"
-    text = run(name, "--without-syncs")
-    assert text.exit_code == 0
-    assert "sync 13 is kept: the host reads the result of the copy before it" in text.output
-    facts = json.loads(run(name, "--sync", "saaas,aaag", "--json").stdout)
-    assert facts["schema"] == "intertoken.whatif/1"
-    assert facts["edit"] == "saaas"
-    assert set(facts["speedup"]) == {"estimate", "low", "high"}
-    assert facts["bounds"] == "model margin"
-    assert facts["recorded"]["gap_us"]["p50"] == pytest.approx(149.2, abs=0.05)  # as recorded means recorded
-    assert facts["corrected"]["gap_us"]["p50"] == pytest.approx(78.1, abs=0.05)
-    assert facts["corrected"]["tokens_per_s"] == 748.7
-    assert facts["recorded"]["tokens_per_s"] < 700
-    assert [p["edit"] for p in facts["predictions"]] == ["saaas", "aaag"]
-    assert facts["gap_us"]["p50"] < facts["recorded"]["gap_us"]["p50"]
-    out = tmp_path / "new.sqlite"
-    assert run(name, "--sync", "aaag", "-o", out).exit_code == 0
-    assert gap_report(*with_steps(read(out))).gap_us["p50"] < 60
-    again = run(name, "--sync", "aaag", "-o", out)
-    assert again.exit_code == 2
-    assert "already exists" in again.output
 
 
 def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
@@ -93,13 +64,6 @@ def test_bad_use_is_one_line(options: list[str], message: str) -> None:
     assert message in found.output
 
 
-def test_the_path_command() -> None:
-    found = CliRunner().invoke(main, ["path", str(SAMPLES / "llama1b-sccc-graph")])
-    assert found.exit_code == 0
-    assert "critical path of a token: 1,439.4 µs" in found.output
-    assert "costs nothing: off the path" in found.output
-
-
 def test_the_path_and_the_syncs_of_training_are_per_step_and_long_names_are_cut(tmp_path) -> None:
     host = Host(Script())
     name = "gemm<" + "int, " * 100 + ">"
@@ -118,21 +82,6 @@ def test_the_path_and_the_syncs_of_training_are_per_step_and_long_names_are_cut(
     assert path.count("int, ") < 40
     assert "syncs per step" in syncs
     assert "token" not in path + syncs
-
-
-def test_the_path_says_what_a_profiler_added_to_it() -> None:
-    traced, light = (
-        json.loads(CliRunner().invoke(main, ["path", str(SAMPLES / name), "--json"]).stdout)["warning"]
-        for name in ("llama1b-sccc-graph", "llama-1.1b-sccc-sequential-cuda")
-    )
-    assert "the path includes what the profiler adds" in traced
-    assert light is None
-
-
-def test_nothing_was_added_to_the_path_of_a_light_recording() -> None:
-    trace = read(SAMPLES / "llama1b-sccc-graph")
-    trace.metadata["source"] = LIGHT
-    assert path_report(trace, find_steps(trace)).warning is None
 
 
 def test_a_rate_changes_nothing_of_what_was_not_traced() -> None:

@@ -7,12 +7,9 @@ import pytest
 from tests.tracer.machine import PAUSE_AFTER, SYNC, Machine, recorded
 from tests.tracer.test_whatif import light, predicted, step_ns
 from tracer import Trace
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost, ScaleHostCompute, WithoutSyncs
-from tracer.analysis.whatif.host_edits import FollowStrategy, LaunchFirst
-from tracer.analysis.whatif.needed import READS, needed_syncs
-from tracer.errors import UnsafePlanError, UsageError
+from tracer.analysis.whatif.host_edits import FollowStrategy
+from tracer.errors import UsageError
 from tracer.model.schema import HOST_COMPUTE
 
 COMPUTED = 2_000
@@ -74,13 +71,6 @@ def test_what_the_host_computes_stays_when_the_sync_before_it_goes() -> None:
     assert step_ns(recording) - step_ns(goal) == 3 * (SYNC + PAUSE_AFTER["sync"])
 
 
-def test_the_syncs_that_the_host_computes_behind_are_needed() -> None:
-    causality, steps = Causality.of(hybrid("sccc")), find_steps(hybrid("sccc"))
-    syncs = needed_syncs(causality, steps)
-    of_first = syncs[syncs["at"] == 1]
-    assert of_first.loc[of_first["reason"] == READS, "position"].to_list() == [5, 10, 15, 19]
-
-
 def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
     """Only the pauses between calls are shorter."""
     base, found = hybrid("aaag"), predicted(hybrid("aaag"), ScaleHost(0))
@@ -99,8 +89,3 @@ def test_what_the_host_computes_is_scaled_exactly(factor: float) -> None:
     assert both == pytest.approx(goal - pauses)
     with pytest.raises(UsageError, match="the host computes no products"):
         predicted(recorded("sccc"), ScaleHostCompute(factor))
-
-
-def test_a_launch_needs_what_the_host_computes_before_it() -> None:
-    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 1: host'\)"):
-        predicted(hybrid("sccc"), LaunchFirst())
