@@ -30,7 +30,7 @@ import torch
 from light_blocks import switch
 from light_turns import now
 
-from tracer.recorders.light_program import FOLDER
+from tracer.recorders.light import FOLDER
 
 VOCABULARY: Final = 32000
 INPUTS: Final = 6

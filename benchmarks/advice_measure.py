@@ -41,9 +41,9 @@ from record_engines import machine
 
 from tracer.errors import TraceError
 from tracer.formats import write
-from tracer.recorders import cupti_library, cupti_run, light_program
+from tracer.recorders import cupti_library, cupti_run, light
+from tracer.recorders.light import library
 from tracer.recorders.light_folder import SETTINGS, folder
-from tracer.recorders.light_program import library
 
 HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run
@@ -158,13 +158,13 @@ def _loops(options: argparse.Namespace, names: Sequence[str], edits: dict[str, s
     command = [sys.executable, options.loop_program, ",".join(names), "--windows", str(options.repeats)]
     with folder() as rings:
         if level == "light":
-            given = light_program.environment(library(), rings)
+            given = light.environment(library(), rings)
         else:
             (rings / SETTINGS).write_text(cupti_run.settings(level, cupti_library.find()), encoding="utf-8")
             given = cupti_run.environment(library(), rings)
         environment = given | {"INTERTOKEN_LIGHT_RECORDS": str(RECORDS)}
         printed = Program([*command, *shlex.split(options.loop_options)], environment=environment).until_end()
-        trace = light_program.read_folder(rings) if level == "light" else cupti_run.read_folder(rings)
+        trace = light.read_folder(rings) if level == "light" else cupti_run.read_folder(rings)
     for loop in names:
         found = {what: _of(printed, loop, what) for what in ("before", "after")}
         if not all(found[variant]["rates"] for variant in found):
@@ -210,13 +210,13 @@ def llama_process(options: argparse.Namespace, strategy: str, target: Path) -> f
     """Run llama-bench, recorded in every other repetition; keep the recording, return the rate of the others."""
     asked = argparse.Namespace(bench=options.llama_bench, model=options.model, steps=128, pairs=LLAMA_PAIRS)
     with folder() as rings:
-        given = light_program.environment(library(), rings, {**os.environ, light_blocks.ROLE: "blocks"})
+        given = light.environment(library(), rings, {**os.environ, light_blocks.ROLE: "blocks"})
         with mock.patch.dict(os.environ, given):
             try:
                 found = light_blocks.repetitions(asked, strategy)
             except (OSError, ValueError) as problem:
                 raise RuntimeError(f"{options.llama_bench} with {strategy}: {problem}") from problem
-        trace = light_program.read_folder(rings)
+        trace = light.read_folder(rings)
     if trace is None:
         raise RuntimeError(f"nothing of {options.llama_bench} was recorded")
     write(part_of(trace, found["spans"]), target)

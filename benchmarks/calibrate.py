@@ -37,11 +37,12 @@ from executor.graph import Tensor
 from executor.run import prepare_configuration
 from executor.run.configuration import Configuration
 from tracer import read
-from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
+from tracer.analysis.calls import host_calls
 from tracer.analysis.step_work import step_compute, step_spans
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.files.bounded import typed
 from tracer.model import run_json
+from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT
 from tracer.model.trace import Trace
 
 ROOT: Final = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from typing import Any
 from gpu_machine import commit, interval, save
 
 from executor.backends.cuda.runtime import load_cuda
-from tracer.recorders.cupti_activity import SETS
+from tracer.recorders.cupti_records import SETS
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--tokens", "8", "--times", "16"]
 WARM_UP = 4  # blocks

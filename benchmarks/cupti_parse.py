@@ -23,12 +23,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tracer.recorders import cupti_activity as activity
-from tracer.recorders.cupti_activity import parse
-from tracer.recorders.cupti_callbacks import SIZE
-from tracer.recorders.cupti_names import Sources
-from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_tables import build
+from tracer.recorders import cupti_records as activity
+from tracer.recorders.cupti import SIZE
+from tracer.recorders.cupti_records import OwnRanges, Sources, build, parse
 
 CUDA_13_0 = 130001
 COPY = (activity.RUNTIME, activity.MEMCPY, activity.RUNTIME, activity.SYNCHRONIZATION)

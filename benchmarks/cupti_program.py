@@ -20,7 +20,7 @@ from typing import Any
 import nvtx
 
 import tracer
-from tracer.recorders.cupti_activity import KINDS
+from tracer.recorders.cupti_records import KINDS
 
 WIDTH, LAYERS, INPUTS, BLOCK = 2048, 14, 6, 50
 SOURCE = r"""

@@ -29,8 +29,8 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_activity as activity
-from tracer.recorders import cupti_library, cupti_run, light_program
+from tracer.recorders import cupti_library, cupti_run, light
+from tracer.recorders import cupti_records as activity
 from tracer.recorders.light_folder import SETTINGS, folder
 from tracer.recorders.window import TimeRange, within
 
@@ -84,8 +84,8 @@ def run(mode: str, command: list[str], base: dict[str, str], keep: Path | None) 
     """Run once; return the figures of each recorder."""
     found: dict[str, Any] = {"mode": mode}
     with folder() as rings:
-        ours = light_program.library()
-        environment = light_program.environment(ours, rings, base)
+        ours = light.library()
+        environment = light.environment(ours, rings, base)
         if mode != "light":
             (rings / SETTINGS).touch(mode=0o600)
             (rings / SETTINGS).write_text(settings(mode))
@@ -93,7 +93,7 @@ def run(mode: str, command: list[str], base: dict[str, str], keep: Path | None) 
         subprocess.run(command, env=environment, timeout=LIMIT, check=True, stdout=subprocess.DEVNULL)
         spans = {}
         if mode == "light" or "both" in mode:
-            trace = light_program.read_folder(rings)
+            trace = light.read_folder(rings)
             if trace is not None:
                 found["light"], spans["light"] = told(trace)
                 found["stamps_us"] = stamps_us(rings)

@@ -42,9 +42,8 @@ from tracer.errors import RecordError, TraceError
 from tracer.formats import write
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_run
-from tracer.recorders.light import read_rings
+from tracer.recorders.light import FOLDER, SITES, environment, library, read_folder, read_rings
 from tracer.recorders.light_folder import folder
-from tracer.recorders.light_program import FOLDER, SITES, environment, library, read_folder
 from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s

@@ -17,11 +17,11 @@ import pandas as pd
 from record_engines import machine
 from under_nsys import profile
 
-from tracer.analysis.call_letters import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.analysis.tokens import find_steps
+from tracer.model.calls import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.model.trace import Trace
+from tracer.recorders.light import record
 from tracer.recorders.light_folder import folder
-from tracer.recorders.light_program import record
 
 
 def per_step(trace: Trace) -> dict[str, float]:

@@ -21,9 +21,8 @@ import numpy as np
 import pandas as pd
 from record_engines import machine
 
-from tracer.recorders.light import read_rings
+from tracer.recorders.light import environment, read_rings
 from tracer.recorders.light_folder import folder
-from tracer.recorders.light_program import environment
 from tracer.recorders.native.compile import compile_library, compiler
 
 LIMIT = 300  # s per run

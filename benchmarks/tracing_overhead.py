@@ -29,11 +29,11 @@ import tracer
 from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import untraced_causes
-from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
 from tracer.formats.chrome import PYTORCH
+from tracer.model.fits import fits_of
 from tracer.model.trace import Trace
 
 GPU: Final = "NVIDIA H200"

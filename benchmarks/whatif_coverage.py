@@ -1,6 +1,6 @@
 """Counts the what-ifs inside their model margin, with whole programs left out one at a time.
 
-The margin of each case comes only from the cases of other programs (`tracer.analysis.fits.Margin`).
+The margin of each case comes only from the cases of other programs (`tracer.model.fits.Margin`).
 Used by `whatif_prediction.py`.
 """
 
@@ -11,7 +11,7 @@ from math import ceil, exp, hypot, log
 from statistics import median
 from typing import Any, Final
 
-from tracer.analysis.fits import fits_of
+from tracer.model.fits import fits_of
 
 Row = dict[str, Any]
 

@@ -35,8 +35,8 @@ from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict
+from tracer.model.run_json import NODE
 from tracer.model.trace import Trace
-from tracer.stored.run_directory import NODE
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"

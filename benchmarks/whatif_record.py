@@ -32,7 +32,7 @@ from executor.run.configuration import Configuration
 from executor.run.directory import write_run
 from executor.run.light_pass import record_light
 from tracer.formats import nsys_parquet
-from tracer.recorders.cupti_activity import SETS
+from tracer.recorders.cupti_records import SETS
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "ggg")
 LADDER_MODELS = ("llama-1.1b", "llama-8b", "gdn-2b")

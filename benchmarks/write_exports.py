@@ -26,7 +26,7 @@ from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 from read_nsys_sqlite import machine
 from write_nsys_sqlite import example
 
-from tracer import formats
+import tracer
 from tracer.model.trace import Trace
 
 SUFFIXES = (".json", ".json.gz", ".pftrace")
@@ -36,7 +36,7 @@ def chrome_events(trace: Trace) -> list[dict[str, Any]]:
     """Return the events of our Chrome export."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "a.json"
-        formats.write(trace, path)
+        tracer.write(trace, path)
         return list(json.loads(path.read_bytes())["traceEvents"])
 
 
@@ -79,10 +79,10 @@ def peak_bytes(rows: int, suffix: str) -> int:
 def _peak_bytes(rows: int, suffix: str) -> int:
     trace = example(rows)
     with tempfile.TemporaryDirectory() as directory:
-        formats.write(example(10), Path(directory) / f"first{suffix}")  # triggers the lazy imports
+        tracer.write(example(10), Path(directory) / f"first{suffix}")  # triggers the lazy imports
         Path("/proc/self/clear_refs").write_text("5")  # the peak (VmHWM) counts from here, see proc(5)
         before = _status("VmRSS")
-        formats.write(trace, Path(directory) / f"a{suffix}")
+        tracer.write(trace, Path(directory) / f"a{suffix}")
         return _status("VmHWM") - before
 
 
@@ -105,7 +105,7 @@ def measure(rows: int, repeats: int) -> dict[str, Any]:
     for suffix, (rival, write) in rivals.items():
         times: dict[str, list[float]] = {"intertoken": [], rival: []}
         sizes: dict[str, int] = {}
-        writers = {"intertoken": lambda path: formats.write(trace, path), rival: write}
+        writers = {"intertoken": lambda path: tracer.write(trace, path), rival: write}
         for repeat in range(repeats + 1):
             for name, writer in writers.items():
                 with tempfile.TemporaryDirectory() as directory:

@@ -42,8 +42,8 @@ from tracer.command_options import emit, load, trace_options
 @trace_options
 def longest(path, within, bounds, as_json):
     from tracer.analysis.longest import longest as found
-    trace, steps = load(path, within, bounds)
-    emit(as_json, {"kernel_ns": found(trace, steps).kernel_ns}, print, trace.notes)
+    recording = load(path, within, bounds)
+    emit(as_json, {"kernel_ns": found(recording.trace, recording.steps).kernel_ns}, print, recording.notes)
 """
 
 SCRIPT = """

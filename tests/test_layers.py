@@ -1,7 +1,8 @@
-"""The folders of the three packages: each imports only those before it, and no family of devices another."""
+"""The layers of the three packages: each folder imports only those before it, files that read or record no analysis, no
+family of devices another; and no circle of files."""
 
 import ast
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import intertoken
 import tracer
 
 FIRST = ("errors", "compiled", "text", "extensions", "progress", "pandas_options")
-LAST = ("command_options", "commands", "pytest_recording", "pytest_plugin", "cli")
+LAST = ("command_options", "record_python", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
         "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene",
@@ -24,8 +25,11 @@ ORDER = {
         "scrub", "reporting", "notebook", "api", *LAST,
     ),
 }  # fmt: skip
-SHOWN = {"tracer.model.trace", "tracer.analysis.compare"}
-"""What notebooks display: `_repr_html_` imports `tracer.notebook` when it is called."""
+MODEL = {*FIRST, "files", "model"}
+ALONE = {"files": {*FIRST}, "model": {*FIRST, "files"}, "formats": MODEL, "recorders": MODEL | {"formats"}}
+"""What these folders of the tracer import of the others: neither engines nor analyses."""
+TOLD = {"tracer.analysis.summary", "tracer.analysis.recorded"}
+"""What a `tracer.analysis.recording` makes of itself on first use; it is only a type there."""
 
 
 def modules(package):
@@ -67,8 +71,28 @@ def test_each_folder_imports_only_those_before_it(package):
         for imported in names - {package.__name__}
         if order.index(folder(imported)) > order.index(folder(importer))
     }
-    assert above == ({(name, "tracer.notebook") for name in SHOWN} if package is tracer else set())
+    assert not above
     assert sum(map(len, found.values())) > 200
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_reads_writes_and_records_imports_no_analysis(name):
+    known = modules(tracer)
+    found = [imports(path, known) for importer, path in known.items() if importer.startswith(f"tracer.{name}")]
+    assert set(map(folder, set().union(*found))) <= ALONE[name] | {name}
+    assert len(found) > 3
+
+
+def test_there_is_no_circle_of_files():
+    """Whether they are imported at once, in a function or for their types."""
+    known = {name: path for package in (*ORDER, intertoken) for name, path in modules(package).items()}
+    needed = {name: imports(path, known) - {name} for name, path in known.items()}
+    for told in TOLD:
+        needed[told].remove("tracer.analysis.recording")
+    try:
+        assert set(TopologicalSorter(needed).static_order()) == known.keys()
+    except CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1][::-1]))
 
 
 def at_import(nodes):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.analysis.fits import fits_of
+from tracer.model.fits import fits_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 

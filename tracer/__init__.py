@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
     from tracer.api import analyse, compare
-    from tracer.formats import read, write
+    from tracer.formats import read
     from tracer.model.trace import Trace
     from tracer.recorders import annotate, record
+    from tracer.reporting.exports import write
 
 __all__ = ["Recording", "Trace", "analyse", "annotate", "compare", "read", "record", "write"]
 
@@ -22,7 +23,7 @@ _HOMES: Final = {
     "compare": "tracer.api",
     "read": "tracer.formats",
     "record": "tracer.recorders",
-    "write": "tracer.formats",
+    "write": "tracer.reporting.exports",
 }
 """Name -> module, imported on first use: pytest imports this package in every session, for its plugin."""
 

@@ -1,7 +1,8 @@
-"""Extensions by installed distributions through entry points: commands, formats, engines and analyses."""
+"""Extensions by installed distributions through entry points: commands, formats, engines, analyses and views."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -16,6 +17,8 @@ ENGINES: Final = "intertoken.engines"
 """`tracer.engines.engine.Engine`."""
 ANALYSES: Final = "intertoken.analyses"
 """Functions that take a trace and its steps; `tracer.analyse(path)[name]` returns their result."""
+VIEWS: Final = "intertoken.views"
+"""What notebooks show: `timeline` draws a trace, `trace` and `comparisons` are HTML of one and of several."""
 
 
 @cache
@@ -30,6 +33,11 @@ def extensions(group: str, kind: Any) -> tuple[tuple[str, Any], ...]:
         ExtensionError: an entry point cannot be imported, or is not of the class.
     """
     return tuple((entry.name, _loaded(entry, kind)) for entry in _installed().select(group=group))
+
+
+def view(name: str) -> Callable[..., Any] | None:
+    """The function that an installed distribution registers in `VIEWS` under this name; None if none does."""
+    return next((entry.load() for entry in entry_points(group=VIEWS, name=name)), None)
 
 
 @cache

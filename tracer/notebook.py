@@ -1,15 +1,16 @@
-"""Display of recordings and comparisons in notebooks: the dashboard's figures, as HTML without scripts."""
+"""Display of recordings and comparisons in notebooks: the dashboard's figures, as HTML without scripts.
+
+`Trace` and `Comparison` find these functions as views (`tracer.extensions.view`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tracer.analysis.compare import Comparison
 from tracer.analysis.recording import Recording
-from tracer.errors import UsageError
 from tracer.reporting.compare_matrix import Cell, matrix
 from tracer.reporting.compare_words import sentence
 from tracer.reporting.headline import headline
@@ -19,8 +20,6 @@ from tracer.text import plain
 if TYPE_CHECKING:
     from tracer.model.trace import Trace
 
-VIEWS: Final = "intertoken.views"
-"""The group of entry points of functions that draw a trace; `dashboard` provides one."""
 _LONGEST: Final = 60
 
 
@@ -43,17 +42,6 @@ def comparison_html(comparisons: Sequence[Comparison]) -> str:
     return "".join(
         [*map(_caution, cautions), *paragraphs, _table([escape(plain(name, _LONGEST)) for name in head], lines)]
     )
-
-
-def timeline(trace: Trace, **options: Any) -> Any:
-    """Draw the timeline of a recording with the installed package that registers `timeline` in `VIEWS`.
-
-    Raises:
-        UsageError: no package does.
-    """
-    for entry in entry_points(group=VIEWS, name="timeline"):
-        return entry.load()(trace, **options)
-    raise UsageError("no installed package draws timelines: install all of intertoken (pip install intertoken)")
 
 
 def _cell(cell: Cell) -> str:

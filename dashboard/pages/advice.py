@@ -48,7 +48,6 @@ from dashboard.text import apart, markup, plain
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.advice import Advice, Advised, KernelOutsideGraph
-from tracer.analysis.call_letters import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
 from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import named as named_functions
@@ -57,6 +56,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import OneGraph
 from tracer.analysis.whatif.host_edits import FollowStrategy
+from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
 from tracer.model.schema import MISSING
 from tracer.reporting.advice import cells, facts_of, notes_of, rest, unused_of
 

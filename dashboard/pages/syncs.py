@@ -42,9 +42,9 @@ from dashboard.reading.store import RunStore
 from dashboard.text import brief_site, plain
 from dashboard.units import duration
 from dashboard.view import Spot, View, span
-from tracer.analysis.calls import SYNC
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
+from tracer.model.calls import SYNC
 from tracer.text import percent, signed
 
 _VERDICT_LINE = 38  # letters of a verdict that fit in one line

@@ -20,7 +20,6 @@ from dashboard.text import plain
 from dashboard.timeline.operators import open_ranges
 from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, HostStep, by_site, call_sites, host_steps, without_site
-from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
 from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
@@ -34,6 +33,7 @@ from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.errors import EmptyTraceError
+from tracer.model.calls import SYNC
 from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 

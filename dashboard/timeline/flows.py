@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from dashboard.timeline.rows import Row
-from tracer.analysis.calls import match_rows
 from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
 from tracer.model.intervals import Ints
-from tracer.model.rows import of_thread
+from tracer.model.rows import match_rows, of_thread
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

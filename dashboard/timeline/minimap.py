@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.pyramid import Pyramid, grid
 from dashboard.timeline.rows import Row
-from tracer.analysis.call_letters import BEGIN_CAPTURE, END_CAPTURE
-from tracer.analysis.calls import letters_of
 from tracer.analysis.steps import Steps
 from tracer.engines.engine import EAGER, PREFILL
+from tracer.model.calls import BEGIN_CAPTURE, END_CAPTURE, letters_of
 from tracer.model.intervals import Ints, covered
 from tracer.model.trace import Trace
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
-from tracer.analysis.calls import match_rows
-from tracer.model.rows import of_thread
+from tracer.model.rows import match_rows, of_thread
 from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 

@@ -29,13 +29,13 @@ from dashboard.timeline.pyramid import AtAnyScale
 from dashboard.timeline.search import Finder
 from dashboard.units import difference, duration, size
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
-from tracer.analysis.call_letters import plain as without_suffixes
 from tracer.analysis.call_sites import nesting
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows, rows_named
 from tracer.analysis.waits import UNKNOWN
+from tracer.model.calls import COPIES, LAUNCHES, SYNC, letters_of
+from tracer.model.calls import plain as without_suffixes
 from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints, covered
-from tracer.model.rows import groups_of, of_thread
+from tracer.model.rows import groups_of, match_rows, of_thread, rows_named
 from tracer.model.schema import HOST_COMPUTE, MISSING, PYTHON_FUNCTION
 from tracer.model.trace import Trace, names_of
 

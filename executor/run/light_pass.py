@@ -27,7 +27,8 @@ from executor.run import Result, execute, prepare_configuration
 from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
 from tracer.model.trace import Trace
-from tracer.recorders import light_folder, light_program
+from tracer.recorders import light as recorder
+from tracer.recorders import light_folder
 from tracer.recorders.foreground import end_with, how_it_ended, module_command
 from tracer.recorders.window import TimeRange, within
 
@@ -91,7 +92,7 @@ def _result(configuration: Configuration, plan: Prepared, written: Path, light: 
 
 def _recorded(
     command: Sequence[str], folder: Path, rings: Path, progress: Callable[[], None]
-) -> tuple[light_program.Outcome, str]:
+) -> tuple[recorder.Outcome, str]:
     """Run the process of a pass under the light recorder; return its outcome and the error that it reported."""
     read_end, write_end = os.pipe()
     errors: list[str] = []
@@ -108,7 +109,7 @@ def _recorded(
     listening.start()
     try:
         whole = [*command, str(folder), str(write_end), str(os.getpid())]
-        outcome = light_program.record(whole, rings, pass_fds=[write_end])
+        outcome = recorder.record(whole, rings, pass_fds=[write_end])
     finally:
         os.close(write_end)
         listening.join()

@@ -7,7 +7,7 @@ CUPTI at graph level must be enabled before the first CUDA call of the process, 
 light pass, so a traced pass is a process of its own, `python -m executor.run.passes LEVEL DIRECTORY`. LEVEL is graph or
 node; with `none` nothing is recorded, for a profiler that traces from outside. The request on its stdin is one
 JSON object: `configuration` (the fields of `Configuration`), `run` (the contents of run.json) and `kinds` (a name of
-`cupti_activity.SETS`).
+`cupti_records.SETS`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tracer.errors import ExecutionError, IntertokenError, TraceError, UsageErro
 from tracer.files.output import write_output
 from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE
-from tracer.recorders.cupti_activity import SETS
-from tracer.stored.run_directory import PASSES
+from tracer.model.run_json import PASSES
+from tracer.recorders.cupti_records import SETS
 
 LIGHT: Final = "light"
 TRACED: Final = PASSES
@@ -80,7 +80,7 @@ def record_traced(
             attention covers more cells later on, it is compared with the first tokens of the light pass.
         directory: the run directory; each pass is stored in a subfolder of its name.
         levels: the passes to record.
-        kinds: what CUPTI records, a name of `cupti_activity.SETS`.
+        kinds: what CUPTI records, a name of `cupti_records.SETS`.
         spawn: starts the process of a pass.
         progress: called after each pass.
 

@@ -20,8 +20,9 @@ from dashboard.view import View
 from tests.dashboard.test_compare import text
 from tests.recordings import LLAMA
 from tracer.errors import UsageError
+from tracer.extensions import VIEWS
 from tracer.files.bounded import tomllib
-from tracer.notebook import VIEWS, comparison_html, trace_html
+from tracer.notebook import comparison_html, trace_html
 
 PATHS = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]
 CELLS = """
@@ -102,10 +103,11 @@ def test_names_of_a_recording_are_text(runs):
     assert "\\u202e" in html
 
 
-def test_without_a_package_that_draws_a_timeline_says_so(runs, monkeypatch):
-    monkeypatch.setattr("tracer.notebook.entry_points", lambda **_: [])
+def test_without_a_package_that_draws_a_timeline_it_says_so(runs, monkeypatch):
+    monkeypatch.setattr("tracer.extensions.entry_points", lambda **_: [])
     with pytest.raises(UsageError, match="no installed package draws timelines"):
         runs[0].trace.timeline(token=3)
+    assert runs[0].trace._repr_html_() is None
 
 
 def test_what_is_registered_is_there(views):

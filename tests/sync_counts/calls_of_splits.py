@@ -1,6 +1,6 @@
 """The host's calls in a step that is cut into splits, letter by letter, from what each split needs.
 
-The letters are those of `tracer.analysis.calls`: `s` sync, `a` copy, `k` kernel launch, `g` graph launch, `e` event
+The letters are those of `tracer.model.calls`: `s` sync, `a` copy, `k` kernel launch, `g` graph launch, `e` event
 record, `w` stream wait. The host itself makes no CUDA call when it computes a split or copies inside its own memory.
 """
 

@@ -36,7 +36,7 @@ def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
     monkeypatch.setattr("tracer.recorders.cupti_run.library", lambda: built.folder / "light.so")
-    monkeypatch.setattr("tracer.recorders.light_program.library", lambda: built.folder / "light.so")
+    monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
     monkeypatch.setattr("tracer.recorders.cupti_library.find", lambda: str(cuda / "libcupti.so.13"))
     monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -47,6 +47,6 @@ def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     """`intertoken record` over the fake driver, with the library as if it came with a wheel, and memory of its own."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
-    monkeypatch.setattr("tracer.recorders.light_program.library", lambda: built.folder / "light.so")
+    monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
     monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

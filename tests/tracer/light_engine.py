@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracer.analysis.fits import fits_of
+from tracer.model.fits import fits_of
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 
 CALLS = [

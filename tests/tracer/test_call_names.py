@@ -10,8 +10,7 @@ from tests.tracer.handmade import Script
 from tests.tracer.kineto import event, read, write
 from tests.tracer.nsys_exports import DATA
 from tracer import formats
-from tracer.analysis.call_letters import _NAMES, LETTERS, is_unknown, letter, plain
-from tracer.analysis.calls import is_setup, unknown_calls
+from tracer.model.calls import _NAMES, LETTERS, is_setup, is_unknown, letter, plain, unknown_calls
 
 NAMES = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
 VERSIONS = st.lists(

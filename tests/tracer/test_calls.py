@@ -3,7 +3,8 @@
 import pandas as pd
 
 from tests.tracer.handmade import THREAD, Script
-from tracer.analysis.calls import host_calls, last_before
+from tracer.analysis.calls import host_calls
+from tracer.model.rows import last_before
 
 
 def test_a_driver_call_under_a_runtime_call_counts_once() -> None:

@@ -6,8 +6,8 @@ import inspect
 import pytest
 
 from tracer.errors import RecordError
-from tracer.recorders import cupti_callbacks
-from tracer.recorders.cupti_callbacks import CallbackData, CallStacks
+from tracer.recorders import cupti as recorder
+from tracer.recorders.cupti import CallbackData, CallStacks
 
 NAMES = {
     1: {10: "cuLaunchKernel", 11: "cuMemAlloc_v2"},
@@ -56,7 +56,7 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
         def known(self, domain: int) -> dict[int, str]:
             return NAMES[domain]
 
-    monkeypatch.setattr(cupti_callbacks, "CallNames", Names)
+    monkeypatch.setattr(recorder, "CallNames", Names)
     return StandIn()
 
 

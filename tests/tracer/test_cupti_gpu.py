@@ -14,7 +14,7 @@ LOOP = '''
 import ctypes, json, tracer
 from tracer.recorders import cupti as C
 from tracer.recorders.cupti import CuptiRecorder
-from tracer.recorders.cupti_activity import parse
+from tracer.recorders.cupti_records import parse
 
 def loop(tokens, graph=[]):
     """Tokens of one copy with its sync and one graph of three kernels."""

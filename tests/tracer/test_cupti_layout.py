@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from tracer.recorders import cupti_activity as activity
-from tracer.recorders.cupti_activity import parse
+from tracer.recorders import cupti_records as activity
+from tracer.recorders.cupti_records import parse
 
 SIZES = activity.sizes(130001)
 START, END, NAME, NODE = 1_795_233_896_594_515_004, 1_795_233_896_594_516_177, 0x7F00_0000_1000, (7 << 32) + 3

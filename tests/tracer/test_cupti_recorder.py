@@ -9,11 +9,10 @@ import pytest
 import tracer
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti as recorder_module
-from tracer.recorders import cupti_activity as activity
-from tracer.recorders.cupti import ALL_KINDS, CuptiRecorder
-from tracer.recorders.cupti_activity import SETS
-from tracer.recorders.cupti_callbacks import SIZE, Buffers
+from tracer.recorders import cupti_records as activity
+from tracer.recorders.cupti import ALL_KINDS, SIZE, Buffers, CuptiRecorder
 from tracer.recorders.cupti_library import find, refuse_other_profilers
+from tracer.recorders.cupti_records import SETS
 
 VERSION = 130001
 

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from tracer.errors import RecordError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_activity as activity
-from tracer.recorders.cupti_activity import parse
-from tracer.recorders.cupti_names import CallNames, Sources, demangled, short_name
-from tracer.recorders.cupti_nvtx import OwnRanges
-from tracer.recorders.cupti_tables import build, device_uuids
+from tracer.recorders import cupti_records as activity
+from tracer.recorders.cupti_records import CallNames, OwnRanges, Sources, build, device_uuids, parse
+from tracer.recorders.symbols import demangled, short_name
 
 SIZES = activity.sizes(130001)
 ORIGIN, PROCESS = 1_000_000, 4321

@@ -18,7 +18,7 @@ from tests.tracer.fake_driver import Build, compiler_or_skip, run
 from tracer import read
 from tracer.errors import FormatError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_file, cupti_library, cupti_run, light_folder
+from tracer.recorders import cupti_library, cupti_run, light_folder
 from tracer.recorders.light import read_rings
 
 pytestmark = pytest.mark.usefixtures("cupti")
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_said_and_loses_no_other(cuda: Path, damage: str) -> N
         if damage == "kind":
             (ring,) = [ring for ring in read_rings(rings) if one.name.startswith(ring.path.name)]
             with pytest.raises(FormatError, match="damaged"):
-                cupti_file.read_activities(ring.path)
+                cupti_run.read_activities(ring.path)
         assert other.exists()
 
 

@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 import tracer
 from tests.recordings import LADDER, LLAMA, SAMPLES
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
-from tracer.analysis.fits import fits_of
+from tracer.analysis.distortion import (
+    UNUSED_RATE,
+    stretch_ns,
+    untraced_causes,
+)
 from tracer.analysis.gaps import GIVE_RATE, TRACED, gap_report
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.commands.gaps import gaps
 from tracer.commands.info import info
+from tracer.model.fits import fits_of
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "tracing_overhead.json").read_text("utf-8"))
 UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}

@@ -11,13 +11,13 @@ import tracer
 from tests.recordings import LLAMA
 from tests.tracer.bases import base_of
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.fits import VARIABLE, Fits, fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
 from tracer.errors import UsageError
+from tracer.model.fits import VARIABLE, Fits, fits_of
 from tracer.model.trace import Trace
 from tracer.stored.cache import Cache
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracer import formats
-from tracer.analysis.calls import unknown_calls
 from tracer.formats import Format
+from tracer.model.calls import unknown_calls
 from tracer.model.schema import MISSING, MOST_NS, TABLES, Column, Table
 from tracer.model.trace import Trace
 

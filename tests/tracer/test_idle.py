@@ -12,7 +12,6 @@ from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
-from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.holes import PLACES, Holes, holes_of
 from tracer.analysis.idle import IdleReport
@@ -20,6 +19,7 @@ from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
+from tracer.model.fits import fits_of
 from tracer.model.intervals import covered
 
 OTHER_PROCESS, OTHER = 999, THREAD + 1

@@ -14,7 +14,7 @@ from tests.tracer.fake_driver import Build, run
 from tracer import formats, read
 from tracer.errors import TraceError
 from tracer.files.output import lock_folder
-from tracer.recorders import light_folder, light_program
+from tracer.recorders import light, light_folder
 from tracer.recorders.light import read_rings
 
 TOKENS = 40
@@ -45,8 +45,8 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tracer.cli import main
-from tracer.recorders import light_folder, light_program
-light_program.library = lambda: Path(sys.argv[1])
+from tracer.recorders import light_folder, light
+light.library = lambda: Path(sys.argv[1])
 light_folder._MEMORY = Path(sys.argv[2])
 main(["record", "-o", sys.argv[3], "--", sys.argv[4], "proc", "stays", "40"])
 """
@@ -122,14 +122,14 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
     names = 65536  # of kernels, beside the ring
     most = str(2 * (ring + names) + (131072 + 4096) * 16 + 50_000)
     with light_folder.folder() as rings:
-        environment = light_program.environment(built.folder / "light.so", rings)
+        environment = light.environment(built.folder / "light.so", rings)
         subprocess.run(
             ["sh", "-c", f"{decode}; {decode}; {decode}"], check=True,
             env={**environment, "INTERTOKEN_LIGHT_BYTES": most, "INTERTOKEN_LIGHT_RECORDS": "4096"},
         )  # fmt: skip
         first, second = read_rings(rings)
         assert (first.counters["stamps_failed"], second.counters["stamps_failed"]) == (0, 1)
-        trace = light_program.read_folder(rings)
+        trace = light.read_folder(rings)
         assert trace
         (note,) = [note for note in trace.notes if "not recorded" in note]
         assert note.endswith("(decode)")
@@ -164,7 +164,7 @@ def test_all_rings_together_leave_half_of_the_shared_memory_free(built: Build, t
     """Of what is free without them, however many programs begin one after the other."""
     with memory(tmp_path / "small", 8) as small:
         before = free(small)
-        environment = light_program.environment(built.folder / "light.so", small)
+        environment = light.environment(built.folder / "light.so", small)
         for _ in range(12):
             subprocess.run([built.folder / "decode", "proc"], env=environment, check=True, stdout=subprocess.DEVNULL)
         assert free(small) >= before // 2
@@ -179,7 +179,7 @@ def test_eight_living_processes_are_recorded_in_64_megabytes(built: Build, tmp_p
     """The /dev/shm of a container: all of them begin at once, with stamps, and half of it stays free."""
     with memory(tmp_path / "shm", 64) as small:
         before = free(small)
-        environment = light_program.environment(built.folder / "light.so", small)
+        environment = light.environment(built.folder / "light.so", small)
         programs = [
             subprocess.Popen(
                 [built.folder / "decode", "proc", "stays", "40"], env=environment, stdin=subprocess.PIPE,

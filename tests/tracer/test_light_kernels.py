@@ -24,11 +24,11 @@ from tests.tracer.light_engine import (
     decoding,
     engine,
 )
-from tracer.analysis.fits import fits_of
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.holes import PLACES
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
+from tracer.model.fits import fits_of
 from tracer.model.schema import MISSING
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import INSIDE_GRAPH

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tests.tracer.fake_driver import Build
-from tracer.recorders import light_program
+from tracer.recorders import light
 from tracer.recorders.light import light_trace
 
 COLUMNS = ["text", "kind", "domain", "category", "color", "payload"]
@@ -91,8 +91,8 @@ def test_the_python_package(built: Build) -> None:
 
 
 def test_another_listener_stays(tmp_path: Path) -> None:
-    found = light_program.environment(Path("/a/light.so"), tmp_path, {"NVTX_INJECTION64_PATH": "/b/other.so"})
+    found = light.environment(Path("/a/light.so"), tmp_path, {"NVTX_INJECTION64_PATH": "/b/other.so"})
     assert found["NVTX_INJECTION64_PATH"] == "/b/other.so"
     for given in ({}, {"NVTX_INJECTION64_PATH": "/c/lib/libcupti.so.13"}):  # this process's own CUPTI recorder left it
-        found = light_program.environment(Path("/a/light.so"), tmp_path, given)
+        found = light.environment(Path("/a/light.so"), tmp_path, given)
         assert found["NVTX_INJECTION64_PATH"] == "/a/light.so"

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from tests.tracer.fake_driver import Build, compiler_or_skip
 from tracer.cli import main
 from tracer.errors import RecordError
-from tracer.recorders import light_program
+from tracer.recorders import light
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(light_program, "SHIPPED", tmp_path / "shipped.so")
+    monkeypatch.setattr(light, "SHIPPED", tmp_path / "shipped.so")
     return tmp_path
 
 
@@ -27,32 +27,32 @@ def test_it_is_compiled_once(cache: Path, built: Build, monkeypatch: pytest.Monk
     compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp {built.folder}/light.so "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    made = light_program.library()
+    made = light.library()
     assert made.is_relative_to(cache)
     assert made.read_bytes() == (built.folder / "light.so").read_bytes()
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    assert light_program.library() == made
+    assert light.library() == made
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
 def test_that_of_a_wheel_comes_first(cache: Path, built: Build) -> None:
     shipped = shutil.copy(built.folder / "light.so", cache / "shipped.so")
-    assert light_program.library() == shipped
-    assert not light_program.cached().exists()
+    assert light.library() == shipped
+    assert not light.cached().exists()
 
 
 def test_one_that_does_not_load_is_said(cache: Path) -> None:
     """As where it needs a newer C library: the linker would tell each program so, and nothing be recorded."""
     (cache / "shipped.so").write_bytes(b"from elsewhere")
     with pytest.raises(RecordError, match=r"does not load on this machine: .*shipped\.so"):
-        light_program.library()
+        light.library()
 
 
 def test_another_c_library_gets_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = light_program.cached()
+    here = light.cached()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
-    assert light_program.cached() != here
+    assert light.cached() != here
 
 
 def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_the_compiler_says_is_passed_on(monkeypatch: pytest.MonkeyPatch, tm
     broken.chmod(0o755)
     monkeypatch.setenv("CC", str(broken))
     with pytest.raises(RecordError, match=r"cannot be compiled: ring\.c:1: error: no such thing"):
-        light_program.library()
+        light.library()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -77,4 +77,4 @@ def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
     compiler_or_skip()
     cache.chmod(0o500)
     with pytest.raises(RecordError, match="cannot be written"):
-        light_program.library()
+        light.library()

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.tracer.fake_driver import Build
 from tracer.errors import FormatError
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_names import kernel_names
 from tracer.recorders.light_ring import PAIR, RECORD, check_of, marks, read_ring
-from tracer.recorders.light_sites import chains_beside
+from tracer.recorders.symbols import chains_beside, kernel_names
 
 RECORDS_AT, PAIRS_AT = 1 << 16, 4096 + 8192
 WORDS = RECORD.itemsize // 8

@@ -10,9 +10,9 @@ import pytest
 
 from tests.tracer.fake_driver import HERE, Build, calls, compiler_or_skip
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_names import kernel_names
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, Ring, graph_of
 from tracer.recorders.light_work import stamped_work
+from tracer.recorders.symbols import kernel_names
 
 ALL = "1000000000000"  # percent: all runs and parts are sampled
 AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's

@@ -12,7 +12,7 @@ from tracer import read
 from tracer.analysis.call_sites import NATIVE, call_sites
 from tracer.model.trace import Trace
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_sites import functions_at, plain_name
+from tracer.recorders.symbols import functions_at, plain_name
 
 TOKENS = 5
 

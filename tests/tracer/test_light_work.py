@@ -15,7 +15,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels
 from tracer.analysis.whatif.prediction import predict
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_ends import NEVER, ended
+from tracer.recorders.light_work import NEVER, ended
 
 MOMENT = st.integers(0, 60)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.analysis.calls import by_thread, match_rows
+from tracer.model.rows import by_thread, match_rows
 
 
 def rows_of(number):

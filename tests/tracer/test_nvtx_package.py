@@ -4,7 +4,8 @@ import nvtx
 import pytest
 from nvtx import nvtx as package
 
-from tracer.recorders.cupti_nvtx import STAND_IN, NamedDefault
+from tracer.recorders.cupti import NamedDefault
+from tracer.recorders.cupti_records import STAND_IN
 
 
 @pytest.fixture

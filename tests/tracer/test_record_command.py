@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from tracer import formats, read
 from tracer.cli import main
+from tracer.commands.record import python_program
 from tracer.errors import FormatError
-from tracer.recorders.record_pass import python_program
 
 EXPORT = Path(__file__).parent / "data" / "llama1b-saaas-graph.sqlite.gz"
 NSYS = """#!/bin/sh

@@ -14,11 +14,11 @@ from tests.tracer.engines import Host, known, layers
 from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA
 from tracer import formats
-from tracer.analysis.call_letters import plain
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
+from tracer.model.calls import plain
 from tracer.model.trace import Trace
 
 SHARED = Path(__file__).parents[3] / "shared"

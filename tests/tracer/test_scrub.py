@@ -32,6 +32,7 @@ from tracer import formats
 from tracer.analysis.tokens import find_steps
 from tracer.engines import engines
 from tracer.errors import TraceError
+from tracer.model.calls import LETTERS
 from tracer.model.graph_json import read_graph, write_graph
 from tracer.model.schema import TABLES
 from tracer.model.trace import Trace
@@ -112,7 +113,6 @@ def test_which_texts_stay(kind: str) -> None:
 
 
 def test_every_call_with_a_letter_stays() -> None:
-    from tracer.analysis.call_letters import LETTERS
 
     assert [name for name in LETTERS if Texts().name(name, "api") != name] == []
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import THREAD, Script, decode_loop
-from tracer.analysis.call_letters import compress, expand, strategies_followed
-from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.syncs import SyncReport, compress, expand, strategies_followed, sync_report
 from tracer.analysis.tokens import find_steps
 
 

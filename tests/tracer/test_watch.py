@@ -18,7 +18,7 @@ from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.cli import main
 from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
-from tracer.recorders import light_folder, light_program
+from tracer.recorders import light, light_folder
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
@@ -31,7 +31,7 @@ def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     with light_folder.folder() as rings:
-        environment = light_program.environment(built.folder / "light.so", rings)
+        environment = light.environment(built.folder / "light.so", rings)
         command = [built.folder / "decode", "proc", "stays", str(STEPS)]
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -13,7 +13,6 @@ from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, Machine, recorde
 from tests.tracer.test_causality import programs
 from tracer import Trace
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.fits import fits_of
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
@@ -21,6 +20,7 @@ from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.prediction import RANKS, TOO_FEW, Prediction, predict
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
+from tracer.model.fits import fits_of
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 FITS = fits_of("NVIDIA H200")

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from tracer.analysis.call_sites import RANGES, call_sites
-from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.recording import Recording
 from tracer.analysis.syncs import SyncReport
@@ -28,6 +27,8 @@ from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
+from tracer.model.calls import GRAPH_LAUNCH
+from tracer.model.rows import rows_named
 from tracer.model.trace import Trace
 
 _MOST_SYNCS: Final = 24

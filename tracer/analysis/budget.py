@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC
 from tracer.errors import UsageError, printable
+from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC
 
 COUNTS: Final = {"syncs": SYNC, "copies": COPY + BLOCKING_COPY, "launches": LAUNCH + GRAPH_LAUNCH}
 """Counts per token -> the letters of the calls they count."""

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread, match_rows, outer_calls, rows_named
+from tracer.analysis.calls import outer_calls
 from tracer.model.intervals import Ints
+from tracer.model.rows import by_thread, match_rows, rows_named
 from tracer.model.schema import MISSING, TABLES
 from tracer.model.trace import Trace, conform
 from tracer.text import spelled

@@ -17,11 +17,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites, chain_stacks
-from tracer.analysis.call_letters import MEANING
-from tracer.analysis.calls import by_thread, outer_calls
+from tracer.analysis.calls import outer_calls
 from tracer.analysis.tokens import Steps
 from tracer.compiled import compiled
-from tracer.model.rows import of_thread
+from tracer.model.calls import MEANING
+from tracer.model.rows import by_thread, of_thread
 from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
 from tracer.model.trace import Trace
 from tracer.text import spelled
@@ -105,7 +105,7 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
         steps: the number of steps.
 
     Returns:
-        Columns what (as in `call_letters.MEANING`), name, site, through, source, per_step (calls), us_per_step
+        Columns what (as in `model.calls.MEANING`), name, site, through, source, per_step (calls), us_per_step
         (inside them); in the order of `MEANING`, the most time first.
     """
     table = calls[["letter", "name"]].astype(str).join(sites)

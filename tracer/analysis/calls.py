@@ -1,92 +1,31 @@
-"""Classifies host calls of every API: launches, copies, syncs, polls and events.
+"""The host calls of a recording that launch, copy, synchronise or order work, and the calls inside others.
 
-`tracer.analysis.call_letters` knows what each call does; it is queried once per distinct name.
+What a name means is in `tracer.model.calls`.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from tracer.analysis.call_letters import BEGIN_CAPTURE, END_CAPTURE, is_unknown, letter, plain
-from tracer.analysis.call_letters import BLOCKING_COPY as BLOCKING_COPY
-from tracer.analysis.call_letters import COPY as COPY
-from tracer.analysis.call_letters import EVENT as EVENT
-from tracer.analysis.call_letters import GRAPH_LAUNCH as GRAPH_LAUNCH
-from tracer.analysis.call_letters import LAUNCH as LAUNCH
-from tracer.analysis.call_letters import POLL as POLL
-from tracer.analysis.call_letters import SYNC as SYNC
-from tracer.analysis.call_letters import WAIT as WAIT
-from tracer.model.rows import grouped, groups_of, taken
+from tracer.model.calls import (
+    BEGIN_CAPTURE,
+    CALLS,
+    COPIES,
+    END_CAPTURE,
+    GRAPH_LAUNCH,
+    POLL,
+    letter,
+    letters_of,
+)
+from tracer.model.rows import among, by_thread, groups_of, match_rows, rows_named, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
-LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
-COPIES: Final = (COPY, BLOCKING_COPY)
-CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT)
-"""The columns of `host_calls`."""
-
 _COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
-_SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
-_ALLOCATION: Final = re.compile(
-    r"(m?alloc|free).*|host(alloc|malloc|free|register|unregister)"
-    r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
-)
-_DENSE: Final = 4  # so many numbers per row may be listed to find rows by their number
-_LARGEST: Final = np.iinfo(np.int64).max
-_PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
-
-
-def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which values are in a small set: `np.isin` without sorting."""
-    return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
-
-
-def _bare(name: str) -> str:
-    return _PREFIX.sub("", plain(name)).casefold()
-
-
-def is_setup(name: str) -> bool:
-    """Whether a call builds, instantiates, updates, uploads or destroys a CUDA graph."""
-    return _SETUP.fullmatch(_bare(name)) is not None and letter(name) != GRAPH_LAUNCH
-
-
-def is_allocation(name: str) -> bool:
-    """Whether a call allocates, registers, maps or frees device or host memory.
-
-    Example:
-        >>> is_allocation("cudaMallocAsync_v11020"), is_allocation("cuMemHostRegister_v2"), is_allocation("cuMemsetD8")
-        (True, True, False)
-    """
-    return _ALLOCATION.fullmatch(_bare(name)) is not None
-
-
-def rows_named(names: pd.Series, chosen: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Which rows of a categorical name column have a chosen name; each distinct name is checked once."""
-    if not len(names):
-        return np.zeros(0, dtype=bool)
-    return np.asarray(np.array([bool(chosen(str(name))) for name in names.cat.categories])[names.cat.codes.to_numpy()])
-
-
-def letters_of(names: pd.Series) -> NDArray[np.str_]:
-    """The letter for each row of a categorical name column; each distinct name is looked up once."""
-    if not len(names):
-        return np.zeros(0, dtype="U1")
-    table = np.array([letter(str(name)) for name in names.cat.categories] or [""], dtype="U1")
-    return np.asarray(table[names.cat.codes.to_numpy()])
-
-
-def unknown_calls(trace: Trace) -> Counter[str]:
-    """Unlisted names that look like launches, copies or syncs, with their counts."""
-    names = trace["api"]["name"]
-    counts = np.bincount(names.cat.codes.to_numpy(), minlength=len(names.cat.categories)) if len(names) else ()
-    return Counter({str(n): int(c) for n, c in zip(names.cat.categories, counts, strict=False) if is_unknown(str(n))})
 
 
 def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
@@ -161,67 +100,6 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     inside[calls["row"].to_numpy()] = position
     letter_of = pd.Categorical(letters, categories=pd.Index(["", *CALLS]))
     return calls[outer].assign(letter=letter_of).reset_index(drop=True), inside
-
-
-def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
-    """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
-    if not len(table) or not len(rows):
-        return np.full(len(rows), -1, dtype=np.int64)
-    of_table, of_rows = ([frame[name].to_numpy() for name in ("process", "correlation")] for frame in (table, rows))
-    low = int(of_table[1].min())
-    span = int(of_table[1].max()) - low + 1
-    processes = _distinct(of_table[0])
-    given = of_rows[1] >= 0
-    if len(processes) * span > _LARGEST:  # no profiler numbers calls like this, but a file may
-        distinct = np.unique(of_table[1])
-        at = np.minimum(np.searchsorted(distinct, of_rows[1]), len(distinct) - 1)
-        of_rows[1] = np.where(distinct[at] == of_rows[1], at, MISSING)
-        of_table[1] = np.searchsorted(distinct, of_table[1])
-        low, span = 0, len(distinct)
-
-    def keys(of: NDArray[np.int64], number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
-        number = number - low
-        if len(processes) == 1:
-            return number, (of == processes[0]) & (number >= 0) & (number < span)
-        place = np.minimum(np.searchsorted(processes, of), len(processes) - 1)
-        return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
-
-    table_key, (row_key, known) = keys(*of_table)[0], keys(*of_rows)
-    known &= given
-    row_key = np.where(known, row_key, 0)
-    if len(processes) * span <= _DENSE * (len(table) + len(rows)):
-        first = np.full(len(processes) * span, -1, dtype=np.int64)
-        first[table_key[::-1]] = np.arange(len(table))[::-1]  # of equal keys the last assignment stays
-        return np.where(known, first[row_key], -1)
-    order = np.argsort(table_key, kind="stable")
-    candidate = order[np.minimum(np.searchsorted(table_key, row_key, sorter=order), len(order) - 1)]
-    return np.asarray(np.where(known & (table_key[candidate] == row_key), candidate, -1), dtype=np.int64)
-
-
-def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct values, sorted; usually there is only one."""
-    return values[:1] if (values == values[0]).all() else np.unique(values)
-
-
-def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(process, thread, positions of its rows) for every thread in a frame."""
-    for (process, thread), rows in grouped(frame, ["process", "thread"]):
-        yield process, thread, rows
-
-
-def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> NDArray[np.int64]:
-    """For each of `rows`, the position in `others` of the last row of its thread that starts at or before a time (ns),
-    or -1; `others` are sorted by start, at least within each thread."""
-    times, starts = np.asarray(times), others["start"].to_numpy()
-    of_thread = {(process, thread): candidates for process, thread, candidates in by_thread(others)}
-    result = np.full(len(rows), -1, dtype=np.int64)
-    for process, thread, positions in by_thread(rows):
-        candidates = of_thread.get((process, thread), result[:0])
-        result[positions] = np.append(candidates, -1)[
-            np.searchsorted(starts[candidates], times[positions], side="right") - 1
-        ]
-    return result
 
 
 def _in_order(calls: pd.DataFrame) -> pd.DataFrame:

@@ -15,25 +15,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import (
-    BLOCKING_COPY,
-    COPY,
-    GRAPH_LAUNCH,
-    LAUNCH,
-    SYNC,
-    among,
-    by_thread,
-    is_allocation,
-    is_setup,
-    letters_of,
-    rows_named,
-)
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
+from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup, letters_of
 from tracer.model.collectives import collectives
 from tracer.model.intervals import intersection, touching, union
-from tracer.model.rows import groups_of, taken
+from tracer.model.rows import among, by_thread, groups_of, rows_named, taken
 from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import BLOCKING_COPY, SYNC, among, match_rows
 from tracer.analysis.waits import targets
+from tracer.model.calls import BLOCKING_COPY, SYNC
 from tracer.model.intervals import Ints
-from tracer.model.rows import LANE, groups_of, last_at
+from tracer.model.rows import LANE, among, groups_of, last_at, match_rows
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

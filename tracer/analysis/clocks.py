@@ -22,15 +22,16 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.bounds import HOW_TO_TELL
-from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import host_calls
 from tracer.analysis.clock_offsets import NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
 from tracer.analysis.passes import CONSTANT
 from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silences
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.errors import EmptyTraceError
+from tracer.model.calls import COPIES, GRAPH_LAUNCH, LAUNCHES
 from tracer.model.intervals import Ints
-from tracer.model.rows import LANE, groups_of, taken
+from tracer.model.rows import LANE, among, by_thread, groups_of, match_rows, taken
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, pauses
 

@@ -33,7 +33,6 @@ from tracer.analysis.comparable import (
     times_alike,
 )
 from tracer.analysis.estimates import means, medians, needed, welch
-from tracer.analysis.fits import fits_of
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import Unit
 from tracer.analysis.sides import (
@@ -51,6 +50,8 @@ from tracer.analysis.sides import Basis as Basis
 from tracer.analysis.sides import Side as Side
 from tracer.analysis.sides import best_basis as best_basis
 from tracer.errors import IncomparableError
+from tracer.extensions import view
+from tracer.model.fits import fits_of
 
 Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]
 
@@ -105,11 +106,10 @@ class Comparison:
     unit: str
     cautions: list[str]
 
-    def _repr_html_(self) -> str:
-        """The HTML for notebooks."""
-        from tracer.notebook import comparison_html
-
-        return comparison_html([self])
+    def _repr_html_(self) -> str | None:
+        """The HTML for notebooks, by the view `comparisons`; None if there is none."""
+        show = view("comparisons")
+        return None if show is None else str(show([self]))
 
 
 def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:

@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis.fits import Stretch
+from tracer.model.fits import Stretch
 
 UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
 

@@ -17,7 +17,6 @@ from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
 from tracer.analysis.distortion import of_another_run, untraced_causes
-from tracer.analysis.fits import Fits, fits_of
 from tracer.analysis.idle import IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
 from tracer.analysis.run_ends import ended_at_known_times
@@ -27,6 +26,7 @@ from tracer.analysis.windows import split_windows
 from tracer.engines.engine import PREFILL
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
+from tracer.model.fits import Fits, fits_of
 from tracer.model.rows import groups_of, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace

@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import of_steps, step_spans
 from tracer.analysis.tokens import Steps
+from tracer.model.calls import GRAPH_LAUNCH, letters_of
 from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints, covered, uncovered
-from tracer.model.rows import grouped, groups_of, positions, ranks_of, runs_of, taken
+from tracer.model.rows import grouped, groups_of, match_rows, positions, ranks_of, runs_of, taken
 from tracer.model.trace import Trace
 
 PLACES: Final = {

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near
 from tracer.analysis.distortion import stretch_ns
-from tracer.analysis.fits import fits_of, gpu_of
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, waited_table
 from tracer.analysis.windows import parts_of
 from tracer.model.collectives import shown_name
+from tracer.model.fits import fits_of, gpu_of
 from tracer.model.rows import positions, taken
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain

@@ -17,11 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from tracer.analysis.call_chains import with_chains
 from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, joined_stacks, stacks
-from tracer.analysis.calls import by_thread, rows_named
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
 from tracer.model.intervals import Floats, covered, touching, union
-from tracer.model.rows import of_thread
+from tracer.model.rows import by_thread, of_thread, rows_named
 from tracer.model.trace import Trace
 from tracer.text import spelled
 

@@ -21,15 +21,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import LAUNCHES, SYNC, among, by_thread, last_before, match_rows, rows_named
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import copied_out
 from tracer.engines import engines
 from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
+from tracer.model.calls import LAUNCHES, SYNC
 from tracer.model.intervals import within_any
-from tracer.model.rows import THREAD, of_thread, positions
+from tracer.model.rows import THREAD, among, by_thread, last_before, match_rows, of_thread, positions, rows_named
 from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 

@@ -20,11 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
+from tracer.model.calls import GRAPH_LAUNCH, letters_of
+from tracer.model.rows import match_rows
 from tracer.model.schema import MISSING
 from tracer.model.trace import LIGHT, Trace, pauses
 

@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import (
     LONGER,
@@ -38,8 +37,9 @@ from tracer.analysis.turns import (
     lengths,
 )
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
+from tracer.model.calls import COPIES, LAUNCHES, SYNC
 from tracer.model.intervals import Ints
-from tracer.model.rows import numbered, runs_of
+from tracer.model.rows import among, numbered, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

@@ -25,7 +25,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, among, rows_named
 from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
@@ -33,8 +32,9 @@ from tracer.analysis.turns import LONGER, SEVERAL, brings_drafts
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
+from tracer.model.calls import GRAPH_LAUNCH, LAUNCHES
 from tracer.model.intervals import Bools, Ints
-from tracer.model.rows import taken
+from tracer.model.rows import among, rows_named, taken
 from tracer.model.trace import Trace
 
 IN_COMMON: Final = 0.25

@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import POLL, letters_of, match_rows
 from tracer.analysis.idle import MOST_RUNS
 from tracer.analysis.waits import poll_loops
+from tracer.model.calls import POLL, letters_of
 from tracer.model.intervals import Ints
-from tracer.model.rows import positions, taken
+from tracer.model.rows import match_rows, positions, taken
 from tracer.model.trace import RUN, Trace
 
 _WAITED_NS: Final = 10_000

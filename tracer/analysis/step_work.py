@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import SAME_RATE, Steps
 from tracer.model import run_json
 from tracer.model.intervals import covered
-from tracer.model.rows import LANE, grouped, runs_of
+from tracer.model.rows import LANE, grouped, match_rows, runs_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped, groups_of, numbered
+from tracer.model.rows import grouped, groups_of, last_before, numbered
 from tracer.model.schema import MISSING
 
 Span = tuple[int, int]

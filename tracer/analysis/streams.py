@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import match_rows
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, Near
 from tracer.analysis.step_work import activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
@@ -22,6 +21,7 @@ from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError
 from tracer.model.collectives import computes
 from tracer.model.intervals import overlap, total, union
+from tracer.model.rows import match_rows
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 from tracer.text import json_rows

@@ -11,9 +11,8 @@ from typing import Final
 
 import pandas as pd
 
-from tracer.analysis.call_letters import expand
-from tracer.analysis.calls import BLOCKING_COPY, CALLS, COPY, POLL, SYNC
-from tracer.analysis.syncs import SyncReport
+from tracer.analysis.syncs import SyncReport, expand
+from tracer.model.calls import BLOCKING_COPY, CALLS, COPY, POLL, SYNC
 from tracer.model.schema import DEVICE_DOMAINS
 from tracer.model.trace import Trace
 

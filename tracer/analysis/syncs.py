@@ -5,7 +5,9 @@ How far the host runs ahead follows from its fetches: the step whose result it r
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -14,24 +16,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_letters import classify, compress, strategies_followed, without_copies
-from tracer.analysis.calls import (
-    BLOCKING_COPY,
-    COPIES,
-    COPY,
-    LAUNCHES,
-    POLL,
-    SYNC,
-    among,
-    between_devices,
-    host_calls,
-    last_before,
-    match_rows,
-)
+from tracer.analysis.calls import between_devices, host_calls
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import THREAD, grouped, last_at, taken
+from tracer.model.calls import BLOCKING_COPY, COPIES, COPY, GRAPH_LAUNCH, LAUNCH, LAUNCHES, POLL, SYNC
+from tracer.model.rows import THREAD, among, grouped, last_at, last_before, match_rows, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -39,10 +29,22 @@ from tracer.model.trace import Trace, names_of
 WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
 """The letters of the calls in which a host waits -> their name."""
 
+MIXED: Final = "mixed"
+NONE: Final = "none"
+WITHOUT_COPIES: Final = ("ggg", NONE)
+"""Classes of steps without input copies."""
+MIN_SHARE: Final = 0.6
+"""Below this share of copies that follow it, a class is called mixed."""
+
 _COUNTED: Final = {
     "syncs": (SYNC,), "copies": COPIES, "launches": LAUNCHES, "blocking_copies": (BLOCKING_COPY,), "polls": (POLL,)
 }  # fmt: skip
 _FEW: Final = 0.05  # of the steps: what only so many do is not what a step does
+
+_TOKEN: Final = re.compile(f"{LAUNCH}+|.")
+_GROUP: Final = re.compile(r"\(([^()]*)\)×(\d+)")
+_LAUNCH: Final = re.compile(f"[{LAUNCH}{GRAPH_LAUNCH}]")
+_LONGEST_UNIT = 24
 
 
 @dataclass(frozen=True)
@@ -320,3 +322,113 @@ def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.D
         if (process, thread) not in count:
             threads[rows] = busiest.get(process, MISSING)
     return fetches.assign(thread=threads)
+
+
+def compress(letters: str) -> str:
+    """Compress letters: repeats become `s×3` or `(sc)×6`, everything else is separated by spaces; a run of kernel
+    launches is never split.
+
+    Example:
+        >>> compress("scscscscscscgass"), compress("akkakkakkk")
+        ('(sc)×6 g a s×2', '(a k×2)×2 a k×3')
+    """
+    tokens = _TOKEN.findall(letters)
+    words: list[str] = []
+    i = 0
+    while i < len(tokens):
+        length, times = _best_repeat(tokens, i)
+        unit = [_run(token) for token in tokens[i : i + length]]
+        if times > 1:
+            apart = " " if any(len(part) > 1 for part in unit) else ""
+            words.append(f"{unit[0]}×{times}" if length == 1 else f"({apart.join(unit)})×{times}")
+        else:
+            words += unit
+        i += length * times
+    return " ".join(words)
+
+
+def expand(signature: str) -> str:
+    """The letters of a signature that was written by `compress`.
+
+    Example:
+        >>> expand("(sc)×3 g a k×2")
+        'scscscgakk'
+    """
+    while _GROUP.search(signature):
+        signature = _GROUP.sub(lambda group: expand(group[1]) * int(group[2]), signature)
+    return "".join(letter * int(times or 1) for letter, times in re.findall(r"([^\s×()])(?:×(\d+))?", signature))
+
+
+def _run(token: str) -> str:
+    return token if len(token) == 1 else f"{token[0]}×{len(token)}"
+
+
+def _best_repeat(tokens: Sequence[str], i: int) -> tuple[int, int]:
+    """(length, times) of the repeat at `i` that covers most letters; the shortest unit wins ties; (1, 1) if none."""
+    best = (1, 1)
+    for length in range(1, min(_LONGEST_UNIT, (len(tokens) - i) // 2) + 1):
+        unit = tokens[i : i + length]
+        times = 1
+        while tokens[i + length * times : i + length * (times + 1)] == unit:
+            times += 1
+        if times > 1 and length * times > best[0] * best[1]:
+            best = (length, times)
+    return best
+
+
+def strategies_followed(letters: str) -> dict[str, int]:
+    """Count how many of a step's input copies follow each strategy.
+
+    Only copies before a launch count, since the logits are read after it. A blocking copy is sccc. An asynchronous copy
+    before the launch is saaas if a sync follows the last copy (aaas if nothing synchronised before the first
+    asynchronous one), else aaag. A blocking copy also synchronises, as does a polling loop. Steps without such copies
+    are ggg or none.
+
+    Example:
+        >>> strategies_followed("scaaaaasgas")
+        {'sccc': 1, 'saaas': 5}
+    """
+    counts: dict[str, int] = {}
+    *before, _after_last = _LAUNCH.split(letters.replace(POLL, SYNC))
+    for part in before:
+        blocking = part.count(BLOCKING_COPY)
+        if blocking:
+            counts["sccc"] = counts.get("sccc", 0) + blocking
+        asynchronous = part.count(COPY)
+        if asynchronous:
+            name = _asynchronous_strategy(part)
+            counts[name] = counts.get(name, 0) + asynchronous
+    return counts
+
+
+def _asynchronous_strategy(part: str) -> str:
+    last_copy = max(part.rfind(COPY), part.rfind(BLOCKING_COPY))
+    if SYNC not in part[last_copy:]:
+        return "aaag"
+    before_first = part[: part.find(COPY)]
+    return "saaas" if SYNC in before_first or BLOCKING_COPY in before_first else "aaas"
+
+
+def without_copies(letters: str) -> str:
+    """The class of a step without input copies: ggg if the host waits for nothing in it, else none.
+
+    Example:
+        >>> without_copies("ggg"), without_copies("gs")
+        ('ggg', 'none')
+    """
+    return NONE if set(letters) & {SYNC, POLL, BLOCKING_COPY} else "ggg"
+
+
+def classify(copies: Mapping[str, int], steps: Mapping[str, int]) -> tuple[str, float]:
+    """The class, and the share that follows it: of the copies, or of the steps if most have no input copies.
+
+    Args:
+        copies: `strategies_followed`, summed over the steps.
+        steps: the number of steps without input copies, by `without_copies`; under "" the number with some.
+    """
+    bare = {name: count for name, count in steps.items() if name}
+    most_are_bare = sum(bare.values()) >= MIN_SHARE * sum(steps.values())
+    found = bare if most_are_bare or not copies else copies
+    name = max(found, key=lambda n: found[n])
+    share = found[name] / (sum(steps.values()) if found is bare else sum(copies.values()))
+    return (name if share >= MIN_SHARE else MIXED), share

@@ -25,7 +25,7 @@ import pandas as pd
 from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.bounds import Bounds as Bounds
-from tracer.analysis.calls import LAUNCHES, among, host_calls
+from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
@@ -35,8 +35,9 @@ from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError
 from tracer.model import run_json
+from tracer.model.calls import LAUNCHES
 from tracer.model.intervals import within_any
-from tracer.model.rows import THREAD, groups_of, taken
+from tracer.model.rows import THREAD, among, groups_of, taken
 from tracer.model.run_json import was_traced
 from tracer.model.schema import (
     COMPUTE_TABLES,

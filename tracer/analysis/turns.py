@@ -20,10 +20,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.call_letters import BEGIN_CAPTURE
-from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
+from tracer.model.calls import BEGIN_CAPTURE, BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, letters_of
 from tracer.model.intervals import Bools, Ints
-from tracer.model.rows import ranks_of
+from tracer.model.rows import among, match_rows, ranks_of
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
 

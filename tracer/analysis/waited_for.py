@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
-from tracer.analysis.calls import among, by_thread, rows_named
 from tracer.model.intervals import Ints, touching, union
+from tracer.model.rows import among, by_thread, rows_named
 from tracer.model.schema import MISSING, PYTHON_FUNCTION
 from tracer.model.trace import Trace
 

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, POLL, letters_of, match_rows, outer_calls
+from tracer.analysis.calls import outer_calls
+from tracer.model.calls import BLOCKING_COPY, POLL, letters_of
 from tracer.model.intervals import Ints
-from tracer.model.rows import THREAD, grouped, groups_of, last_at, taken
+from tracer.model.rows import THREAD, grouped, groups_of, last_at, match_rows, taken
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
 

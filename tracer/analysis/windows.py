@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, by_thread, letters_of, match_rows
 from tracer.analysis.causes import PART_COLUMNS, PARTS, Near, Spans, on_device, on_host, on_other_threads
 from tracer.analysis.waited_for import Thread
+from tracer.model.calls import GRAPH_LAUNCH, letters_of
 from tracer.model.intervals import covered, touching, union
-from tracer.model.rows import grouped
+from tracer.model.rows import by_thread, grouped, match_rows
 from tracer.model.schema import MOST_NS
 from tracer.model.trace import Trace
 

@@ -47,7 +47,8 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     Nothing is overwritten without --force, and OUT appears complete or not at all. Data that the format
     cannot hold is listed.
     """
-    from tracer.formats import check_writable, other_entries, read, write
+    from tracer.formats import check_writable, other_entries, read
+    from tracer.reporting.exports import write
 
     check_writable(target, replace=force, advice=OR_FORCE)
     with report.reading(source):

@@ -106,7 +106,7 @@ def _read(source: Path, *, in_full: bool) -> tuple[Parts, list[str]]:
     """Read the recording to scrub; also return the names of the files next to it that are left out."""
     from tracer.formats import is_trace, other_entries, read
     from tracer.model.graph_json import GRAPH_FILE, read_graph
-    from tracer.stored.run_directory import PASSES
+    from tracer.model.run_json import PASSES
 
     run, others = Parts(read(source), {}), other_entries(source)
     if in_full and others:
@@ -120,9 +120,10 @@ def _write(run: Parts, target: Path, force: bool) -> list[str]:
     """Write the run; return notes about data that the format cannot hold."""
     from tracer.formats import nsys_parquet, writer_of
     from tracer.model.graph_json import GRAPH_FILE, write_graph
+    from tracer.reporting.exports import step_counts
 
     with appearing(target, replace=force) as new:
-        notes = list(writer_of(target)(run.trace, new) or ())
+        notes = list(writer_of(target, step_counts)(run.trace, new) or ())
         for name, traced in run.passes.items():
             nsys_parquet.write(traced, new / name)
         if run.graph is not None:

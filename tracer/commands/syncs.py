@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from tracer.analysis.call_letters import MEANING
 from tracer.command_options import Bounds, emit, load, trace_options
 from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING
@@ -80,6 +79,8 @@ def _sites(recording: Recording) -> list[dict[str, Any]]:
 
 def _show(facts: dict[str, Any], unit: str) -> None:
     """Print `intertoken syncs`."""
+    from tracer.model.calls import MEANING
+
     console = report.new_console()
     rows = {}
     if facts["class"]:

@@ -88,7 +88,8 @@ def watch(
     if seconds is not None and target is None:
         raise UsageError("--last needs --keep TRACE")
     if target is not None:
-        from tracer.formats import check_writable, write
+        from tracer.formats import check_writable
+        from tracer.reporting.exports import write
 
         check_writable(target)
         trace = snapshot(chosen, seconds)

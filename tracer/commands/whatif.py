@@ -118,7 +118,7 @@ def whatif(
     from tracer.analysis.whatif.edits import edits_of
     from tracer.analysis.whatif.host_edits import FollowStrategy
     from tracer.analysis.whatif.prediction import predict
-    from tracer.formats import write
+    from tracer.reporting.exports import write
 
     common = edits_of(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []

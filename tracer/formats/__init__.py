@@ -8,18 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Final
+
+import pandas as pd
 
 from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
 from tracer.files.output import appearing, check_place, is_leftover
 from tracer.formats import rocprof
+from tracer.model.calls import unknown_calls
 from tracer.model.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
+Counters = Callable[[Trace], pd.DataFrame]
+"""Trace -> `start` and counts (syncs, copies, launches) of each of its steps. Raises EmptyTraceError if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,21 @@ class Format:
         options: keyword options of `read`, all off by default.
         lossless: whether a written trace is read back unchanged.
         generality: those with a smaller one are tried before; nsys's accepts any SQLite file, to say what it lacks.
+        has_counters: whether `write` takes `counters` (`Counters`), too.
+        is_part: for a directory: whether an entry belongs to the recording, and is replaced with it.
     """
 
     name: str
     suffix: str
     sniff: Callable[[Path], bool]
     read: Callable[..., Trace] | None
-    write: Writer | None = None
+    write: Callable[..., Sequence[str] | None] | None = None
     aliases: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
     lossless: bool = True
     generality: int = 0
+    has_counters: bool = False
+    is_part: Callable[[Path], bool] | None = None
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -118,8 +127,6 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
 
 def _of_unknown_calls(trace: Trace) -> list[str]:
     """A note that names calls that look relevant but are missing from our list of calls."""
-    from tracer.analysis.calls import unknown_calls
-
     unknown = unknown_calls(trace)
     if not unknown:
         return []
@@ -163,25 +170,30 @@ def format_of(source: Path) -> Format:
 
 def other_entries(source: Path) -> list[Path]:
     """The entries of a directory that do not belong to its recording, sorted; none for a file."""
-    from tracer.formats import nsys_arrow, nsys_parquet
+    if not source.is_dir():
+        return []
+    is_part = next((f.is_part for f in registered() if f.is_part is not None and f.sniff(source)), _is_native_part)
+    return sorted(path for path in source.iterdir() if not is_part(path))
 
-    is_part = nsys_arrow.is_part if nsys_arrow.sniff(source) else nsys_parquet.is_part
-    return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
+
+def _native() -> Format:
+    """The format that is written to a directory."""
+    return next(f for f in registered() if f.write is not None and not f.suffix)
 
 
 def _is_native_part(path: Path) -> bool:
-    from tracer.formats import nsys_parquet
-
-    return nsys_parquet.is_part(path)
+    is_part = _native().is_part
+    return is_part is not None and is_part(path)
 
 
 def write(
-    trace: Trace, path: str | Path, *, replace: bool = False,
-    is_part: Callable[[Path], bool] = _is_native_part,
+    trace: Trace, path: str | Path, *, replace: bool = False, is_part: Callable[[Path], bool] | None = None,
+    counters: Counters | None = None,
 ) -> list[str]:  # fmt: skip
     """Write a trace in the format that the path's suffix names (a directory without one).
 
     With `replace`, the old recording stays unchanged until the new one is complete. `is_part`: see `check_writable`.
+    `counters` count what a step does, for formats that can show it (see `reporting.exports`).
 
     Returns:
         Notes on what the file lacks or states differently.
@@ -191,14 +203,14 @@ def write(
         TraceError: the disk is full, the directory is not writable, ...
     """
     target = Path(path)
-    writer = check_writable(target, replace=replace, is_part=is_part)
+    check_writable(target, replace=replace, is_part=is_part)
     with appearing(target, replace=replace) as new:
-        return list(writer(trace, new) or ())
+        return list(writer_of(target, counters)(trace, new) or ())
 
 
 def check_writable(
     path: str | Path, *, replace: bool = False, advice: str = "choose another name",
-    is_part: Callable[[Path], bool] = _is_native_part,
+    is_part: Callable[[Path], bool] | None = None,
 ) -> Writer:  # fmt: skip
     """Return the writer for a path. Call it before a long recording, to fail early.
 
@@ -206,7 +218,7 @@ def check_writable(
         path: the target.
         replace: whether an existing recording may be replaced.
         advice: what the message suggests if it may not.
-        is_part: whether a file in a directory is part of a recording, and is replaced with it.
+        is_part: whether a file in a directory is part of a recording, and is replaced with it; None: its format says.
 
     Raises:
         FormatError: no writable format has that suffix; the path exists, and `replace` is not given or anything
@@ -219,7 +231,7 @@ def check_writable(
         raise FormatError(str(problem)) from None
     writer = writer_of(target)
     if target.is_dir() and not target.is_symlink():
-        check_replaceable(target, is_part)
+        check_replaceable(target, is_part or _is_native_part)
     return writer
 
 
@@ -227,18 +239,20 @@ def _is_directory(target: Path) -> bool:
     return not _suffix(target, [suffix for f in registered() if f.write is not None for suffix in f.suffixes])
 
 
-def writer_of(target: Path) -> Writer:
-    """The writer of the format that a path's suffix names; a parquetdir without a suffix.
+def writer_of(target: Path, counters: Counters | None = None) -> Writer:
+    """The writer of the format that a path's suffix names, with the counters if it takes some; a parquetdir without a
+    suffix.
 
     Raises:
         FormatError: no writable format has that suffix.
     """
-    writers = {suffix: f.write for f in registered() if f.write is not None for suffix in f.suffixes}
+    writers = {suffix: (f.write, f.has_counters) for f in registered() if f.write is not None for suffix in f.suffixes}
     suffix = _suffix(target, writers)
     if suffix not in writers:
         known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in registered() if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; supported formats: {known}")
-    return writers[suffix]
+    write, has_counters = writers[suffix]
+    return partial(write, counters=counters) if has_counters else write
 
 
 def _suffix(path: Path, known: Iterable[str]) -> str:
@@ -250,12 +264,10 @@ def _suffix(path: Path, known: Iterable[str]) -> str:
 
 def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
     """Raise FormatError if replacing a recording would lose files that are not `is_part` of it."""
-    from tracer.formats import nsys_parquet
-
     inside = [path for path in directory.iterdir() if not is_leftover(path)]
     if others := sorted(path.name for path in inside if not is_part(path)):
         raise FormatError(
             f"{directory}: not replaced, because it contains more than a recording: {', '.join(others[:3])}"
         )
-    if inside and not nsys_parquet.sniff(directory):
+    if inside and not _native().sniff(directory):
         raise FormatError(f"{directory}: not replaced, because it does not contain a recording")

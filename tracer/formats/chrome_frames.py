@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tracer.formats.chrome_ranks import ON_DEVICE, Pids
 from tracer.model.intervals import Ints
+from tracer.model.rows import match_rows
 from tracer.model.schema import API_LAYERS, DEVICE_TABLES, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.model.trace import Columns
 
@@ -181,8 +182,6 @@ def correct_hip(tables: Frames, texts: Sequence[str], *, grids: bool) -> None:
 
 def _launching(tables: Frames, table: str, chosen: NDArray[np.bool_]) -> Ints:
     """For each row of a table, the position of the chosen call that launched it, or -1."""
-    from tracer.analysis.calls import match_rows
-
     if not chosen.any():
         return np.full(len(tables[table]), -1, np.int64)
     rows = np.append(np.flatnonzero(chosen), -1)

@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.analysis.call_letters import plain
 from tracer.formats.tracks import SYNC_NAMES
+from tracer.model.calls import plain
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING, PROFILER_DOMAINS
 

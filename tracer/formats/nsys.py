@@ -15,13 +15,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.analysis.call_letters import plain
 from tracer.errors import FormatError
 from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_columns import Strings, inline, ints, words
 from tracer.formats.nsys_python import JSON, python_samples
+from tracer.model.calls import plain
 from tracer.model.devices import by_gpu, numbers_differ
 from tracer.model.schema import MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.model.trace import Trace, categorical

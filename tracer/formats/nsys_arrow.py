@@ -50,4 +50,4 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     return table
 
 
-FORMAT: Final = Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED})
+FORMAT: Final = Format("nsys arrowdir", "", sniff, read, options=WHOLE | {SAMPLED}, is_part=is_part)

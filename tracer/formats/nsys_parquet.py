@@ -232,4 +232,6 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-FORMAT: Final = Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED})
+FORMAT: Final = Format(
+    "nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED}, is_part=is_part
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError
-from tracer.formats import Format
+from tracer.formats import Counters, Format
 from tracer.model.trace import Trace
 
 _SUFFIXES: Final = (".pftrace", ".perfetto-trace")
@@ -21,7 +21,7 @@ def sniff(path: Path) -> bool:
         return file.read(1) == _PACKET
 
 
-def write(trace: Trace, path: Path) -> list[str]:
+def write(trace: Trace, path: Path, counters: Counters | None = None) -> list[str]:
     """Write a trace; see `perfetto_write.write`.
 
     Raises:
@@ -33,7 +33,9 @@ def write(trace: Trace, path: Path) -> list[str]:
         raise FormatError(
             f"{path.name}: writing Perfetto traces needs additional packages: pip install 'intertoken[perfetto]'"
         ) from missing
-    return perfetto_write.write(trace, path)
+    return perfetto_write.write(trace, path, counters)
 
 
-FORMAT: Final = Format("Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False)
+FORMAT: Final = Format(
+    "Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False, has_counters=True
+)

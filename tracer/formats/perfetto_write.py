@@ -24,6 +24,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracer.errors import EmptyTraceError
 from tracer.files.output import appearing
+from tracer.formats import Counters
 from tracer.formats.perfetto_packets import ARGUMENTS, CATEGORIES, NAMES, VALUES, Packets
 from tracer.formats.tracks import SYNC_NAMES, THREAD, Tracks, arrows, no_place_for, slice_order, spans, tracks_of
 from tracer.model.intervals import Ints
@@ -48,7 +49,7 @@ cannot hold; all others become its arguments.
 """
 
 
-def write(trace: Trace, path: Path) -> list[str]:
+def write(trace: Trace, path: Path, counters: Counters | None = None) -> list[str]:
     """Write a trace.
 
     Returns:
@@ -65,7 +66,8 @@ def write(trace: Trace, path: Path) -> list[str]:
         uuids = count(1)
         track_uuids = _describe(trace, tracks, packets, uuids)
         write_slices(trace, tracks, track_uuids, packets, shift)
-        notes += _count(trace, packets, uuids, shift)
+        if counters is not None:
+            notes += _count(trace, counters, packets, uuids, shift)
         packets.flush()
     return notes + no_place_for(trace)
 
@@ -127,13 +129,10 @@ def _describe_thread(descriptor: Any, process: int, thread: int, name: str, pare
         descriptor.parent_uuid, descriptor.name = parent, name or f"thread {thread}"
 
 
-def _count(trace: Trace, packets: Packets, uuids: Iterator[int], shift: int) -> list[str]:
+def _count(trace: Trace, counters: Counters, packets: Packets, uuids: Iterator[int], shift: int) -> list[str]:
     """Write the counters, one value per token step."""
-    from tracer.analysis.syncs import sync_report
-    from tracer.analysis.tokens import find_steps
-
     try:
-        counts = sync_report(trace, find_steps(trace)).counts
+        counts = counters(trace)
     except EmptyTraceError as reason:
         return [f"no counters per token: {reason}"]
     for column, name in COUNTERS.items():

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.intervals import Ints
+from tracer.model.rows import match_rows
 from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
 
@@ -95,8 +96,6 @@ def spans(trace: Trace, name: str) -> pd.DataFrame:
 
     Event records have no timestamps; they get the start of their call, or of the trace if the call is missing.
     """
-    from tracer.analysis.calls import match_rows
-
     frame = trace[name]
     if name != "cuda_events":
         return frame.assign(end=np.maximum(frame["start"].to_numpy(), frame["end"].to_numpy()))
@@ -112,8 +111,6 @@ def arrows(trace: Trace) -> pd.DataFrame:
         Columns id (1, 2, ...; a graph launch has one arrow for each of its nodes), call (position in `api`), table (of
         DEVICE_TABLES), row (position in that table).
     """
-    from tracer.analysis.calls import match_rows
-
     found = [match_rows(trace["api"], trace[name]) for name in DEVICE_TABLES]
     parts = [
         pd.DataFrame({"call": calls, "table": name, "row": np.arange(len(calls))})[calls >= 0]

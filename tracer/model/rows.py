@@ -1,19 +1,24 @@
-"""Numbering and grouping of rows that are equal in several columns."""
+"""Numbering, grouping and matching of rows that are equal in several columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from tracer.model.schema import MISSING
+
 THREAD: Final = ["process", "thread"]
 """The columns that tell the threads of a recording apart."""
 
 LANE: Final = ["process", "device", "context", "stream"]
 """The columns that tell the streams of a recording apart."""
+
+_DENSE: Final = 4  # so many numbers per row may be listed to find rows by their number
+_LARGEST: Final = np.iinfo(np.int64).max
 
 
 def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
@@ -162,3 +167,76 @@ def _alike(rows: pd.DataFrame, others: pd.DataFrame, columns: list[str]) -> tupl
     both = [np.concatenate([frame[column].to_numpy() for frame in (rows, others)]) for column in columns]
     number, _ = _numbers(both)
     return number[: len(rows)], number[len(rows) :]
+
+
+def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
+    """Which values are in a small set: `np.isin` without sorting."""
+    return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
+
+
+def rows_named(names: pd.Series, chosen: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Which rows of a categorical name column have a chosen name; each distinct name is checked once."""
+    if not len(names):
+        return np.zeros(0, dtype=bool)
+    return np.asarray(np.array([bool(chosen(str(name))) for name in names.cat.categories])[names.cat.codes.to_numpy()])
+
+
+def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
+    """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
+    if not len(table) or not len(rows):
+        return np.full(len(rows), -1, dtype=np.int64)
+    of_table, of_rows = ([frame[name].to_numpy() for name in ("process", "correlation")] for frame in (table, rows))
+    low = int(of_table[1].min())
+    span = int(of_table[1].max()) - low + 1
+    processes = _distinct(of_table[0])
+    given = of_rows[1] >= 0
+    if len(processes) * span > _LARGEST:  # no profiler numbers calls like this, but a file may
+        distinct = np.unique(of_table[1])
+        at = np.minimum(np.searchsorted(distinct, of_rows[1]), len(distinct) - 1)
+        of_rows[1] = np.where(distinct[at] == of_rows[1], at, MISSING)
+        of_table[1] = np.searchsorted(distinct, of_table[1])
+        low, span = 0, len(distinct)
+
+    def keys(of: NDArray[np.int64], number: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Process and correlation as one number below `len(processes) * span`, and which rows have one."""
+        number = number - low
+        if len(processes) == 1:
+            return number, (of == processes[0]) & (number >= 0) & (number < span)
+        place = np.minimum(np.searchsorted(processes, of), len(processes) - 1)
+        return place * span + number, (processes[place] == of) & (number >= 0) & (number < span)
+
+    table_key, (row_key, known) = keys(*of_table)[0], keys(*of_rows)
+    known &= given
+    row_key = np.where(known, row_key, 0)
+    if len(processes) * span <= _DENSE * (len(table) + len(rows)):
+        first = np.full(len(processes) * span, -1, dtype=np.int64)
+        first[table_key[::-1]] = np.arange(len(table))[::-1]  # of equal keys the last assignment stays
+        return np.where(known, first[row_key], -1)
+    order = np.argsort(table_key, kind="stable")
+    candidate = order[np.minimum(np.searchsorted(table_key, row_key, sorter=order), len(order) - 1)]
+    return np.asarray(np.where(known & (table_key[candidate] == row_key), candidate, -1), dtype=np.int64)
+
+
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct values, sorted; usually there is only one."""
+    return values[:1] if (values == values[0]).all() else np.unique(values)
+
+
+def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(process, thread, positions of its rows) for every thread in a frame."""
+    for (process, thread), rows in grouped(frame, ["process", "thread"]):
+        yield process, thread, rows
+
+
+def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> NDArray[np.int64]:
+    """For each of `rows`, the position in `others` of the last row of its thread that starts at or before a time (ns),
+    or -1; `others` are sorted by start, at least within each thread."""
+    times, starts = np.asarray(times), others["start"].to_numpy()
+    of_thread = {(process, thread): candidates for process, thread, candidates in by_thread(others)}
+    result = np.full(len(rows), -1, dtype=np.int64)
+    for process, thread, positions in by_thread(rows):
+        candidates = of_thread.get((process, thread), result[:0])
+        result[positions] = np.append(candidates, -1)[
+            np.searchsorted(starts[candidates], times[positions], side="right") - 1
+        ]
+    return result

@@ -14,6 +14,11 @@ from tracer.model.schema import OTHER_DOMAINS
 from tracer.model.trace import LIGHT, Trace
 
 SCHEMA: Final = "intertoken.run/1"
+
+NODE: Final = "node"
+PASSES: Final = ("graph", NODE)
+"""Traced passes of a run, in folders of its directory with these names."""
+
 _LEAST: Final = 1e-6  # per second; a value outside these limits is not a rate
 _MOST: Final = 1e12
 _TRACING_CUDA: Final = {

@@ -12,6 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tracer.errors import UsageError
+from tracer.extensions import view
 from tracer.model.collectives import collectives
 from tracer.model.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
 
@@ -134,16 +136,20 @@ class Trace:
         return self._activities({"kernels": self.tables["kernels"][collectives(self.tables["kernels"])]})
 
     def timeline(self, token: int | None = None, **options: Any) -> Any:
-        """The timeline at a token (None: the most typical one) as a Plotly figure, by `dashboard.notebook.timeline`."""
-        from tracer.notebook import timeline
+        """The timeline at a token (None: the most typical one) as a Plotly figure, by the view `timeline`.
 
-        return timeline(self, token=token, **options)
+        Raises:
+            UsageError: no installed package draws timelines.
+        """
+        draw = view("timeline")
+        if draw is None:
+            raise UsageError("no installed package draws timelines: install all of intertoken (pip install intertoken)")
+        return draw(self, token=token, **options)
 
-    def _repr_html_(self) -> str:
-        """HTML for notebooks."""
-        from tracer.notebook import trace_html
-
-        return trace_html(self)
+    def _repr_html_(self) -> str | None:
+        """HTML for notebooks, by the view `trace`; None if there is none."""
+        show = view("trace")
+        return None if show is None else str(show(self))
 
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
         """A new trace with every table passed through `change(name, frame)`."""

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_letters import LAUNCH
-from tracer.analysis.fits import Fits, fits_of
+from tracer.model.calls import LAUNCH
+from tracer.model.fits import Fits, fits_of
 from tracer.model.intervals import Ints
 from tracer.model.rows import numbered
 from tracer.model.schema import MISSING

@@ -18,9 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_letters import plain
-from tracer.analysis.tokens import find_steps
-from tracer.errors import EmptyTraceError
+from tracer.model.calls import plain
 from tracer.model.trace import Pause, Trace, add_pauses
 from tracer.recorders.light_folder import repeating, trim
 from tracer.recorders.light_ring import facts_of, switch_recording
@@ -133,20 +131,6 @@ def within(trace: Trace, spans: Sequence[TimeRange]) -> Trace:
         elif "start" in table:
             trace.tables[name] = _between(table, spans)
     return trace
-
-
-def first_steps(trace: Trace, count: int) -> Trace:
-    """The first steps. If no or fewer steps are found, the notes say so; without steps the whole recording is
-    returned."""
-    try:
-        steps = find_steps(trace).table
-    except EmptyTraceError as problem:
-        trace.notes.append(f"--steps has no effect: {problem}")
-        return trace
-    if len(steps) < count:
-        trace.notes.append(f"the recording has only {len(steps)} of the {count} requested steps")
-    since, until = int(steps["start"].min()), int(steps["end"].sort_values().iloc[:count].iloc[-1])
-    return within(trace, [TimeRange(since, until)])
 
 
 def profiler_spans(trace: Trace) -> list[TimeRange]:

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.call_letters import WITHOUT_COPIES
 from tracer.analysis.interval import Interval
 from tracer.text import spelled
 
@@ -129,6 +128,8 @@ def where_label(facts: dict[str, Any]) -> str:
 
 def followers(kind: str) -> str:
     """The unit that a class describes: input copies, or the steps if they have none."""
+    from tracer.analysis.syncs import WITHOUT_COPIES
+
     return "steps" if kind in WITHOUT_COPIES else "input copies"
 
 

@@ -19,13 +19,13 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Final
 
-from tracer.analysis.call_letters import LETTERS
 from tracer.analysis.causes import names_host_compute
 from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL
 from tracer.engines.torch import OPERATOR, TRAINING_TEXT
 from tracer.engines.vllm import PARTS
 from tracer.formats.nsys_python import DOMAIN as SAMPLED
+from tracer.model.calls import LETTERS
 from tracer.model.schema import HOST_COMPUTE, PROFILER_DOMAINS
 
 _SALT_BYTES: Final = 16

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tracer import formats
-from tracer.analysis.fits import own_file
 from tracer.errors import UsageError
 from tracer.files import snapshot
+from tracer.model.fits import own_file
+from tracer.model.run_json import NODE
 from tracer.model.trace import Trace
-from tracer.stored.run_directory import NODE
 
 VARIABLE: Final = "INTERTOKEN_CACHE"
 """Environment variable: the cache's directory, or `OFF`."""

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tracer.errors import TraceError
 from tracer.files.output import is_leftover, write_output
 from tracer.formats import nsys_parquet
 from tracer.formats.nsys_parquet import RUN_FILE, read_run
-from tracer.model.run_json import SCHEMA
+from tracer.model.run_json import NODE, PASSES, SCHEMA
 from tracer.model.trace import LIGHT, Trace
+from tracer.stored import cache
 
 if TYPE_CHECKING:
     from tracer.analysis.node_kernels import PlacedKernels
     from tracer.analysis.steps import Steps
-
-NODE: Final = "node"
-PASSES: Final = ("graph", NODE)
-"""Traced passes of a run, in folders with these names."""
 
 
 def is_part_of_run(path: Path) -> bool:
@@ -70,7 +67,6 @@ def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
     from tracer.analysis.node_kernels import place_kernels
-    from tracer.stored import cache
 
     try:
         return place_kernels(trace, steps, cache.read(path / NODE))

@@ -40,10 +40,10 @@ from dashboard.timeline.operators import launch_of, open_ranges, operator_in, ow
 from dashboard.timeline.rows import Row, line_of_bar, lines_of
 from dashboard.units import duration
 from dashboard.view import Spot, View
-from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import FormatError, IntertokenError, printable
+from tracer.model.calls import SYNC
 from tracer.model.trace import Trace
 from tracer.text import percent
 

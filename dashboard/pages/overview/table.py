@@ -20,7 +20,7 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.analysis.call_letters import MEANING
+from tracer.model.calls import MEANING
 from tracer.reporting.headline import headline
 
 _LONGEST_ON_CHIP: Final = 26  # characters of a name on a chip

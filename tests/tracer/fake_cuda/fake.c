@@ -1,7 +1,7 @@
 /* Stands for libcuda and libcupti at once: what a program launches comes out as activity records of CUPTI 13.0.1.
  *
  * Only what our recorders call, and a few calls for programs: a kernel by its name, a graph of three kernels, a copy and
- * a sync. Sizes and offsets are those of tracer/recorders/cupti_activity.py. FAKE_* in the environment makes things fail:
+ * a sync. Sizes and offsets are those of tracer/recorders/cupti_records.py. FAKE_* in the environment makes things fail:
  * FAKE_REFUSES, a kind of activity; FAKE_VERSION is another version of CUPTI; FAKE_HUNG never returns from a flush.
  */
 #define _GNU_SOURCE

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.segments import Segments, awaited, ordered_by_events
-from tracer.analysis.fits import Usual, fits_for
+from tracer.model.calls import BLOCKING_COPY, COPY, SYNC
+from tracer.model.fits import Usual, fits_for
 from tracer.model.intervals import Ints
+from tracer.model.rows import among
 from tracer.model.trace import Trace
 
 CALL, HOST, DEVICE, ORDER, LAUNCH, RETURN, EVENT = range(7)

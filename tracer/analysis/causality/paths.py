@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import union_categoricals
 
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER, Dag, walk
 from tracer.analysis.causality.edges import CALL, DEVICE, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
 from tracer.analysis.causality.segments import Segments, find_segments
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
+from tracer.model.calls import COPIES, LAUNCHES, SYNC
 from tracer.model.collectives import computes
 from tracer.model.intervals import Bools, Ints, covered
-from tracer.model.rows import THREAD
+from tracer.model.rows import THREAD, among
 from tracer.model.schema import HOST_COMPUTE, MISSING
 from tracer.model.trace import Trace
 

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.call_sites import call_sites
-from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import PIECES, Causality, StepEnds, call_slack, critical_path, path_shares
-from tracer.analysis.fits import fits_for
 from tracer.analysis.tokens import Steps
+from tracer.model.calls import SYNC
+from tracer.model.fits import fits_for
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

@@ -11,9 +11,10 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import SYNC, match_rows, outermost_calls
+from tracer.analysis.calls import outermost_calls
+from tracer.model.calls import SYNC
 from tracer.model.intervals import Ints
-from tracer.model.rows import LANE
+from tracer.model.rows import LANE, match_rows
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 

@@ -18,7 +18,6 @@ import pandas as pd
 
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import PARTS
-from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.idle import statistics
 from tracer.analysis.recording import Recording
@@ -28,6 +27,7 @@ from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes
 from tracer.errors import TraceError
 from tracer.model.collectives import collectives
+from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Ints
 from tracer.model.trace import Trace
 

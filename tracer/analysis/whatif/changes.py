@@ -12,13 +12,14 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import GRAPH_LAUNCH, SYNC, among
 from tracer.analysis.causality.dag import FREE, Dag, Edges
 from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.fits import Fits
 from tracer.analysis.tokens import Steps
+from tracer.model.calls import GRAPH_LAUNCH, SYNC
+from tracer.model.fits import Fits
 from tracer.model.intervals import Bools, Ints
+from tracer.model.rows import among
 
 
 @dataclass(frozen=True)

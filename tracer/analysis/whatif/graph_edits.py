@@ -19,16 +19,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_sites import host_ranges, innermost_ranges
-from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.fits import Fits, fits_for
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, Unmeasured
 from tracer.analysis.whatif.host_edits import windows
 from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
+from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT
+from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Ints
+from tracer.model.rows import among
 from tracer.model.schema import COMPUTE_TABLES, PYTHON_FUNCTION
 
 _LACKING: Final = 0.1

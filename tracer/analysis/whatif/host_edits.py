@@ -8,18 +8,18 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
-from tracer.analysis.fits import fits_for
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, FewerCalls, Unmeasured
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs, sending_copies
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
+from tracer.model.calls import COPIES, LAUNCHES, SYNC
 from tracer.model.collectives import computes
+from tracer.model.fits import fits_for
 from tracer.model.schema import MISSING
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")

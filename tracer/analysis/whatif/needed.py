@@ -13,13 +13,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among, between_devices
+from tracer.analysis.calls import between_devices
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.segments import ordered_by_events, sync_lanes
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
+from tracer.model.calls import COPY, LAUNCHES, SYNC
 from tracer.model.intervals import Ints
+from tracer.model.rows import among
 from tracer.model.schema import MISSING
 
 READS: Final = "the host reads the result of the copy before it"

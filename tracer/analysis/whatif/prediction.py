@@ -12,13 +12,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis import estimates
-from tracer.analysis.calls import by_thread
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.interval import Interval
 from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import Ints
+from tracer.model.rows import by_thread
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
 

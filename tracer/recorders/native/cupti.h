@@ -2,7 +2,7 @@
  *
  * CUDA_INJECTION64_PATH names this library; the driver calls InitializeInjection within cuInit, so that CUPTI is set up
  * before the program's first CUDA call, as graph-level tracing needs. Beside the ring of the process, which then holds
- * only its NVTX ranges, there is a file of blocks, `RING.cupti`; `tracer/recorders/cupti_file.py` reads it.
+ * only its NVTX ranges, there is a file of blocks, `RING.cupti`; `tracer/recorders/cupti_run.py` reads it.
  *
  * Source of types and numbers: cupti_activity.h, cupti_callbacks.h and cupti_result.h of CUDA 12.0 to 13.0.
  */

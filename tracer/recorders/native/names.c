@@ -1,6 +1,6 @@
 /* The names of kernels, from the calls with which programs look them up. The file RING.names has a line for each new
  * name of a handle, fields separated by tabs: the number of records before it, the handle, and the name, or after "="
- * the handle of the kernel that it is a function of. `tracer/recorders/light_names.py` reads it.
+ * the handle of the kernel that it is a function of. `tracer/recorders/symbols.py` reads it.
  */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* The file RING.sites has a line per function of a site, the innermost first, fields separated by tabs:
  *   site, offset of the return address in its file, file
- * `tracer/recorders/light_sites.py` reads it, and finds the functions. Stacks are unwound as for C++ exceptions, without
+ * `tracer/recorders/symbols.py` reads it, and finds the functions. Stacks are unwound as for C++ exceptions, without
  * frame pointers. Nothing here waits for a thread that loads a library.
  */
 #include "sites.h"

@@ -87,16 +87,16 @@ class GraphCosts:
 
 @dataclass(frozen=True)
 class Margin:
-    """The margin of a prediction: the model's error on programs that it was not fitted to.
+    """The errors of the measured cases of one kind of what-if on one kind of recording: those of the model on programs
+    that it was not fitted to.
 
     Half the width of a margin, in the logarithm of the speed-up, is
         share · (floor + |logarithm of the predicted speed-up|)
-    where share is the 95 % quantile of error / (floor + predicted) over the measured cases of one kind of what-if on
-    one kind of recording, corrected for their number as in split conformal prediction (Vovk, Gammerman and Shafer,
-    "Algorithmic learning in a random world", 2005). Coverage was counted with whole programs left out, one at a time:
-    the share of the other programs' cases, applied to the cases of the one left out (benchmarks/whatif_coverage.py,
-    results/whatif_prediction.json). Some of these cases were known when the model was chosen, so this is called a
-    margin and not an interval of a stated confidence.
+    where share is the 95 % quantile of error / (floor + predicted) over the measured cases, corrected for their number
+    as in split conformal prediction (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005).
+    Coverage was counted with whole programs left out, one at a time: the share of the other programs' cases, applied
+    to the cases of the one left out (benchmarks/whatif_coverage.py, results/whatif_prediction.json). Some of these
+    cases were known when the model was chosen, so this is called a margin and not an interval of a stated confidence.
 
     Attributes:
         share: see above.

@@ -78,8 +78,8 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: CuptiOutcome) -> None:
-    from tracer.formats import write
     from tracer.recorders.cupti import CuptiRecorder
+    from tracer.reporting.exports import write
 
     try:
         recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node", stacks=True)
