@@ -1,5 +1,7 @@
 """Reading rings: what was written by halves or by two threads at once is never taken for a record."""
 
+import errno
+import os
 import struct
 from pathlib import Path
 
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.tracer.fake_driver import Build
 from tracer.errors import FormatError
+from tracer.recorders import light, light_folder
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_ring import PAIR, RECORD, check_of, marks, read_ring
-from tracer.recorders.symbols import chains_beside, kernel_names
+from tracer.recorders.light_ring import PAIR, RECORD, check_of, header_check, marks, read_ring
+from tracer.recorders.symbols import chains_beside, functions_at, kernel_names
 
 RECORDS_AT, PAIRS_AT = 1 << 16, 4096 + 8192
 WORDS = RECORD.itemsize // 8
@@ -91,6 +94,92 @@ def test_a_header_that_is_not_whole_is_no_ring(content: bytes, tmp_path: Path, a
     (tmp_path / "1-0.ring").write_bytes(changed)
     with pytest.raises(FormatError, match=r"1-0\.ring"):
         read_ring(tmp_path / "1-0.ring")
+
+
+HEADER = struct.Struct("<8sIIIIQQQQQQQQqqQII128sQ")
+RECORDS, PAIRS, STAMPS_AT, START, START_UTC = 5, 9, 11, 13, 14  # fields of the header
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "size"),
+    [
+        (PAIRS, PAIRS_AT + (1 << 16), 0),
+        (RECORDS, (1 << 24) + 1, (1 << 31) - 1),
+        (START, -(2**63), 0),
+        (START_UTC, 2**62, 0),
+    ],
+)
+def test_a_header_that_no_library_wrote_is_refused(
+    content: bytes, tmp_path: Path, field: int, value: int, size: int
+) -> None:
+    """Although its check is right: names of more bytes, more records, or times that overflow."""
+    changed, path = bytearray(content), tmp_path / "1-0.ring"
+    fields = list(HEADER.unpack_from(changed))
+    fields[field] = value
+    if size:
+        fields[STAMPS_AT] = size
+    if field == PAIRS:
+        changed = changed[:PAIRS_AT] + bytes(1 << 16) + changed[PAIRS_AT:]
+        fields[PAIRS + 1] += 1 << 16
+        fields[STAMPS_AT] += 1 << 16
+    HEADER.pack_into(changed, 0, *fields)
+    HEADER.pack_into(changed, 0, *fields[:-1], header_check(bytes(changed)))
+    path.write_bytes(changed)
+    if size:
+        os.truncate(path, size)  # a hole
+    with pytest.raises(FormatError, match=r"1-0\.ring: the header is damaged$"):
+        read_ring(path)
+
+
+def test_a_record_at_an_impossible_time_is_left_out(content: bytes, tmp_path: Path) -> None:
+    records = words_of(content, 20).view(RECORD)[:, 0]
+    whole = read_ring(with_words(content, records.view(np.uint64), tmp_path / "1-0.ring"))
+    records["end"][7] = 2**63 - 1
+    records["sequence"] = marks(records)
+    ring = read_ring(with_words(content, records.view(np.uint64), tmp_path / "1-0.ring"))
+    assert len(whole.records) - len(ring.records) == 1
+    assert 8 not in ring.records["sequence"]
+
+
+def test_nothing_waits_for_the_writer_of_a_fifo(tmp_path: Path) -> None:
+    for name in ("1-0.ring", "programs", "lib.so"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(FormatError, match=r"1-0\.ring: cannot be read: not a regular file"):
+        read_ring(tmp_path / "1-0.ring")
+    for touch in (light_folder.trim, light_folder._has_ended):
+        with pytest.raises(OSError, match="not a regular file|not seekable"):
+            touch(tmp_path / "1-0.ring")
+    assert light.without_room(tmp_path) == []
+    assert functions_at(tmp_path / "lib.so", np.array([1])) == [""]
+
+
+def test_a_copy_of_a_ring_takes_no_more_memory_than_what_was_written(content: bytes, tmp_path: Path) -> None:
+    path, copy = tmp_path / "1-0.ring", tmp_path / "copy"
+    path.write_bytes(content)
+    light_folder.trim(path)
+    os.truncate(path, len(content) + (1 << 30))
+    light_folder.copy_small(path, copy)
+    assert copy.stat().st_size == path.stat().st_size
+    assert copy.stat().st_blocks * 512 <= path.stat().st_blocks * 512 + (1 << 18)
+    with copy.open("rb") as file:
+        assert file.read(len(content)) == content
+
+
+def test_a_ring_is_not_copied_where_there_is_no_room(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "1-0.ring").write_bytes(content)
+    monkeypatch.setattr(light_folder, "_free_bytes", lambda base: 4096)
+    with pytest.raises(OSError) as refused:
+        light_folder.copy_small(tmp_path / "1-0.ring", tmp_path / "copy")
+    assert refused.value.errno == errno.ENOSPC
+
+
+def test_more_than_a_ring_is_not_read_to_free_its_memory(tmp_path: Path) -> None:
+    with (tmp_path / "1-0.ring").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="too large"):
+        light_folder.trim(tmp_path / "1-0.ring")
 
 
 HUGE = "9" * 30

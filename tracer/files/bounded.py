@@ -10,11 +10,14 @@ than Python converts (4300).
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, BinaryIO, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -55,6 +58,19 @@ def check_regular(path: Path) -> None:
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FormatError("not a regular file")
+
+
+def opened(path: Path, mode: str = "rb") -> BinaryIO:
+    """Open a regular file, without waiting for a writer if it is none.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    file = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return cast(BinaryIO, file)
 
 
 def check_unpacked(size: int, packed: int, accepted: int = 256 << 20) -> None:

@@ -30,6 +30,7 @@ from platformdirs import user_cache_path
 
 from tracer.compiled import compiled
 from tracer.errors import FormatError, RecordError
+from tracer.files.bounded import opened
 from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
@@ -84,6 +85,7 @@ REFUSED: Final = {
 FOLDER: Final = "INTERTOKEN_LIGHT"
 SITES: Final = "INTERTOKEN_LIGHT_SITES"
 _MOST_NAMES: Final = 6
+_PROGRAMS_BYTES: Final = 1 << 16  # of the file of programs, as in files.c
 _NO_CALL: Final = "made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
 SHIPPED: Final = native.SOURCES / native.NAME
 
@@ -544,8 +546,8 @@ def without_room(rings: Path) -> list[str]:
 
 def _programs(rings: Path) -> list[str]:
     """The lines that programs wrote: process id, "!" and the reason if it has no ring, and name."""
-    with suppress(FileNotFoundError):
-        return [spelled(line) for line in (rings / "programs").read_text(errors="replace").split("\n") if line]
+    with suppress(OSError), opened(rings / "programs") as file:
+        return [spelled(line) for line in file.read(_PROGRAMS_BYTES).decode(errors="replace").split("\n") if line]
     return []
 
 

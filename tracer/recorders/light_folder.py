@@ -7,6 +7,7 @@ is recovered or removed.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import tempfile
@@ -14,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+from tracer.files.bounded import opened
 from tracer.files.output import lock_folder, take_folder
 from tracer.recorders.light_ring import facts_of
 
@@ -26,6 +28,7 @@ _PREFIX: Final = "intertoken-light-"
 _MEMORY: Final = Path("/dev/shm")
 _EVERY_S: Final = 1.0
 _BLOCK: Final = bytes(1 << 18)
+_MOST_BYTES: Final = 1 << 31
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 
@@ -140,12 +143,46 @@ def trim(path: Path) -> None:
         OSError: the ring cannot be read or written.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    with path.open("r+b") as file:
-        for at in range(0, os.fstat(file.fileno()).st_size, len(_BLOCK)):
-            part = os.pread(file.fileno(), len(_BLOCK), at)
+    with opened(path, "r+b") as file:
+        for at, part in _written(file):
             if part == _BLOCK[: len(part)]:
                 where = ctypes.c_int64(at), ctypes.c_int64(len(part))
                 libc.fallocate(file.fileno(), _PUNCH_HOLE | _KEEP_SIZE, *where)
+
+
+def copy_small(path: Path, target: Path) -> None:
+    """Copy a ring without the parts that were never written.
+
+    Raises:
+        OSError: the ring cannot be read, or the copy takes more than half of the free space.
+    """
+    with opened(path) as file, target.open("wb") as copy:
+        if os.fstat(file.fileno()).st_blocks * 512 > _free_bytes(target.parent) // 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+        copy.truncate(os.fstat(file.fileno()).st_size)
+        for at, part in _written(file):
+            if part != _BLOCK[: len(part)]:
+                os.pwrite(copy.fileno(), part, at)
+
+
+def _written(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The blocks of a ring that are not holes: offset and content.
+
+    Raises:
+        OSError: the file is larger than a ring.
+    """
+    size, at = os.fstat(file.fileno()).st_size, 0
+    if size > _MOST_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    while at < size:
+        try:
+            at = os.lseek(file.fileno(), at, os.SEEK_DATA) // len(_BLOCK) * len(_BLOCK)
+        except OSError as none:
+            if none.errno == errno.ENXIO:  # only a hole follows
+                return
+            raise
+        yield at, os.pread(file.fileno(), len(_BLOCK), at)
+        at += len(_BLOCK)
 
 
 def _free_bytes(base: Path) -> int:

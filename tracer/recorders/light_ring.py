@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.errors import FormatError
+from tracer.files.bounded import opened
 from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.text import spelled
 
@@ -52,6 +53,10 @@ _COUNTERS_AT: Final = _LIVE_AT + 64
 _FACTS: Final = struct.Struct("<QiI16s48s")
 _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
+_MOST_RECORDS: Final = 1 << 24
+_MOST_NAMES: Final = 1 << 16  # bytes of the names of calls and counters
+_MOST_LINES: Final = 1 << 26  # bytes of a file beside a ring
+_MOST_NS: Final = 1 << 61  # 73 years: differences of times stay within 64 bits
 _MOST_WRITTEN: Final = 1 << 62
 _SEQUENCE: Final = 40  # bits below it in a stamp's word
 
@@ -154,7 +159,10 @@ def beside(ring: Path, suffix: str) -> Path | None:
 def lines_beside(ring: Path, suffix: str) -> list[list[str]]:
     """The lines of that file, split at tabs; a line that was being written is left out. The file ends with zeros."""
     path = beside(ring, suffix)
-    lines = path.read_text(errors="replace").split("\n")[:-1] if path else []
+    if path is None:
+        return []
+    with opened(path) as file:
+        lines = file.read(_MOST_LINES).decode(errors="replace").split("\n")[:-1]
     return [line.split("\t") for line in lines if "\0" not in line]
 
 
@@ -165,7 +173,7 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
         FormatError: it is not a ring, or has a different version.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             return _parse(path, file, last)
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
@@ -230,7 +238,7 @@ def facts_of(path: Path) -> Facts:
     Raises:
         OSError: the ring cannot be read.
     """
-    with path.open("rb") as file:
+    with opened(path) as file:
         head = file.read(_COUNTERS_AT)
     if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC or header_check(head) != _HEADER.unpack_from(head)[-1]:
         return Facts(0, 0, 0)
@@ -244,7 +252,7 @@ def switch_recording(path: Path, *, on: bool) -> None:
     Raises:
         OSError: the ring cannot be written.
     """
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
+    with opened(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
         turn = _LIVE.unpack_from(header, _LIVE_AT)[1]
         if header[: len(MAGIC)] == MAGIC and (turn % 2 == 0) != on:
             struct.pack_into("<I", header, _LIVE_AT + 8, (turn + 1) % 2**32)
@@ -268,6 +276,8 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     parts = (header_bytes, names_at, pairs_at, records_at - pair_count * PAIR.itemsize)
     if list(parts) != sorted(parts) or records_at + capacity * RECORD.itemsize > stamps_at:
         raise FormatError(f"{path}: the parts of the ring overlap")
+    if pairs_at - names_at > _MOST_NAMES or capacity > _MOST_RECORDS or max(map(abs, (start, start_utc))) > _MOST_NS:
+        raise FormatError(f"{path}: the header is damaged")
     if not capacity or contexts_used > _CONTEXTS or stamps_at > size:
         raise FormatError(f"{path}: the header states {stamps_at} bytes, but the file has {size}")
     calls, counter_names = _names(os.pread(file.fileno(), pairs_at - names_at, names_at))
@@ -361,7 +371,8 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(all="ignore"):  # damaged pairs
             pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
             found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
-    return found
+    is_time = [(found[name] > -_MOST_NS) & (found[name] < _MOST_NS) for name in ("begin", "end")]
+    return np.asarray(found[is_time[0] & is_time[1]])
 
 
 def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.files.bounded import opened
 from tracer.model.schema import MISSING
 from tracer.model.trace import categorical
 from tracer.recorders.light_ring import Ring, lines_beside
@@ -161,9 +162,9 @@ def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
         One name per address; "" if it is in no function, or if the file cannot be read or is not an ELF file.
     """
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _functions(content, offsets) if content[: len(_MAGIC)] == _MAGIC else [""] * len(offsets)
-    except (OSError, ValueError, struct.error, IndexError):
+    except (OSError, ValueError, OverflowError, struct.error, IndexError):
         return [""] * len(offsets)
 
 

@@ -6,7 +6,6 @@ would eventually overwrite those of the window. So the rings are copied when the
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.model.calls import plain
 from tracer.model.trace import Pause, Trace, add_pauses
-from tracer.recorders.light_folder import repeating, trim
+from tracer.recorders.light_folder import copy_small, repeating
 from tracer.recorders.light_ring import facts_of, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
@@ -91,18 +90,25 @@ def newest(path: Path) -> Path:
 
 
 def _copy_when_closed(path: Path, seen: dict[Path, int]) -> None:
-    """Copy a ring whose window has been closed for at least one check; by then most launched work has ended."""
+    """Copy a ring once its window has been closed for at least one check; by then most launched work has ended.
+
+    Args:
+        path: the ring.
+        seen: ring -> its turns at the last check, negative once it was copied or could not be.
+    """
     turns = facts_of(path).turns
-    is_over, is_settled = turns > 1 and turns % 2 == 1, seen.get(path) == turns
-    seen[path] = turns
-    kept = path.parent / _KEPT / path.name
-    if not is_over or not is_settled or newest(path) == kept:
+    before = seen.get(path)
+    if before == -turns:
         return
+    is_over = turns > 1 and turns % 2 == 1 and before == turns
+    seen[path] = -turns if is_over else turns
+    if not is_over:
+        return
+    kept = path.parent / _KEPT / path.name
     kept.parent.mkdir(mode=0o700, exist_ok=True)
     new = kept.with_suffix(".new")
     try:
-        shutil.copyfile(path, new)
-        trim(new)
+        copy_small(path, new)
         new.rename(kept)
     finally:
         new.unlink(missing_ok=True)
