@@ -16,7 +16,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_formats_roundtrip import traces
-from tracer import formats
+from tracer import formats, write
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
@@ -108,7 +108,7 @@ def _value(annotation: Any, names: dict[str, dict[int, str]]) -> Any:
 def decoded(trace: Trace) -> Decoded:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "a.pftrace"
-        formats.write(trace, path)
+        write(trace, path)
         return decode(path)
 
 
@@ -179,7 +179,7 @@ def test_counters_hold_one_value_per_step() -> None:
 def test_without_steps_there_are_no_counters_and_a_note(tmp_path: Path) -> None:
     script = Script()
     script.range("alone", 0, 10)
-    (note,) = formats.write(script.trace, tmp_path / "a.pftrace")
+    (note,) = write(script.trace, tmp_path / "a.pftrace")
     assert note.startswith("no counters per token: the trace has no kernels")
     assert not decode(tmp_path / "a.pftrace").counters
 
@@ -237,7 +237,7 @@ def test_arguments_are_the_columns_that_are_known() -> None:
 def test_times_below_zero_are_shifted_and_noted(tmp_path: Path) -> None:
     script = Script()
     script.range("r", -5, 10)
-    notes = formats.write(script.trace, tmp_path / "a.pftrace")
+    notes = write(script.trace, tmp_path / "a.pftrace")
     assert notes[0] == "all times are shifted by 5 ns, because Perfetto has no negative times"
     assert as_rows(decode(tmp_path / "a.pftrace")) == [("nvtx", "r", 0, 15)]
 

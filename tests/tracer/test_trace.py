@@ -26,6 +26,15 @@ def test_every_table_is_there_with_its_columns_and_dtypes() -> None:
                     assert dtype == column.kind
 
 
+def test_traces_are_alike_whichever_way_pandas_kept_names_before() -> None:
+    made = []
+    for storage in ("pyarrow", "python"):
+        with pd.option_context("mode.string_storage", storage):
+            trace = Trace({"nvtx": pd.DataFrame({"start": [0], "end": [0], "kind": ["mark"]})})
+            made.append(trace["nvtx"]["kind"].dtype.categories.dtype.storage)
+    assert made == ["pyarrow", "python"]
+
+
 def test_unknown_tables_and_columns_are_refused() -> None:
     with pytest.raises(KeyError, match="unknown table 'kernel'"):
         Trace({"kernel": pd.DataFrame()})

@@ -205,9 +205,13 @@ def _categorical(names: Any) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, pd.Index(words, dtype="str"), validate=False)
 
 
-@cache
 def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
-    """Cached for every list of words, because pandas checks them each time."""
+    """Cached for every list of words, because pandas checks them each time, and for each way of keeping them."""
+    return _dtype_kept(words, pd.get_option("mode.string_storage"))
+
+
+@cache
+def _dtype_kept(words: tuple[str, ...], storage: str) -> pd.CategoricalDtype:
     return pd.CategoricalDtype(pd.Index(words, dtype="str"))
 
 
