@@ -24,7 +24,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dashboard import reading  # noqa: F401  # loaded before the first recording comes
 from tracer import progress
 from tracer.errors import TraceError, printable
 from tracer.pandas_options import set_options
