@@ -146,6 +146,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=8).map("".join))
+@example("step[DECODE12345678901token")
 def test_a_text_is_the_marks_that_it_was(text: str) -> None:
     cleaned = Texts().range(text, "nvtx")
     assert [bool(mark.search(cleaned)) for mark in MARKS] == [bool(mark.search(text)) for mark in MARKS]

@@ -168,7 +168,10 @@ class Texts:
             return run
         if not any(telling):
             return self._word(run)
-        return "".join(part if stays else self._word(part) for part, stays in zip(parts, telling, strict=True))
+        inside = (
+            part if stays else self._word(part).replace("-", "1") for part, stays in zip(parts, telling, strict=True)
+        )
+        return "".join(inside)  # digits stay digits there, so that no word begins or ends where none did
 
     def _word(self, text: str) -> str:
         """A hash in place of a word; its letters are capitals where the word's are."""
