@@ -70,7 +70,7 @@ TRUTHS = {
         "hunter2": f"x{HASH}", "my-server": f"x{HASH}-server", "k7k8k9": f"x{HASH}", "0x7fb0": "0x[0-9a-f]{10}",
 
         "qZ3xHash5jR2m": f"x{HASH}Z?.*Hash.*", "AUnaryFunctor": 1,
-        "8431": f"-x{HASH}-", "v1.2.3.4": rf"v1\.-x{HASH}-", "qZ3xW8vK5jR2mT7pL9nB4c": f"x{HASH}",
+        "8431": f"1x{HASH}1", "v1.2.3.4": rf"v1\.1x{HASH}1", "qZ3xW8vK5jR2mT7pL9nB4c": f"x{HASH}",
         "_ZN36_INTERNAL_cad803f4_6_cpy_cu_bfba63e212cpy_1E": f"_X{HASH.upper()}.*",
     },
     "range": {
@@ -83,7 +83,7 @@ TRUTHS = {
         ], 1),
         "decode step 3 of ada": f"decode step 3 of x{HASH}", "step[DECODE bs=32 ada]": rf"step\[DECODE bs=32 x{HASH}\]",
         "execute_context_1(16)_generation_0(0) for ada": rf"execute_context_1\(16\)_generation_0\(0\) for x{HASH}",
-        "step 3 411111111111": f"step -x{HASH}-", "run saaas": f"text-{HASH}",
+        "step 3 411111111111": f"step 1x{HASH}1", "run saaas": f"text-{HASH}",
         "layer 17": f"text-{HASH} 17",
         "layer 1234": f"text-{HASH}", "mine": f"text-{HASH}", "my softmax": f"text-{HASH}",
     },
@@ -98,7 +98,7 @@ TRUTHS = {
     "version": {
         **dict.fromkeys(["nsys 2025.3.2.0", "PyTorch profiler, rank 0 of 1", "580.159.04", "2.11.0+cu130",
                          "2026-11-21T13:28:53+00:00", "Linux 6.18.44"], 1),
-        "6.8.0-babbage": f".*x{HASH}", "10.0.0.7": f"-x{HASH}-",
+        "6.8.0-babbage": f".*x{HASH}", "10.0.0.7": f"1x{HASH}1",
     },
 }  # fmt: skip
 """How a text is cleaned -> text -> the expression for what it becomes; 1 where it stays."""
@@ -147,9 +147,13 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=8).map("".join))
 @example("step[DECODE12345678901token")
+@example("aten::éDecode")
 def test_a_text_is_the_marks_that_it_was(text: str) -> None:
+    """But numbers of so many digits may be a secret: a mark with one may be lost."""
+    before = [bool(mark.search(text)) for mark in MARKS]
+    assume("12345678901" not in text or not any(before))
     cleaned = Texts().range(text, "nvtx")
-    assert [bool(mark.search(cleaned)) for mark in MARKS] == [bool(mark.search(text)) for mark in MARKS]
+    assert [bool(mark.search(cleaned)) for mark in MARKS] == before
 
 
 def words_of(text: str) -> set[str]:

@@ -168,16 +168,18 @@ class Texts:
             return run
         if not any(telling):
             return self._word(run)
-        inside = (
-            part if stays else self._word(part).replace("-", "1") for part, stays in zip(parts, telling, strict=True)
-        )
-        return "".join(inside)  # digits stay digits there, so that no word begins or ends where none did
+        return "".join(part if stays else self._word(part) for part, stays in zip(parts, telling, strict=True))
 
     def _word(self, text: str) -> str:
-        """A hash in place of a word; its letters are capitals where the word's are."""
+        """A hash in place of a word; its letters are capitals where the word's are.
+
+        In place of digits or signs it has a digit or a hyphen at its ends, so that what is beside it begins and ends as
+        many words as before.
+        """
         word = f"x{self._hash(text)}"
-        if not re.match("[A-Za-z]", text):  # it may stand beside a word
-            return f"-{word}-"
+        if not re.match("[A-Za-z]", text):
+            before, behind = ("1" if re.match(r"\w", end) else "-" for end in (text[0], text[-1]))
+            return f"{before}{word}{behind}"
         return word.upper() if text.isupper() else word.capitalize() if text[0].isupper() else word
 
     def _hash(self, text: str) -> str:
