@@ -37,6 +37,7 @@ from record_engines import machine
 
 from tracer.formats import read
 
+FOLDERS: Final = re.compile(r"(?<![\w.])(?!/dev/shm)(?:/[\w.+-]+)+/(?=[\w.+-])")  # of this machine: not kept
 LIMIT: Final = 120  # s per run
 RECORD: Final = (sys.executable, "-m", "intertoken", "record", "--force")
 Row = dict[str, Any]
@@ -199,7 +200,8 @@ class Hardships:
             row = attempt(target)
         except Exception as problem:  # the others are tried all the same, and the row says it
             row = {"failed": f"{type(problem).__name__}: {problem}"[:300]}
-        row = {"hardship": name, "calls": calls(target), **row}
+        said = {key: FOLDERS.sub("", value) for key, value in row.items() if isinstance(value, str)}
+        row = {"hardship": name, "calls": calls(target), **row, **said}
         self.rows.append(row)
         print({key: (value[:160] if isinstance(value, str) else value) for key, value in row.items()}, flush=True)
 

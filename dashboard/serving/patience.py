@@ -92,7 +92,7 @@ def listen(
     return server
 
 
-class _Request(HTTPRequestParser):  # type: ignore[misc]
+class _Request(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
     """A request; one whose length has more than the 4,300 digits that Python converts is refused, not only cut off."""
 
     def parse_header(self, header_plus: bytes) -> None:

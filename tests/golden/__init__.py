@@ -10,6 +10,6 @@ number of rows, the first row, and of every column a digest, with the sum if it 
 their first and last lines and a digest of the others. The names of several zeros stand in one line, as "0.0".
 
 `comparisons.json` has those of recordings with each other, `pages/` what the dashboard sends for the first view of a
-recording of each kind, `reports/` the HTML report, `simulated/` what `run --backend sim` makes, and `shared.json` the
+recording, `reports/` the HTML report, `simulated/` what `run --backend sim` makes, and `shared.json` the
 answers about recordings outside the repository, below the folder that INTERTOKEN_RECORDINGS names.
 """

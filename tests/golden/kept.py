@@ -11,7 +11,6 @@ from typing import Any, Final
 from tests.golden import answers, pages
 from tests.golden.form import reduced, written
 from tests.golden.simulated import RUNS, simulated
-from tests.recordings import KINDS
 
 HERE: Final = Path(__file__).parent
 
@@ -20,7 +19,7 @@ def files() -> dict[str, Callable[[], Any]]:
     """Name of each file, and what finds its content anew."""
     found = {f"recordings/{name}": partial(answers.answers, answers.commands_of(name)) for name in answers.recordings()}
     found |= {"comparisons": partial(answers.answers, answers.comparisons())}
-    found |= {f"pages/{name}": partial(pages.payloads, (name,)) for name in KINDS}
+    found |= {f"pages/{name}": partial(pages.payloads, (name,)) for name in answers.recordings()}
     for names in pages.TOGETHER:
         found[f"reports/{names[0]}"] = partial(pages.report, names)
         if len(names) > 1:

@@ -24,7 +24,7 @@ from dashboard.view import View
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
 from tests.golden.form import digest
-from tests.recordings import SAMPLES
+from tests.recordings import KINDS, SAMPLES
 from tracer.cli import main
 
 SCREEN: Final = {"scheme": "light", "width": 1440}
@@ -85,12 +85,18 @@ class Page:
 
 
 def payloads(names: tuple[str, ...]) -> dict[str, Any]:
-    """What the page sends of these recordings: each run alone, or all together if there are several recordings."""
+    """What the page sends of these recordings: each run alone, or all together if there are several recordings.
+
+    Of a recording of a kind that another shows as well only digests are kept.
+    """
     page = Page(names)
     rows = {row["key"]: row for row in page.rows()}
     if len(names) > 1:
         return page.shown(list(names))
-    return {key: {"row": digest(row)} | page.shown([key]) for key, row in rows.items()}
+    found = {key: {"row": digest(row)} | page.shown([key]) for key, row in rows.items()}
+    if names[0] in KINDS:
+        return found
+    return {key: {part: digest(value) for part, value in parts.items()} for key, parts in found.items()}
 
 
 def report(names: tuple[str, ...]) -> dict[str, Any]:
