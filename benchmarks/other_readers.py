@@ -130,7 +130,7 @@ def ours(trace: Any) -> dict[str, Figures]:
     from tracer.model.intervals import total
 
     kernels, copies, fills, syncs, api = (trace[n] for n in ("kernels", "memcpys", "memsets", "syncs", "api"))
-    work = trace.activities()
+    work = trace.activities().frame()
     compute = work[~work["table"].isin(["memcpys", "memsets"])]
     moves = work[work["table"].isin(["memcpys", "memsets"])]
     of_stream = syncs[syncs["stream"] != -1]  # which HolisticTraceAnalysis counts as busy

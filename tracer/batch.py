@@ -157,7 +157,7 @@ def _collectives(trace: Trace, path: str) -> dict[str, Any]:
     from tracer.analysis.ranks import durations_of
     from tracer.model.collectives import is_exchange
 
-    communication = trace.communication()
+    communication = trace.communication().frame()
     rank = _rank(path, str(trace.metadata.get("source", "")))
     if rank is None or len(pd.unique(communication["device"])) != 1:
         return {}

@@ -228,7 +228,7 @@ def kernel_names(store: RunStore, run: Run) -> list[str]:
     def work() -> list[str]:
         if run.trace is None:
             return []
-        kernels = run.trace.activities(COMPUTE_TABLES)
+        kernels = run.trace.activities(COMPUTE_TABLES).frame()
         took = (kernels["end"] - kernels["start"]).groupby(kernels["name"], observed=True).sum()
         return [str(name) for name in took.nlargest(_MOST_LISTED).index]
 

@@ -37,7 +37,7 @@ from tracer.model.collectives import collectives
 from tracer.model.intervals import Ints, covered
 from tracer.model.rows import groups_of, match_rows, of_thread, rows_named
 from tracer.model.schema import HOST_COMPUTE, MISSING, PYTHON_FUNCTION
-from tracer.model.trace import Trace, names_of
+from tracer.model.trace import Trace
 
 _SYNC: Final = KINDS.index("sync")
 _SHAPE_COLUMNS: Final = [
@@ -281,9 +281,9 @@ def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series
         short = frame["name"] if unnamed.all() else frame["short_name"]
         return short, frame["name"] if not (frame["name"] == "").all() else short
     if table == "memcpys":
-        codes, words = names_of(table, frame)
-        kinds = pd.CategoricalDtype(pd.Index(words, dtype="str"))
-        name = pd.Series(pd.Categorical.from_codes(codes, dtype=kinds).remove_unused_categories())
+        name: pd.Series = (
+            frame["kind"].cat.rename_categories(lambda kind: f"memcpy {kind}").cat.remove_unused_categories()
+        )
     elif table == "memsets":
         name = pd.Series("memset", index=frame.index, dtype="str")
     else:

@@ -10,7 +10,7 @@ from tests.tracer.handmade import Script
 from tests.tracer.kineto import event, read, write
 from tests.tracer.nsys_exports import DATA
 from tracer import formats
-from tracer.model.calls import _NAMES, LETTERS, is_setup, is_unknown, letter, plain, unknown_calls
+from tracer.model.calls import _NAMES, LETTERS, is_setup, is_unknown, letter, plain
 
 NAMES = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
 VERSIONS = st.lists(
@@ -52,7 +52,7 @@ def test_unknown_calls_are_counted() -> None:
     script = Script()
     for name in ("hipLaunchKernelTwice", "hipLaunchKernelTwice", "cudaLaunchKernel_v7000", "cuMemcpyFar", "cudaMalloc"):
         script.call(name, 0, 1)
-    assert unknown_calls(script.trace) == {"hipLaunchKernelTwice": 2, "cuMemcpyFar": 1}
+    assert script.trace.api.unknown_calls() == {"hipLaunchKernelTwice": 2, "cuMemcpyFar": 1}
 
 
 def test_a_recording_with_unknown_calls_says_so_once(tmp_path) -> None:

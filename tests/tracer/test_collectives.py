@@ -22,4 +22,4 @@ def test_a_short_name_that_says_nothing_is_known_by_the_full_one() -> None:
     names = trace["kernels"]["name"].cat.rename_categories({"k": "void deep_ep::intranode::dispatch<8>(int4*)"})
     trace.tables["kernels"] = trace["kernels"].assign(name=names)
     assert collectives(trace["kernels"]).all()
-    assert not computes(trace.activities()).any()
+    assert not computes(trace.activities().frame()).any()

@@ -115,7 +115,7 @@ def decoded(trace: Trace) -> Decoded:
 def expected_slices(trace: Trace) -> list[tuple[str, str, int, int]]:
     """(category, name, start, end) of every event, without the code under test."""
     rows = []
-    activity = trace.activities()
+    activity = trace.activities().frame()
     category = {"kernels": "kernel", "memcpys": "memcpy", "memsets": "memset", "graph_launches": "graph"}
     for table, name, start, end in activity[["table", "name", "start", "end"]].itertuples(index=False):
         rows.append((category[table], name, start, end))

@@ -294,7 +294,7 @@ def test_periods_are_busy_communication_others_and_idle_and_this_is_its_places(t
     assert (found.idle.table["end"] - found.idle.table["start"]).sum() == table["idle"].sum()
     assert found.idle.holes["idle_us"].sum() * len(table) * 1e3 == pytest.approx(table["idle"].sum())
     assert (found.idle.holes["part_us"] <= found.idle.holes["idle_us"]).all()
-    everything = trace.activities()
+    everything = trace.activities().frame()
     for device in table["device"].unique().tolist():
         running = everything[(everything["device"] == device) & everything["table"].isin(["kernels", "graph_launches"])]
         mine = holes[(holes["device"] == device) & (holes["communication"] == 0)]
@@ -311,7 +311,7 @@ def test_it_is_what_the_raw_tables_say(name: str) -> None:
     trace = formats.read(SAMPLES / name)
     steps = choose_steps(trace, None, ALL_STEPS)
     found = gap_report(trace, steps)
-    compute = trace.compute()
+    compute = trace.compute().frame()
     periods = found_holes(trace, steps, found).periods
     begin, until = (periods[name].to_numpy() for name in ("begin", "until"))
     busy = covered(compute["start"], compute["end"], begin, until)

@@ -58,7 +58,7 @@ def test_two_engines_on_one_device_are_two_processes_or_threads(tmp_path: Path) 
 def test_the_rank_that_starts_last_is_waited_for(tmp_path: Path) -> None:
     """Both clocks are one here, so who starts last can be looked up: device 1, in 22 of 33 exchanges."""
     trace = unpacked("public/nsysai_mfu_2gpu_before.sqlite.xz", tmp_path)
-    first, second = (mine.reset_index(drop=True) for _, mine in trace.communication().groupby("device"))
+    first, second = (mine.reset_index(drop=True) for _, mine in trace.communication().frame().groupby("device"))
     assert int((second["start"] > first["start"]).sum()) > len(first) / 2
     report, _ = reported(trace)
     assert report.waited_for is not None

@@ -48,7 +48,7 @@ def test_activities_of_all_tables_are_named_and_in_order() -> None:
     script.copy((2, 3), (10, 15), "DtoH", size=64)
     script.graph((4, 5), (40, 50))
     script.rows["memsets"].append({"start": 5, "end": 6})
-    activities = script.trace.activities()
+    activities = script.trace.activities().frame()
     assert activities["name"].tolist() == ["memset", "memcpy DtoH", "matvec", "graph 1"]
     assert activities["table"].tolist() == ["memsets", "memcpys", "kernels", "graph_launches"]
     assert activities["bytes"].tolist() == [MISSING, 64, 0, 0]

@@ -30,7 +30,7 @@ def offsets(trace: Trace, activities: pd.DataFrame, call: Ints, calls: pd.DataFr
 
     Args:
         trace: the recording.
-        activities: `trace.activities()`.
+        activities: `trace.activities().frame()`.
         call: the positions in `trace["api"]` of the calls that launched them, or -1.
         calls: `host_calls(trace)`.
 

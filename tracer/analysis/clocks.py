@@ -102,7 +102,7 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
 
 def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
     """The doubts about the steps of a trace; empty if there are none. `calls`: its `host_calls`, if available."""
-    activities = trace.activities()
+    activities = trace.activities().frame()
     calls = host_calls(trace) if calls is None else calls
     call = match_rows(trace["api"], activities)
     return [
@@ -302,7 +302,7 @@ def _may_be_others(trace: Trace, steps: Steps, calls: pd.DataFrame) -> bool:
     if steps.source != "calls":
         return False
     at = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    letters, recorded = calls["letter"].to_numpy(dtype="U1"), match_rows(trace.activities(), calls) >= 0
+    letters, recorded = calls["letter"].to_numpy(dtype="U1"), match_rows(trace.activities().frame(), calls) >= 0
     spoilt = np.zeros(len(steps), bool)
     for alike in (COPIES, [GRAPH_LAUNCH]):
         chosen = among(letters, alike) & (at >= 0)

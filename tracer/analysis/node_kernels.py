@@ -221,7 +221,7 @@ def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> pd
 
 def _delays(node: Trace, copies: pd.DataFrame) -> NDArray[np.int64]:
     """How long after its call, and after the preceding work on its stream, each copy of the node pass starts, ns."""
-    works = node.activities().sort_values("start", kind="stable")
+    works = node.activities().frame().sort_values("start", kind="stable")
     behind = works.groupby(_STREAM, sort=False)["end"].cummax().groupby([works[c] for c in _STREAM]).shift()
     key = [*_STREAM, "correlation", "start"]
     ends = works[key].assign(behind=behind.fillna(0)).drop_duplicates(key)

@@ -181,7 +181,7 @@ def gaps_of(gaps: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
 def rank_report(trace: Trace, steps: Steps) -> RankReport:
     """The figures of each rank; empty if no step computes."""
-    work = trace.activities()
+    work = trace.activities().frame()
     work["computes"] = computes(work)
     work["at"] = activity_steps(trace, steps, work)
     work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]

@@ -279,7 +279,7 @@ def _calls(recording: Recording) -> tuple[str | None, str | None, pd.DataFrame]:
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
     """Like `step_compute`, but with collectives, the step, and the class of the grid in `blocks` (1 for whole
     graphs)."""
-    compute = trace.activities(COMPUTE_TABLES)  # kernels keep the order of their table
+    compute = trace.activities(COMPUTE_TABLES).frame()  # kernels keep the order of their table
     grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
     compute["blocks"] = 1
     compute.loc[compute["table"] == "kernels", "blocks"] = np.exp2(np.ceil(np.log2(grid))).astype(np.int64).to_numpy()

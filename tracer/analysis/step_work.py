@@ -68,7 +68,7 @@ def _launched_before(activities: pd.DataFrame, is_alone: NDArray[np.bool_]) -> N
 def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
     """All compute without collectives: kernels and whole graphs. `at` is the position of the step that launched it, or
     -1."""
-    compute = trace.compute()
+    compute = trace.compute().frame()
     return compute.assign(at=activity_steps(trace, steps, compute))
 
 

@@ -68,7 +68,7 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
     Raises:
         EmptyTraceError: nothing ran on a device.
     """
-    activities = trace.activities()
+    activities = trace.activities().frame()
     activities["group"] = 0
     if steps is not None:
         at = activity_steps(trace, steps, activities)
@@ -242,7 +242,7 @@ def _stream_rows(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     Columns: device step stream since until (the idle time before it, inside the step's compute, ns) end issued (its
     call's return) ordered (it must wait for another stream) last.
     """
-    activities = trace.activities()[["start", "end", "device", "context", "stream", "correlation", "process"]]
+    activities = trace.activities().frame()[["start", "end", "device", "context", "stream", "correlation", "process"]]
     at = activity_steps(trace, steps, activities)
     activities = activities[at >= 0].assign(step=steps.table["step"].to_numpy()[at[at >= 0]])
     bounds = spans[["device", "step", "start", "end"]].rename(columns={"start": "first", "end": "final"})

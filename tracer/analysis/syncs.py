@@ -245,8 +245,7 @@ def _waited_for(trace: Trace, waits: pd.DataFrame, asked: Targets) -> tuple[NDAr
     names = np.where(asked.known, "", UNKNOWN).astype(object)
     for table in DEVICE_TABLES:
         of_table = (last["table"] == table).to_numpy()
-        codes, words = names_of(table, trace[table].iloc[last["row"].to_numpy()[of_table]])
-        names[of_table] = np.array(words, dtype=object)[codes] if len(words) else ""
+        names[of_table] = names_of(table, trace.table(table))[last["row"].to_numpy()[of_table]].texts
     return names, last["end"].where(last["table"] != "", MISSING).to_numpy()
 
 

@@ -19,7 +19,6 @@ from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
 from tracer.files.output import appearing, check_place, is_leftover
 from tracer.formats import rocprof
-from tracer.model.calls import unknown_calls
 from tracer.model.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
@@ -127,7 +126,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
 
 def _of_unknown_calls(trace: Trace) -> list[str]:
     """A note that names calls that look relevant but are missing from our list of calls."""
-    unknown = unknown_calls(trace)
+    unknown = trace.api.unknown_calls()
     if not unknown:
         return []
     names = ", ".join(f"{name} ({count})" for name, count in unknown.most_common(_MOST_NAMES))

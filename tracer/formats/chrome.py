@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracer.errors import FormatError
 from tracer.formats import Format
 from tracer.model.schema import MISSING, OTHER_DOMAINS
-from tracer.model.trace import Columns, Trace
+from tracer.model.trace import Given, Trace
 from tracer.progress import tell
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
     return {"source": source} | kept
 
 
-def _devices(given: Any, pids: Pids) -> Columns | None:
+def _devices(given: Any, pids: Pids) -> Given | None:
     """The devices that the file describes, renumbered if ranks use the same numbers for different devices."""
     rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
     described = {row["id"]: row for row in rows if type(row.get("id")) is int and 0 <= row["id"] < 2**63}

@@ -23,7 +23,7 @@ from tracer.formats.chrome_ranks import ON_DEVICE, Pids
 from tracer.model.intervals import Ints
 from tracer.model.rows import match_rows
 from tracer.model.schema import API_LAYERS, DEVICE_TABLES, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
-from tracer.model.trace import Columns
+from tracer.model.trace import Given
 
 Frames = dict[str, pd.DataFrame]
 
@@ -43,7 +43,7 @@ _FILL: Final = re.compile(r"Memset \((.+)\)")
 _CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are renumbered
 
 
-def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Columns]:
+def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Given]:
     """Return the trace's non-empty tables as columns.
 
     Args:
@@ -197,7 +197,7 @@ def streams(tables: Frames) -> pd.DataFrame:
     return seen.iloc[order].drop_duplicates(keys).sort_values(keys, ignore_index=True)
 
 
-def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Columns:
+def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Given:
     columns: dict[str, Any] = {str(name): frame[name].to_numpy() for name in frame}
     for name in _TEXTS & columns.keys():
         columns[name] = _texts(columns[name], texts)

@@ -192,7 +192,7 @@ def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
 def _event_names(trace: Trace, table: str) -> pd.Series:
     """The name of each row's slice, as a categorical."""
     if table in DEVICE_TABLES:
-        return trace.activities([table])["name"]
+        return trace.activities([table]).frame()["name"]
     if table == "cuda_events":
         return pd.Series(["event record"] * len(trace[table]), dtype="category")
     if table == "syncs":

@@ -10,7 +10,6 @@ version suffixes (`_v3020`, `_v2`) and those of per-thread default streams (`_pt
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tracer.model.trace import Trace
 
 SYNC, COPY, BLOCKING_COPY, LAUNCH, GRAPH_LAUNCH, EVENT, WAIT, POLL = "s", "a", "c", "k", "g", "e", "w", "q"
 """The letters of a sync signature: sync, asynchronous copy, blocking copy, kernel launch, graph launch, event record,
@@ -176,10 +173,3 @@ def letters_of(names: pd.Series) -> NDArray[np.str_]:
         return np.zeros(0, dtype="U1")
     table = np.array([letter(str(name)) for name in names.cat.categories] or [""], dtype="U1")
     return np.asarray(table[names.cat.codes.to_numpy()])
-
-
-def unknown_calls(trace: Trace) -> Counter[str]:
-    """Unlisted names that look like launches, copies or syncs, with their counts."""
-    names = trace["api"]["name"]
-    counts = np.bincount(names.cat.codes.to_numpy(), minlength=len(names.cat.categories)) if len(names) else ()
-    return Counter({str(n): int(c) for n, c in zip(names.cat.categories, counts, strict=False) if is_unknown(str(n))})

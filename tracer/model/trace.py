@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -14,8 +14,20 @@ from numpy.typing import NDArray
 
 from tracer.errors import UsageError
 from tracer.extensions import view
-from tracer.model.collectives import collectives
+from tracer.model.columns import Columns, Names
 from tracer.model.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
+from tracer.model.tables import (
+    Activities,
+    Api,
+    CudaEvents,
+    GraphLaunches,
+    Kernels,
+    Memcpys,
+    Memsets,
+    Nvtx,
+    Syncs,
+    typed,
+)
 
 LIGHT: Final = "light"
 RUN: Final = "graph"
@@ -24,7 +36,7 @@ RUN: Final = "graph"
 UNTRACED: Final = ("host", LIGHT)
 """Recorders (`metadata["source"]`) whose overhead on the program is no more than they state."""
 
-Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
+Given = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> values, all of the same length."""
 
 PAUSES: Final = "pauses_ns"
@@ -57,6 +69,7 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     carried: dict[str, pa.Table] = field(default_factory=dict)
     name: str = ""
+    _kept: dict[Any, tuple[Any, Columns]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in self.tables:
@@ -68,7 +81,7 @@ class Trace:
     def from_columns(
         cls,
         metadata: dict[str, Any] | None = None,
-        **tables: pd.DataFrame | Columns,
+        **tables: pd.DataFrame | Given,
     ) -> Trace:
         """Build a trace from table=columns pairs; missing tables and columns get the schema's defaults."""
         trace = cls({}, dict(metadata or {}))
@@ -100,40 +113,69 @@ class Trace:
             return 0, 0
         return min(int(t["start"].min()) for t in timed), max(int(t["end"].max()) for t in timed)
 
-    def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
-        """The rows of several device tables as one frame, sorted by start.
+    @property
+    def kernels(self) -> Kernels:
+        """The table of this name as typed columns, as the following ones."""
+        return cast(Kernels, self.table("kernels"))
 
-        Columns: start end device context stream correlation process name bytes table collective. The name of a copy is
-        its kind, bytes is 0 for compute, `table` is the source table of the row, and `collective` marks communication
-        between devices.
-        """
-        return self._activities({name: self.tables[name] for name in tables})
+    @property
+    def memcpys(self) -> Memcpys:
+        """See `kernels`."""
+        return cast(Memcpys, self.table("memcpys"))
 
-    def _activities(self, parts: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        start = _joined([frame["start"].to_numpy() for frame in parts.values()])
-        order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
-        sizes, dtype = [len(frame) for frame in parts.values()], pd.CategoricalDtype(list(DEVICE_TABLES))
-        codes, words = _join_names([names_of(name, frame) for name, frame in parts.items()])
-        table = np.repeat(np.array([DEVICE_TABLES.index(name) for name in parts], np.int8), sizes)
-        size = [f["bytes"].to_numpy() if "bytes" in f else np.zeros(len(f), np.int64) for f in parts.values()]
-        between = [collectives(f) if name == "kernels" else np.zeros(len(f), bool) for name, f in parts.items()]
-        columns: dict[str, Any] = {"start": start[order]}
-        for column in ("end", "device", "context", "stream", "correlation", "process"):
-            columns[column] = _joined([frame[column].to_numpy() for frame in parts.values()])[order]
-        columns["name"] = pd.Categorical.from_codes(codes[order], words, validate=False)
-        columns["bytes"] = _joined(size)[order]
-        columns["table"] = pd.Categorical.from_codes(table[order], dtype=dtype, validate=False)
-        columns["collective"] = _joined(between)[order]
-        return pd.DataFrame(columns, copy=False)
+    @property
+    def memsets(self) -> Memsets:
+        """See `kernels`."""
+        return cast(Memsets, self.table("memsets"))
 
-    def compute(self) -> pd.DataFrame:
+    @property
+    def graph_launches(self) -> GraphLaunches:
+        """See `kernels`."""
+        return cast(GraphLaunches, self.table("graph_launches"))
+
+    @property
+    def api(self) -> Api:
+        """See `kernels`."""
+        return cast(Api, self.table("api"))
+
+    @property
+    def syncs(self) -> Syncs:
+        """See `kernels`."""
+        return cast(Syncs, self.table("syncs"))
+
+    @property
+    def cuda_events(self) -> CudaEvents:
+        """See `kernels`."""
+        return cast(CudaEvents, self.table("cuda_events"))
+
+    @property
+    def nvtx(self) -> Nvtx:
+        """See `kernels`."""
+        return cast(Nvtx, self.table("nvtx"))
+
+    def table(self, name: str) -> Columns:
+        """A table as typed columns, which share the frame's arrays."""
+        frame, kept = self.tables[name], self._kept.get(name)
+        if kept is None or kept[0] is not frame:
+            kept = self._kept[name] = frame, typed(name, frame)
+        return kept[1]
+
+    def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> Activities:
+        """The rows of several device tables, sorted by start."""
+        parts = {name: self.table(name) for name in tables}
+        kept = self._kept.get(tuple(parts))
+        if kept is None or any(mine is not other for mine, other in zip(kept[0], parts.values(), strict=True)):
+            kept = self._kept[tuple(parts)] = [*parts.values()], _activities(parts)
+        return cast(Activities, kept[1])
+
+    def compute(self) -> Activities:
         """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
         found = self.activities(COMPUTE_TABLES)
-        return found[~found["collective"]].reset_index(drop=True) if found["collective"].any() else found
+        return found[~found.collective] if found.collective.any() else found
 
-    def communication(self) -> pd.DataFrame:
+    def communication(self) -> Activities:
         """The rows of `activities` that are collectives."""
-        return self._activities({"kernels": self.tables["kernels"][collectives(self.tables["kernels"])]})
+        return _activities({"kernels": self.kernels[self.kernels.collective]})
 
     def timeline(self, token: int | None = None, **options: Any) -> Any:
         """The timeline at a token (None: the most typical one) as a Plotly figure, by the view `timeline`.
@@ -157,7 +199,7 @@ class Trace:
         return Trace(changed, dict(self.metadata), list(self.notes), dict(self.carried))
 
 
-def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
+def conform(frame: pd.DataFrame | Given | None, table: Table) -> pd.DataFrame:
     """Convert a frame, or columns by name, to a table's columns, dtypes, defaults and order by start, or time."""
     length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
     if frame is None or length == 0:
@@ -228,32 +270,41 @@ def categorical(codes: NDArray[Any], texts: Any) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
 
 
-Names = tuple[NDArray[np.int64], list[str]]
-"""One code per row, an index into a list of names."""
-
-
-def names_of(table: str, frame: pd.DataFrame) -> Names:
+def names_of(table: str, rows: Columns) -> Names:
     """The names of some rows of a device table, as in `Trace.activities`."""
-    if table == "kernels":
-        short, full = frame["short_name"].cat, frame["name"].cat
-        words = [*map(str, short.categories), *map(str, full.categories)]
-        nameless = np.isin(short.codes, [i for i, word in enumerate(short.categories) if not word])
-        named_in_full = np.asarray(full.codes, dtype=np.int64) + len(short.categories)
-        return np.where(nameless, named_in_full, short.codes).astype(np.int64), words
-    if table == "memcpys":
-        kinds = frame["kind"].cat
-        return np.asarray(kinds.codes, dtype=np.int64), [f"memcpy {kind}" for kind in kinds.categories]
-    if table == "memsets":
-        return np.zeros(len(frame), np.int64), ["memset"]
-    codes, graphs = pd.factorize(frame["graph"])
-    return np.asarray(codes, dtype=np.int64), [RUN if graph == MISSING else f"graph {graph}" for graph in graphs]
+    match rows:
+        case Kernels():
+            short, full = rows.short_name, rows.name
+            if short.rows("").any():
+                codes = np.where(short.rows(""), full.codes.astype(np.int64) + len(short.words), short.codes)
+                return Names.at_codes(codes, np.concatenate([short.words, full.words]))
+            return short
+        case Memcpys():
+            return Names(rows.kind.codes, np.array([f"memcpy {kind}" for kind in rows.kind.words], dtype=object))
+        case GraphLaunches():
+            codes, graphs = pd.factorize(rows.graph)
+            words = [RUN if graph == MISSING else f"graph {graph}" for graph in graphs.tolist()]
+            return Names(np.asarray(codes, np.int64), np.array(words, dtype=object))
+    return Names(np.zeros(len(rows), np.int64), np.array(["memset"], dtype=object))
 
 
-def _join_names(parts: list[Names]) -> tuple[NDArray[np.int64], pd.Index]:
-    offsets = np.cumsum([0, *(len(words) for _, words in parts)])
-    codes = np.concatenate([codes + offset for (codes, _), offset in zip(parts, offsets, strict=False)])
-    index, categories = pd.factorize(np.array([word for _, words in parts for word in words], dtype=object))
-    return np.asarray(index[codes], dtype=np.int64), pd.Index(categories, dtype="str")
+def _activities(parts: Mapping[str, Columns]) -> Activities:
+    """The rows of these device tables, by start."""
+    tables = list(parts.values())
+    sizes = [len(table) for table in tables]
+    columns: dict[str, Any] = {
+        name: _joined([getattr(table, name) for table in tables])
+        for name in ("start", "end", "device", "context", "stream", "correlation", "process")
+    }
+    found = Activities(
+        **columns,
+        name=Names.joined([names_of(name, table) for name, table in parts.items()]),
+        bytes=_joined([getattr(table, "bytes", np.zeros(len(table), np.int64)) for table in tables]),
+        table=np.repeat([DEVICE_TABLES.index(name) for name in parts], sizes),
+        collective=_joined([getattr(table, "collective", np.zeros(len(table), bool)) for table in tables]),
+    )
+    in_order = (found.start[1:] >= found.start[:-1]).all()
+    return found if in_order else found[np.argsort(found.start, kind="stable")]
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

@@ -57,7 +57,7 @@ class Segments:
 def find_segments(trace: Trace) -> Segments:
     """The segments of a trace."""
     calls, outermost = outermost_calls(trace)
-    activities = trace.activities()
+    activities = trace.activities().frame()
     activities["row"] = activities.groupby("table", observed=True).cumcount()
     activities["call"] = Segments(calls, activities, outermost).calls_of(trace, activities)
     known = activities["call"].to_numpy() >= 0
