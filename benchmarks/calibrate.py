@@ -65,7 +65,7 @@ def calibrate(trace: Trace, node: Trace, name: str) -> Profile:
         name: name of the profile.
     """
     steps = find_steps(trace)
-    calls, spans, sources = calls_of(trace, steps), step_spans(trace, steps), dict[str, str]()
+    calls, spans, sources = calls_of(trace, steps), step_spans(trace, steps).frame(), dict[str, str]()
     sources["host"] = "assumed: round figures for a server with DDR5"
     calls_ns, between_ns = call_costs(calls, sources), pauses(calls, sources)
     wake_up_ns = calls_ns["sync"]
@@ -90,7 +90,7 @@ def calls_of(trace: Trace, steps: Steps) -> pd.DataFrame:
     call of a group) step (position in the steps) in_flight (work was issued since the last sync) pause (ns since the
     previous call's end; NaN for the first call of a group).
     """
-    calls: pd.DataFrame = host_calls(trace)
+    calls: pd.DataFrame = host_calls(trace).frame()
     calls["step"] = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     launching = calls.loc[calls["letter"].isin([GRAPH_LAUNCH, LAUNCH]) & (calls["step"] >= 0), "thread"]
     calls = calls[(calls["step"] >= 0) & (calls["thread"] == launching.mode()[0])].reset_index(drop=True)
@@ -251,7 +251,7 @@ def kernel_times(node: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
     Times are medians over the steps. Gaps are 10th percentiles, as the tracing of each kernel lengthens them.
     """
-    compute = step_compute(node, find_steps(node)).sort_values(["at", "start"], kind="stable")
+    compute = step_compute(node, find_steps(node)).frame().sort_values(["at", "start"], kind="stable")
     sizes = compute.groupby("at").size()
     usual = sizes[sizes == sizes.mode().iloc[0]].index
     compute = compute[compute["at"].isin(usual)]

@@ -68,7 +68,7 @@ def ladder(options: argparse.Namespace) -> list[dict[str, Any]]:
 def gpu_and_gap(light: Trace) -> dict[str, Any]:
     """Return the medians of each repeat, µs."""
     steps = find_steps(light)
-    spans = step_spans(light, steps).sort_values(["group", "ordinal"])
+    spans = step_spans(light, steps).frame().sort_values(["group", "ordinal"])
     gpu = ((spans["end"] - spans["start"]) / 1e3).groupby(spans["group"]).median()
     gaps = gap_report(light, steps).table.merge(spans[["step", "group"]], on="step")
     gap = (gaps["gap"] / 1e3).groupby(gaps["group"]).median()

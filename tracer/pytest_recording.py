@@ -12,17 +12,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import pandas as pd
+import numpy as np
 
 from tracer.analysis.budget import Budget, Scope, parse
 from tracer.analysis.budget_check import Finding, ScopeFigures, judge
 from tracer.analysis.calls import host_calls
 from tracer.analysis.recording import Recording
+from tracer.analysis.steps import StepRows
 from tracer.analysis.surplus import Surplus
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
 from tracer.engines.engine import DECODE
 from tracer.errors import RecordError, UsageError, printable
+from tracer.model.columns import Names
+from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 from tracer.recorders import Recorder, annotate
 from tracer.recorders.host import HostRecorder, watched
@@ -220,9 +223,10 @@ def recording_for(marks: Sequence[Mapping[str, Any]]) -> RecordedTest:
 def _whole_body(trace: Trace) -> Steps:
     """The whole recording as one step."""
     start, end = trace.span
-    first = trace["api"].iloc[0]
-    row = {"step": 0, "start": start, "end": end + 1, "process": first["process"], "thread": first["thread"]}
-    return Steps(pd.DataFrame([row | {"group": 0, "phase": DECODE}]), "test", "the whole test body")
+    process, thread, none = trace.api.process[:1], trace.api.thread[:1], np.array([MISSING])
+    zero, times = none * 0, (np.array([start]), np.array([end + 1]))
+    rows = StepRows(zero, *times, process, thread, zero, Names.of([DECODE]), none, none, none, none)
+    return Steps(rows, "test", "the whole test body")
 
 
 def _failure_message(

@@ -13,7 +13,7 @@ from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 
 CAUSE_COLOURS: Final = {
     "communication": COLOURS["communication"],

@@ -23,7 +23,7 @@ from dashboard.text import fitting, markup, plain
 from dashboard.timeline.layout import GAP_STRIP, RULER, Panel
 from dashboard.timeline.marks import SIZE_OF_TEXTS, joined
 from dashboard.units import difference, duration, ticks
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 from tracer.errors import UsageError
 from tracer.model.schema import MISSING
 

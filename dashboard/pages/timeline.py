@@ -14,7 +14,7 @@ from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of
 from dashboard.view import View, span, switched, zoom
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 
 LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
 MOVES = {

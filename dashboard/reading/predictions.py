@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -207,7 +207,7 @@ def sites_of(store: RunStore, run: Run) -> Future[Sites]:
             idle = idle_by_site(trace, steps, run.gaps.idle)
             sampled = sampled_functions(trace, steps, run.gaps.idle)
             gaps = run.gaps if trace is without else gap_report(trace, steps)  # functions show who holds the GIL
-            threads = [{str(key): value for key, value in row.items()} for row in gaps.idle.threads.to_dict("records")]
+            threads = [asdict(thread) for thread in gaps.idle.threads]
             notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
         if run.syncs is not None:
             calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)

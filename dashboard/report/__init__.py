@@ -32,7 +32,7 @@ from dashboard.units import difference, microseconds
 from dashboard.view import View
 from tracer.analysis.advice import advise
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 from tracer.analysis.whatif.base import TRACED, Base
 from tracer.analysis.whatif.prediction import WITHOUT_RATE
 from tracer.errors import TraceError

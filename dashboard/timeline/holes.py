@@ -16,8 +16,7 @@ from dashboard.timeline.marks import Window
 from dashboard.timeline.pyramid import AtAnyScale, Detail
 from dashboard.units import duration
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
-from tracer.analysis.holes import PLACES
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.idle import PLACES, IdleReport
 from tracer.model.intervals import Ints
 
 COLUMNS: Final = ["x", "dx", "ns", "place", "share", "text", "top", "bottom"]

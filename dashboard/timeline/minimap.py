@@ -71,10 +71,11 @@ def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int 
         whole: from the first event to the end of the last, ns.
         computed: the end of the last step's compute, which may be after the end of its host work; ns.
     """
-    table = pd.concat([steps.table[["start", "end"]], steps.others[["start", "end"]]])
+    others = steps.others.frame()
+    table = pd.concat([steps.table[["start", "end"]], others[["start", "end"]]])
     first, last = int(table["start"].min()), max(int(table["end"].max()), computed)
     edges = [(BEFORE, whole[0], first), (AFTER, last, whole[1])]
-    named = steps.others.assign(what=[PHASE_NAMES.get(phase, f"{phase} step") for phase in steps.others["phase"]])
+    named = others.assign(what=[PHASE_NAMES.get(phase, f"{phase} step") for phase in steps.others.phase])
     around = pd.DataFrame([edge for edge in edges if edge[2] > edge[1]], columns=_COLUMNS)
     parts = [part[_COLUMNS] for part in (around, named, captures(trace)) if len(part)]
     found = pd.concat(parts, ignore_index=True) if parts else NO_PHASES

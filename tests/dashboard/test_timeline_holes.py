@@ -19,7 +19,7 @@ from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.causes import PART_COLUMNS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import find_steps
 

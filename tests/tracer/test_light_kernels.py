@@ -25,7 +25,7 @@ from tests.tracer.light_engine import (
     engine,
 )
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.fits import fits_of

@@ -239,7 +239,7 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
         raise EmptyTraceError(f"site {printable(words)}: {where}")
     notes = [] if chosen else [f"site {words}: the steps make no call there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]
-    return replace(report, calls=report.calls[sites["site"].isin(chosen)])
+    return replace(report, rows=report.rows[sites["site"].isin(chosen).to_numpy()])
 
 
 def _most_of_a_step(report: SyncReport, letters: str) -> float:

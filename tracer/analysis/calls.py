@@ -5,72 +5,134 @@ What a name means is in `tracer.model.calls`.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.model.calls import (
-    BEGIN_CAPTURE,
-    CALLS,
-    COPIES,
-    END_CAPTURE,
-    GRAPH_LAUNCH,
-    POLL,
-    letter,
-    letters_of,
-)
-from tracer.model.rows import among, by_thread, groups_of, match_rows, rows_named, taken
+from tracer.model.calls import BEGIN_CAPTURE, CALLS, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter, letters_of
+from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, numbers, several, spread
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
+from tracer.model.tables import Api
 from tracer.model.trace import Trace
 
-_COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
+
+@dataclass(frozen=True, eq=False)
+class Calls(Correlated):
+    """Host calls.
+
+    Attributes:
+        start, end: ns.
+        process, thread, correlation, name: as in `Api`.
+        letter: of `s a c k g e w`, or `POLL` for a polling loop.
+        stream: that it copies on or waits for; MISSING if the trace does not say.
+        kind: of the copy; "" for other calls; PtoP for copies between devices, also those that the driver stages
+            through the host.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    correlation: Ints
+    name: Names
+    letter: Letters
+    stream: Ints
+    kind: Names
 
 
-def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
-    """Which rows of trace["kernels"] ran in a CUDA graph: those with a node, or caused by a graph launch."""
-    kernels, api = trace["kernels"], trace["api"]
-    inside = (kernels["graph_node"] != MISSING).to_numpy()
-    launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
-    return inside | (match_rows(launching, kernels) >= 0)
+def of_graph_launches(trace: Trace) -> Bools:
+    """Which kernels ran in a CUDA graph: those with a node, or caused by a graph launch."""
+    inside = trace.kernels.graph_node != MISSING
+    launching = trace.api[trace.api.letter == GRAPH_LAUNCH]
+    return inside | (launching.of(trace.kernels) >= 0) if len(launching) else inside
 
 
-def host_calls(trace: Trace) -> pd.DataFrame:
-    """The calls that launch, copy, synchronise or order work, sorted by thread; see `waits` for those that query.
+def host_calls(trace: Trace) -> Calls:
+    """The calls that launch, copy, synchronise or order work, sorted by (process, thread, start); see `waits` for
+    those that query.
 
     A call made inside another on the same thread (a driver call within a runtime call) counts once, as the outer one.
     Calls recorded into a graph during a stream capture do not execute and do not count.
-
-    Returns:
-        Columns start end process thread correlation name letter (of `s a c k g e w`), stream (that it copies on or
-        waits for; MISSING if the trace does not say), kind (of the copy; "" for other calls; PtoP for copies between
-        devices, also those that the driver stages through the host), sorted by (process, thread, start).
     """
-    api = trace["api"]
-    found = letters_of(api["name"])
-    chosen = (found != "") & (found != POLL)
-    calls = _in_order(taken(api, chosen, _COLUMNS).assign(letter=found[chosen]))
-    marks = among(calls["letter"].to_numpy(dtype="U1"), [BEGIN_CAPTURE, END_CAPTURE])
-    calls = calls[_outermost(calls) & ~_captured(calls) & ~marks].reset_index(drop=True)
-    copies, syncs = trace["memcpys"], trace["syncs"]
-    copy, sync = match_rows(copies, calls), match_rows(syncs, calls)
-    of_copy, of_sync = (np.append(each["stream"].to_numpy(), MISSING) for each in (copies, syncs))
-    words, codes = [*copies["kind"].cat.categories, ""], np.append(copies["kind"].cat.codes.to_numpy(), -1)
-    kind = np.array(words, dtype=object)[codes[copy]]
-    kind[between_devices(trace, calls)] = "PtoP"
-    return calls.assign(stream=np.where(copy >= 0, of_copy[copy], of_sync[sync]), kind=kind)
+    api = trace.api
+    calls = in_order(trace, (api.letter != "") & (api.letter != POLL))
+    letters = api.letter[calls]
+    kept = _outer(api, calls) & ~_recorded(api, calls)
+    if (letters == BEGIN_CAPTURE).any() or (letters == END_CAPTURE).any():
+        kept &= ~among(letters, [BEGIN_CAPTURE, END_CAPTURE])
+    calls = calls[kept]
+    found = api[calls]
+    copy, sync = trace.memcpys.of(found), trace.syncs.of(found)
+    kinds = trace.memcpys.kind
+    words = [*kinds.words.tolist(), "", "PtoP"]
+    kind = spread(kinds.codes.astype(np.int64), copy, len(words) - 2)
+    kind[between_devices(trace, found)] = len(words) - 1
+    return Calls(
+        found.start, found.end, found.process, found.thread, found.correlation, found.name, api.letter[calls],
+        np.where(copy >= 0, spread(trace.memcpys.stream, copy, MISSING), spread(trace.syncs.stream, sync, MISSING)),
+        Names.at_codes(kind, words),
+    )  # fmt: skip
 
 
-def between_devices(trace: Trace, calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which calls (name, process, correlation) copy from one device to another: by their name, or those copies that go
-    to the host and from there to a device, as the driver does without peer access (CUDA Driver API,
-    cuMemcpyPeerAsync)."""
-    copies = trace["memcpys"]
-    both = rows_named(calls["name"], lambda name: letter(name) in COPIES and "Batch" not in name)
+class _Named(Caused, Protocol):
+    @property
+    def name(self) -> Names:
+        """Of each row."""
+
+
+def between_devices(trace: Trace, calls: _Named) -> Bools:
+    """Which calls copy from one device to another: by their name, or those copies that go to the host and from there
+    to a device, as the driver does without peer access (CUDA Driver API, cuMemcpyPeerAsync)."""
+    copies = trace.memcpys
+    both = calls.name.chosen(lambda name: letter(name) in COPIES and "Batch" not in name)
     for kind in ("DtoH", "HtoD"):
-        both &= match_rows(taken(copies, (copies["kind"] == kind).to_numpy(), ["process", "correlation"]), calls) >= 0
-    return both | rows_named(calls["name"], lambda name: "Peer" in name)
+        of_kind = copies.kind.rows(kind)
+        both = both & (copies[of_kind].of(calls) >= 0) if of_kind.any() and both.any() else np.zeros(len(both), bool)
+    return both | calls.name.chosen(lambda name: "Peer" in name)
+
+
+def outer_rows(trace: Trace, chosen: Bools) -> Ints:
+    """The rows of `trace.api` that are outermost calls among the chosen ones, by (process, thread, start)."""
+    rows = in_order(trace, chosen)
+    return rows[_outer(trace.api, rows)]
+
+
+def in_order(trace: Trace, chosen: Bools) -> Ints:
+    """The chosen rows of `trace.api` by process, thread and start, outer calls before the calls inside them."""
+    rows, api = np.flatnonzero(chosen), trace.api
+    process, thread, start, end = api.process[rows], api.thread[rows], api.start[rows], api.end[rows]
+    if not several(process, thread) and (start[1:] > start[:-1]).all():
+        return rows
+    return rows[np.lexsort((-end, start, thread, process))]
+
+
+def _outer(api: Api, rows: Ints) -> Bools:
+    """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
+    start, end, outer = api.start[rows], api.end[rows], np.ones(len(rows), dtype=bool)
+    for _, mine in grouped(api.process[rows], api.thread[rows]):
+        reach, later = np.maximum.accumulate(end[mine])[:-1], mine[1:]
+        outer[later] = (start[later] >= reach) | (end[later] > reach)
+    return outer
+
+
+def _recorded(api: Api, rows: Ints) -> Bools:
+    """Calls made during a stream capture of their thread; a capture that never ends excludes nothing."""
+    letters = api.letter[rows]
+    if not (letters == BEGIN_CAPTURE).any():
+        return np.zeros(len(rows), bool)
+    threads, _ = numbers(api.process[rows], api.thread[rows])
+    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
+    ended = ends.groupby(threads).cumsum()
+    depth = begins.groupby(threads).cumsum() - ended
+    to_come = ends.groupby(threads).transform("sum") - ended
+    return np.asarray((depth > 0) & (to_come > 0) & (begins == 0))
+
+
+_OLD_COLUMNS = ["start", "end", "process", "thread", "correlation", "name"]
 
 
 def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
@@ -88,7 +150,7 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
         thread, start); for each row of trace["api"] the position of the call that contains it).
     """
     api = trace["api"]
-    calls = _in_order(api[_COLUMNS].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
+    calls = _in_order(api[_OLD_COLUMNS].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
     calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE, POLL]), "letter"] = ""
     outer = _outermost(calls)
     position = np.cumsum(outer) - 1
@@ -111,7 +173,7 @@ def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
 def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
     start, end, outer = calls["start"].to_numpy(), calls["end"].to_numpy(), np.ones(len(calls), dtype=bool)
-    for *_, rows in by_thread(calls):
+    for _, rows in grouped(calls["process"].to_numpy(), calls["thread"].to_numpy()):
         reach, later = np.maximum.accumulate(end[rows])[:-1], rows[1:]
         outer[later] = (start[later] >= reach) | (end[later] > reach)
     return outer
@@ -122,7 +184,7 @@ def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
     letters = calls["letter"].to_numpy(dtype="U1")
     if not (letters == BEGIN_CAPTURE).any():
         return np.zeros(len(calls), bool)
-    threads, _ = groups_of(calls, ["process", "thread"])
+    threads, _ = numbers(calls["process"], calls["thread"])
     begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
     ended = ends.groupby(threads).cumsum()
     depth = begins.groupby(threads).cumsum() - ended

@@ -1,7 +1,11 @@
 """What a device waits for while it computes nothing: the causes, their parts, and the intervals that reveal each.
 
-*The thread* is the one that launches the compute after a period without compute on the device. `on_device` and
-`on_host` give the intervals from which `windows.parts_of` determines the parts.
+A *window* is a period in which a device runs no compute: an inter-token gap, a bubble inside a step, or any piece of a
+step's idle time. Each nanosecond of a window has one cause, and one part of it: a part is what a set of intervals
+covers of the window that no earlier set covered, so parts add up exactly to their cause, and causes to the window.
+
+*The thread* is the one that launches the compute after a window. `_on_device`, `_on_host` and `_on_other_threads` give
+the intervals, in order, from which `split` determines the parts.
 """
 
 from __future__ import annotations
@@ -9,20 +13,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
+from tracer.analysis.step_work import Compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
-from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup, letters_of
-from tracer.model.collectives import collectives
-from tracer.model.intervals import intersection, touching, union
-from tracer.model.rows import among, by_thread, groups_of, rows_named, taken
-from tracer.model.schema import COMPUTE_TABLES, PROFILER_DOMAINS
+from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup
+from tracer.model.columns import Columns, Letters, Names, among, grouped, joined, several, spread
+from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
+from tracer.model.schema import COMPUTE_TABLES, MOST_NS, PROFILER_DOMAINS
+from tracer.model.tables import Nvtx
 from tracer.model.trace import Trace
 
 CAUSES: Final = {
@@ -82,8 +85,8 @@ CAUSE_OF: Final = {part: cause for cause, parts in PARTS.items() for part in par
 _HOST_COMPUTE: Final = re.compile(r"split [0-9]{1,9}: host")
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op"}
 
-Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
-_ALL: Final = slice(None)
+Spans = tuple[Ints, Ints]
+_NONE: Final = np.zeros(0, np.int64)
 
 
 def present(causes_us: Mapping[str, float]) -> dict[str, float]:
@@ -91,198 +94,391 @@ def present(causes_us: Mapping[str, float]) -> dict[str, float]:
     return {name: us for name, us in causes_us.items() if us or name != CAUSES["communication"]}
 
 
-def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of trace["nvtx"] mark the host computing part of the graph."""
-    return rows_named(ranges["text"], names_host_compute)
-
-
 def names_host_compute(text: str) -> bool:
     """Whether a range of this text marks the host computing part of the graph."""
     return _HOST_COMPUTE.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
-class Near:
-    """Everything between the first and the last compute of the steps, which may explain windows there: calls
-    (`letter`, `behind_copy`), polling loops, copies, collectives, NVTX ranges; and, with several devices, hosts or
-    processes, compute of the steps and all compute.
+@dataclass(frozen=True, eq=False)
+class Windows(Columns):
+    """Windows; those of one thread and device do not overlap.
+
+    Attributes:
+        start, end: ns.
+        device: that waits.
+        correlation, process: of the compute that follows.
+        step_process, step_thread: of the step that launched it.
     """
 
-    api: pd.DataFrame
-    copies: pd.DataFrame
-    compute: pd.DataFrame
-    all_compute: pd.DataFrame
-    communication: pd.DataFrame
-    ranges: pd.DataFrame
-    polls: pd.DataFrame
+    start: Ints
+    end: Ints
+    device: Ints
+    correlation: Ints
+    process: Ints
+    step_process: Ints
+    step_thread: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Launched(Windows):
+    """Windows with the row in `trace.api` of the launch of the compute that follows (or -1), and its thread; process
+    and thread are those of the step if the trace lacks the call."""
+
+    call: Ints
+    thread: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """How long each part takes of each window.
+
+    Attributes:
+        parts: column of `PART_COLUMNS` -> ns of each window; parts that are 0 in all windows may be missing.
+        length: the number of windows.
+    """
+
+    parts: dict[str, Ints]
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, rows: Any) -> Split:
+        """Of some windows."""
+        length = len(np.empty(self.length, bool)[rows])
+        return Split({part: ns[rows] for part, ns in self.parts.items()}, length)
+
+    def part(self, name: str) -> Ints:
+        """ns of each window, of a part."""
+        found = self.parts.get(name)
+        return np.zeros(self.length, np.int64) if found is None else found
+
+    def cause(self, name: str) -> Ints:
+        """ns of each window, of a cause (a column of `CAUSES`)."""
+        found = [self.parts[part] for part in PARTS[name] if part in self.parts]
+        return sum(found[1:], found[0]) if found else np.zeros(self.length, np.int64)
+
+    def columns(self) -> dict[str, Ints]:
+        """All causes, then all parts."""
+        return {cause: self.cause(cause) for cause in CAUSES} | {part: self.part(part) for part in PART_COLUMNS}
+
+
+@dataclass(frozen=True, eq=False)
+class _OnDevice(Columns):
+    """Work on devices: start and end (ns), device, process."""
+
+    start: Ints
+    end: Ints
+    device: Ints
+    process: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _OfStep(_OnDevice):
+    """Compute of steps, with the process and thread of the step."""
+
+    step_process: Ints
+    step_thread: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _NearCalls(Columns):
+    """Calls: as in `Api`, with their letter, and whether they follow a copy call of their thread without a sync."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    correlation: Ints
+    name: Names
+    letter: Letters
+    behind_copy: Bools
+
+
+@dataclass(frozen=True)
+class Near:
+    """Everything between the first and the last compute of the steps, which may explain windows there: calls, polling
+    loops, copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
+    compute.
+    """
+
+    calls: _NearCalls
+    copies: _OnDevice
+    compute: _OfStep
+    all_compute: _OnDevice
+    communication: _OnDevice
+    ranges: Nvtx
+    polls: _NearCalls
 
     @classmethod
-    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame) -> Near:
+    def of(cls, trace: Trace, steps: Steps, compute: Compute) -> Near:
         """The part of the trace near the steps; `compute` is theirs, from `step_compute`."""
-        period = compute["start"].to_numpy()[:1], np.maximum.accumulate(compute["end"].to_numpy())[-1:]
+        begin, until = (int(compute.start[0]), int(compute.end.max())) if len(compute) else (0, 0)
 
-        def meets(frame: pd.DataFrame) -> NDArray[np.bool_]:
-            return touching(frame["start"], frame["end"], period)
+        def near(table: Any) -> Bools:
+            return (table.end > begin) & (table.start < until)
 
-        def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-            return taken(frame, meets(frame), columns)
+        def on_device(table: Any, chosen: Bools) -> _OnDevice:
+            return _OnDevice(table.start[chosen], table.end[chosen], table.device[chosen], table.process[chosen])
 
-        on_device, on_thread = ["start", "end", "device", "process"], ["start", "end", "process", "thread"]
-        called = meets(trace["api"])
-        api = taken(trace["api"], called, [*on_thread, "correlation", "name"])
-        ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
-        several = groups_of(steps.table, ["process", "thread"])[1] > 1
-        of_steps = near(compute if several else _if_several("device", compute)[0], [*on_device, "at"])
-        owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
+        api, nvtx, kernels, loops = trace.api, trace.nvtx, trace.kernels, poll_loops(trace)
+        called, polled = near(api), near(loops)
+        calls = api[called]
+        is_range = near(nvtx) & ~nvtx.kind.rows("mark") & ~nvtx.domain.rows(*_NO_WORK)
+        polls = loops[polled]
+        launched = near(compute) if several(compute.device) or not steps.rows.is_of_one_thread else slice(0, 0)
+        own, owner = compute[launched], compute.at[launched]
+        tables: list[Any] = [trace.table(name) for name in COMPUTE_TABLES]
+        strangers = several(np.concatenate([table.process for table in tables]))
         return cls(
-            api.assign(letter=letters_of(api["name"]), behind_copy=_behind_copy(trace)[called]),
-            pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
-            of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
-            pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
-            near(taken(trace["kernels"], collectives(trace["kernels"]), on_device), on_device),
-            ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
-            near(poll_loops(trace), [*on_thread, "correlation", "name", "letter"]).assign(behind_copy=False),
+            _NearCalls(
+                calls.start, calls.end, calls.process, calls.thread, calls.correlation, calls.name, api.letter[called],
+                _behind_copy(trace)[called],
+            ),
+            joined([on_device(table, near(table)) for table in (trace.memcpys, trace.memsets)]),
+            _OfStep(
+                own.start, own.end, own.device, own.process, steps.rows.process[owner], steps.rows.thread[owner]
+            ),
+            joined([on_device(table, near(table) & strangers) for table in tables]),
+            on_device(kernels, near(kernels) & kernels.collective),
+            nvtx[is_range],
+            _NearCalls(
+                polls.start, polls.end, polls.process, polls.thread, polls.correlation, polls.name, polls.letter,
+                np.zeros(len(polls), bool),
+            ),
+        )  # fmt: skip
+
+
+class _Of:
+    """What is near windows of one device, process, thread and thread of the step."""
+
+    def __init__(self, near: Near, windows: _Launched) -> None:
+        self.device, self.process, self.thread = (
+            int(column[0]) for column in (windows.device, windows.process, windows.thread)
+        )
+        self._step = int(windows.step_process[0]), int(windows.step_thread[0])
+        self.near, mine = near, self.on_thread(near.calls)
+        self.calls = near.calls if mine.all() else near.calls[mine]
+
+    def on_thread(self, rows: Any) -> Bools:
+        """Which rows belong to the thread."""
+        return (rows.process == self.process) & (rows.thread == self.thread)
+
+    def of_step(self) -> Bools:
+        """Which rows of `Near.compute` were launched by the thread's own steps."""
+        compute = self.near.compute
+        return (compute.step_process == self._step[0]) & (compute.step_thread == self._step[1])
+
+    def others(self) -> Spans:
+        """Compute on the device for steps of other threads, and by other processes."""
+        compute, every = self.near.compute, self.near.all_compute
+        if not len(compute) and not len(every):
+            return _NONE, _NONE
+        of_others = _spans(compute, ~self.of_step() & (compute.device == self.device))
+        of_strangers = _spans(every, (every.device == self.device) & (every.process != self.process))
+        return np.append(of_others[0], of_strangers[0]), np.append(of_others[1], of_strangers[1])
+
+
+def split(trace: Trace, near: Near, windows: Windows, waited: dict[Thread, Ints] | None = None) -> Split:
+    """What the device waits for in each window.
+
+    Args:
+        trace: the recording.
+        near: what may explain windows between the compute of its steps.
+        windows: the windows.
+        waited: receives how long the host waits for which thread, ns of each window.
+    """
+    parts: dict[str, Ints] = {}
+    launched = _launched(trace, windows)
+    queued = spread(trace.api.end, launched.call, MOST_NS) <= windows.start  # the device takes that time
+    keys = (launched.device, launched.process, launched.thread, launched.step_process, launched.step_thread)
+    for _, rows in grouped(*keys):
+        mine, waits = launched[rows], ~queued[rows]
+        of = _Of(near, mine)
+        cover = _Cover(parts, len(windows), rows, mine)
+        for part, spans in _on_device(trace, of, mine):
+            cover.by(part, spans)
+        cover.rest("launch_queued", ~waits)
+        if waits.any():
+            waiting = mine if waits.all() else mine[waits]
+            for part, spans in _on_host(trace, of, waiting):
+                cover.by(part, spans)
+            for part, spans, other in _on_other_threads(trace, of):
+                ns = cover.by(part, spans)
+                if waited is not None and ns.any():
+                    waited[other] = waited.get(other, 0) + ns
+            cover.rest("host_code", np.ones(int(waits.sum()), dtype=bool))
+    return Split(parts, len(windows))
+
+
+def calls_in(trace: Trace, windows: Windows) -> tuple[Ints, Ints]:
+    """The number of calls of its thread that begin in each window, and 1 where a graph launch produced the compute that
+    follows it, else 0."""
+    launched, api, found = _launched(trace, windows), trace.api, np.zeros(len(windows), np.int64)
+    starts = {key: np.sort(api.start[rows]) for key, rows in grouped(api.process, api.thread)}
+    for key, rows in grouped(launched.process, launched.thread):
+        of_thread = starts.get(key, _NONE)
+        first, last = (np.searchsorted(of_thread, side[rows]) for side in (windows.start, windows.end))
+        found[rows] = last - first
+    return found, (spread(api.letter, launched.call, "") == GRAPH_LAUNCH).astype(np.int64)
+
+
+def _launched(trace: Trace, windows: Windows) -> _Launched:
+    call, api = trace.api.of(windows), trace.api
+    process, thread = (
+        np.where(call >= 0, spread(of_call, call, 0), of_step)
+        for of_call, of_step in ((api.process, windows.step_process), (api.thread, windows.step_thread))
+    )
+    return _Launched(
+        windows.start, windows.end, windows.device, windows.correlation, process, windows.step_process,
+        windows.step_thread, call, thread,
+    )  # fmt: skip
+
+
+class _Cover:
+    """The explained part of some windows; each nanosecond belongs to the first set of intervals that covers it.
+
+    Args:
+        parts: the output, see `Split.parts`.
+        length: of its arrays.
+        rows: the windows' positions in them.
+        windows: the windows.
+    """
+
+    def __init__(self, parts: dict[str, Ints], length: int, rows: Ints, windows: Windows) -> None:
+        self._parts, self._length, self._rows = parts, length, rows
+        self._start, self._end = windows.start, windows.end
+        self._done = (_NONE, _NONE)
+        self._explained = np.zeros(len(rows), np.int64)
+
+    def by(self, part: str, spans: Spans) -> Ints:
+        """Assign to this part the time in the windows that these intervals cover and no earlier part covers; returns
+        that time, ns of each of all windows."""
+        added = np.zeros(self._length, np.int64)
+        if not len(spans[0]):
+            return added
+        spans = union(*spans)
+        met = np.flatnonzero(touching(self._start, self._end, spans))
+        if not len(met):
+            return added
+        first, last = (np.append(*both) for both in zip(self._done, spans, strict=True))
+        self._done = union(first, last) if len(self._done[0]) else spans
+        now = covered(*self._done, self._start[met], self._end[met])
+        added[self._rows[met]] = now - self._explained[met]
+        self._add(part, met, now - self._explained[met])
+        self._explained[met] = now
+        return added
+
+    def rest(self, part: str, chosen: Bools) -> None:
+        """Assign the rest of the chosen windows to this part; nothing remains of them."""
+        self._add(part, chosen, (self._end - self._start - self._explained)[chosen])
+        self._rows, self._start, self._end, self._explained = (
+            values[~chosen] for values in (self._rows, self._start, self._end, self._explained)
         )
 
-    def calls_of(self, windows: pd.DataFrame) -> pd.DataFrame:
-        """The calls of the thread that these windows belong to."""
-        mine = self.on_thread(self.api, windows)
-        return self.api if mine.all() else self.api[mine]
-
-    def on_thread(self, frame: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows belong to that thread."""
-        process, thread = windows["process"].iloc[0], windows["thread"].iloc[0]
-        return _is(frame, process=process, thread=thread)
-
-    def of_step(self, windows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows of `compute` were launched by the thread's own steps."""
-        process, thread = windows["step_process"].iloc[0], windows["step_thread"].iloc[0]
-        return _is(self.compute, step_process=process, step_thread=thread)
+    def _add(self, part: str, met: Any, ns: Ints) -> None:
+        if ns.any():
+            self._parts.setdefault(part, np.zeros(self._length, np.int64))[self._rows[met]] += ns
 
 
-def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
-    """The frames; without rows if all are of one device (or process), so that none belong to another."""
-    values = [frame[column].to_numpy() for frame in frames if len(frame)]
-    several = any((each != values[0][0]).any() for each in values)
-    return [frame if several else frame.iloc[:0] for frame in frames]
-
-
-def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+def _on_device(trace: Trace, of: _Of, windows: _Launched) -> Iterator[tuple[str, Spans]]:
     """(part, its intervals) that apply in any window; a nanosecond belongs to the first that covers it."""
-    device, process = windows["device"].iloc[0], windows["process"].iloc[0]
-    calls = near.calls_of(windows)
-    communicates = near.communication
-    yield "communication_device", _spans(communicates, _is(communicates, device=device, process=process))
-    yield "copy_device", _not_outlasting(trace, _spans(near.copies, _is(near.copies, device=device)), windows)
-    yield "other_device", _spans(near.compute, near.of_step(windows) & ~_is(near.compute, device=device))
-    yield "launch_call", _spans(calls, among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH]))
-    yield "other_process", _behind_launch(trace, windows, _others(near, windows))
+    near, calls = of.near, of.calls
+    if len(near.communication):
+        here = (near.communication.device == of.device) & (near.communication.process == of.process)
+        yield "communication_device", _spans(near.communication, here)
+    yield "copy_device", _not_outlasting(trace, _spans(near.copies, near.copies.device == of.device), of, windows)
+    if len(near.compute):
+        yield "other_device", _spans(near.compute, of.of_step() & (near.compute.device != of.device))
+    yield "launch_call", _spans(calls, among(calls.letter, [LAUNCH, GRAPH_LAUNCH]))
+    yield "other_process", _behind_launch(trace, windows, of.others())
 
 
-def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+def _on_host(trace: Trace, of: _Of, windows: _Launched) -> Iterator[tuple[str, Spans]]:
     """The intervals that apply only in windows whose following compute had not been launched yet; see also
-    `on_other_threads`."""
-    process, meets = windows["process"].iloc[0], union(windows["start"], windows["end"])
-    calls = near.calls_of(windows)
-    calls = calls[touching(calls["start"], calls["end"], meets)]
-    letters = calls["letter"].to_numpy(dtype="U1")
-    yield "launch_latency", _launched(trace, windows)
-    yield "copy_call", _spans(calls, among(letters, [COPY, BLOCKING_COPY]))
-    polls = near.polls[near.on_thread(near.polls, windows)]
-    yield from _syncs(trace, pd.concat([calls[letters == SYNC], polls], ignore_index=True))
-    yield "launch_setup", _spans(calls, rows_named(calls["name"], is_setup))
-    yield "host_allocation", _spans(calls, rows_named(calls["name"], is_allocation))
-    yield "host_api", _spans(calls)
-    own_ranges = near.on_thread(near.ranges, windows)
-    yield "host_compute", _spans(near.ranges, own_ranges & of_host_compute(near.ranges))
-    yield "other_process", _others(near, windows)
-    yield "other_thread", _spans(near.api, ~near.on_thread(near.api, windows) & _is(near.api, process=process))
+    `_on_other_threads`."""
+    near, calls = of.near, of.calls
+    calls = calls[touching(calls.start, calls.end, union(windows.start, windows.end))]
+    known = windows.call >= 0
+    start, called = windows.start[known], trace.api.start[windows.call[known]]
+    yield "launch_latency", (np.maximum(called, start), windows.end[known])
+    yield "copy_call", _spans(calls, among(calls.letter, [COPY, BLOCKING_COPY]))
+    polls, syncs = near.polls[of.on_thread(near.polls)], calls[calls.letter == SYNC]
+    yield from _syncs(trace, joined([syncs, polls]) if len(polls) else syncs)
+    yield "launch_setup", _spans(calls, calls.name.chosen(is_setup))
+    yield "host_allocation", _spans(calls, calls.name.chosen(is_allocation))
+    yield "host_api", (calls.start, calls.end)
+    own_ranges = of.on_thread(near.ranges)
+    yield "host_compute", _spans(near.ranges, own_ranges & near.ranges.text.chosen(names_host_compute))
+    yield "other_process", of.others()
+    if len(of.calls) < len(near.calls):
+        yield "other_thread", _spans(near.calls, ~of.on_thread(near.calls) & (near.calls.process == of.process))
 
 
-def on_other_threads(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans, Thread]]:
-    """The intervals that apply in what `on_host` leaves of those windows, with the thread that is waited for; the rest
+def _on_other_threads(trace: Trace, of: _Of) -> Iterator[tuple[str, Spans, Thread]]:
+    """The intervals that apply in what `_on_host` leaves of those windows, with the thread that is waited for; the rest
     is `host_code`."""
-    process, thread = int(windows["process"].iloc[0]), int(windows["thread"].iloc[0])
-    others = near.ranges[~near.on_thread(near.ranges, windows) & _is(near.ranges, process=process)]
-    return on_threads(functions_of(trace, process), others, process, thread)
+    ranges = of.near.ranges
+    others = ranges[~of.on_thread(ranges) & (ranges.process == of.process)]
+    return on_threads(functions_of(trace, of.process), others, of.process, of.thread)
 
 
-def _not_outlasting(trace: Trace, copies: Spans, windows: pd.DataFrame) -> Spans:
+def _not_outlasting(trace: Trace, copies: Spans, of: _Of, windows: _Launched) -> Spans:
     """The copies without what lies before the last compute that starts while they go on, of those behind the windows:
     it has not waited for the copy, nor has the host that launched it."""
     if not len(copies[0]):
         return copies
-    device, process = windows["device"].iloc[0], windows["process"].iloc[0]
-    compute = [trace[name] for name in COMPUTE_TABLES]
-    behind = [
-        _is(t, device=device, process=process) & np.isin(t["correlation"], windows["correlation"]) for t in compute
-    ]
-    starts = np.sort(np.concatenate([t["start"].to_numpy()[rows] for t, rows in zip(compute, behind, strict=True)]))
-    outlasted = np.append(copies[0].min(), starts)[np.searchsorted(starts, copies[1])]
+    starts = []
+    for name in COMPUTE_TABLES:
+        table: Any = trace.table(name)
+        behind = (table.device == of.device) & (table.process == of.process)
+        starts.append(table.start[behind & np.isin(table.correlation, windows.correlation)])
+    begun = np.sort(np.concatenate(starts))
+    outlasted = np.append(copies[0].min(), begun)[np.searchsorted(begun, copies[1])]
     return np.maximum(copies[0], outlasted), copies[1]
 
 
-def _others(near: Near, windows: pd.DataFrame) -> Spans:
-    """Compute on the device for steps of other threads, and by other processes."""
-    device, process = windows["device"].iloc[0], windows["process"].iloc[0]
-    every = near.all_compute
-    of_others = _spans(near.compute, ~near.of_step(windows) & _is(near.compute, device=device))
-    of_strangers = _spans(every, _is(every, device=device) & ~_is(every, process=process))
-    return np.append(of_others[0], of_strangers[0]), np.append(of_others[1], of_strangers[1])
-
-
-def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
+def _behind_launch(trace: Trace, windows: _Launched, others: Spans) -> Spans:
     """The part of these between the return of the launch of the compute after each window and the start of that
     compute.
 
     The device is working for others, so the launch has no part in it.
     """
-    known = windows[windows["call"] >= 0]
-    returned = np.maximum(trace["api"]["end"].to_numpy()[known["call"]], known["start"].to_numpy())
-    until = known["end"].to_numpy()
-    late = returned < until
-    return intersection(others, (returned[late], until[late]))
+    if not len(others[0]):
+        return others
+    known = windows[windows.call >= 0]
+    returned = np.maximum(trace.api.end[known.call], known.start)
+    late = returned < known.end
+    return intersection(others, (returned[late], known.end[late]))
 
 
-def _launched(trace: Trace, windows: pd.DataFrame) -> Spans:
-    """From the launch of the compute after each window to the window's end, but never before its start."""
-    known = windows[windows["call"] >= 0]
-    called = trace["api"]["start"].to_numpy()[known["call"]]
-    return np.maximum(called, known["start"].to_numpy()), known["end"].to_numpy()
-
-
-def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+def _syncs(trace: Trace, syncs: _NearCalls) -> Iterator[tuple[str, Spans]]:
     """The syncs and polling loops, split at the end of what they waited for."""
-    start, end = _spans(syncs)
-    asked, behind = targets(trace, syncs), syncs["behind_copy"].to_numpy()
-    until, known = np.where(behind, end, last_awaited(trace, syncs, asked)["end"]), asked.known
+    if not len(syncs):
+        return
+    asked, start, end = targets(trace, syncs), syncs.start, syncs.end
+    until = np.where(syncs.behind_copy, end, last_awaited(trace, syncs, asked).end)
     waited = until > start
     yield "sync_wait", (start[waited], until[waited])
     yield "sync_return", (until[waited], end[waited])
-    for part, selected in (("sync_idle", known | behind), ("sync_unknown", ~known)):
+    for part, selected in (("sync_idle", asked.known | syncs.behind_copy), ("sync_unknown", ~asked.known)):
         yield part, (start[~waited & selected], end[~waited & selected])
 
 
-def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
+def _behind_copy(trace: Trace) -> Bools:
     """Which API calls follow a copy call of their thread without a sync in between; none if the trace has the device's
     copies."""
-    api = trace["api"]
+    api = trace.api
     behind = np.zeros(len(api), dtype=bool)
-    if len(trace["memcpys"]):
+    if len(trace.memcpys):
         return behind
-    letters = letters_of(api["name"])
-    for _, _, rows in by_thread(api):
-        order, thread_letters = np.arange(len(rows)), letters[rows]
-        copy = np.maximum.accumulate(np.where(among(thread_letters, [COPY, BLOCKING_COPY]), order, -1))
-        sync = np.maximum.accumulate(np.where(thread_letters == SYNC, order, -1))
+    for _, rows in grouped(api.process, api.thread):
+        order, letters = np.arange(len(rows)), api.letter[rows]
+        copy = np.maximum.accumulate(np.where(among(letters, [COPY, BLOCKING_COPY]), order, -1))
+        sync = np.maximum.accumulate(np.where(letters == SYNC, order, -1))
         behind[rows] = copy > np.append(-1, sync[:-1])
     return behind
 
 
-def _spans(frame: pd.DataFrame, rows: NDArray[np.bool_] | slice = _ALL) -> Spans:
-    return frame["start"].to_numpy()[rows], frame["end"].to_numpy()[rows]
-
-
-def _is(frame: pd.DataFrame, **values: int) -> NDArray[np.bool_]:
-    """Which rows have these values."""
-    return np.asarray(np.logical_and.reduce([frame[name].to_numpy() == value for name, value in values.items()]))
+def _spans(table: Any, rows: Bools) -> Spans:
+    return table.start[rows], table.end[rows]

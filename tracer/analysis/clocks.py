@@ -1,10 +1,10 @@
 """Which steps are unusable because of the recording's clocks or lost records, and why.
 
 Stages:
-1. device against host: the device's clock is ahead of the host's, or behind it (`clock_offsets`);
+1. device against host: the device's clock is ahead of the host's, or behind it (`offsets`);
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
-   cannot distinguish unless its recorder says that it paused (`silences`);
+   cannot distinguish unless its recorder says that it paused (`silences`, `quiet`);
 3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
    steps are affected, and what steps without marks are told by is among them, it is unknown which steps there are.
 
@@ -19,27 +19,38 @@ from itertools import product
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.bounds import HOW_TO_TELL
-from tracer.analysis.calls import host_calls
-from tracer.analysis.clock_offsets import NO_BOUND, TOLERANCE_NS, agrees, in_words, offsets, windows
+from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.passes import CONSTANT
-from tracer.analysis.silences import LEAST_JUMP_NS, quiet, quiet_in_words, silences
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
+from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
-from tracer.model.calls import COPIES, GRAPH_LAUNCH, LAUNCHES
-from tracer.model.intervals import Ints
-from tracer.model.rows import LANE, among, by_thread, groups_of, match_rows, taken
-from tracer.model.schema import MISSING
+from tracer.model.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
+from tracer.model.columns import NEVER, among, grouped, last_at, medians, numbers, runs, spread
+from tracer.model.intervals import Ints, uncovered
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.tables import Activities
 from tracer.model.trace import Trace, pauses
+
+TOLERANCE_NS: Final = 1000
+"""Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
+
+NO_BOUND: Final = np.iinfo(np.int64).max // 4
 
 AHEAD_TOLERANCE_NS: Final = 30_000
 """Recorders interpolate the device's clock between a few readings of both clocks, and timestamp the end of work later
 than the wait for it returned: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is
 reported and makes no step unusable. In no recording does work start before its launch."""
 
+LEAST_JUMP_NS: Final = 100_000_000
+"""Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
+slewing it."""
+_LEAST_JUMP_STEPS: Final = 20
+_USUAL: Final = 8  # activities with one name, so that their median is a usable duration
+_LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
+_MATTERS: Final = 0.05  # of the time of the steps: less changes no mean that anyone would act on
 _TIMES_ALL: Final = 10  # times all steps together
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
@@ -69,7 +80,7 @@ class Doubt:
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
-def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None, *, is_told: bool = False) -> Steps:
+def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, is_told: bool = False) -> Steps:
     """The steps without the unusable ones; its notes say which are missing, and why.
 
     Args:
@@ -100,11 +111,11 @@ def without_doubtful(trace: Trace, steps: Steps, calls: pd.DataFrame | None = No
     return replace(steps.without(spoilt, spans, lines), hidden=hidden)
 
 
-def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> list[Doubt]:
+def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt]:
     """The doubts about the steps of a trace; empty if there are none. `calls`: its `host_calls`, if available."""
-    activities = trace.activities().frame()
+    activities = trace.activities()
     calls = host_calls(trace) if calls is None else calls
-    call = match_rows(trace["api"], activities)
+    call = trace.api.of(activities)
     return [
         *_inexact(trace),
         *_paused(trace, steps),
@@ -117,18 +128,20 @@ def doubts(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> lis
 def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
     """Steps that a pause of the recorder, or an exec, cuts; no gap is across either."""
     told = pauses(trace)
-    processes = steps.table["process"].to_numpy()
-    several = told and len(np.unique(processes)) > 1
-    for process, is_exec in product(map(int, np.unique(processes)), (False, True)) if told else ():
-        own = steps.table[processes == process]
+    if not told:
+        return
+    processes = steps.rows.process
+    distinct = np.unique(processes).tolist()
+    for process, is_exec in product(distinct, (False, True)):
+        own = steps.rows[processes == process]
         inside = [
             (each.since, each.until) for each in told
             if each.process in (None, process) and each.is_exec == is_exec
-            and own["start"].min() < each.until and each.since < own["end"].max()
+            and own.start.min() < each.until and each.since < own.end.max()
         ]  # fmt: skip
         if inside:
             cut = _touched(steps, [(since, until - 1) for since, until in inside])
-            where = f" in process {process}" if several else ""
+            where = f" in process {process}" if len(distinct) > 1 else ""
             what = "the program replaced itself (exec)" if is_exec else "the recorder paused"
             why = f"{what} {_times(len(inside))}{where}"
             yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
@@ -145,17 +158,17 @@ def _inexact(trace: Trace) -> Iterator[Doubt]:
         yield Doubt(f"{why} error, idle times and gaps do not", _NO_ROWS)
 
 
-def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
+def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls: Calls) -> Iterator[Doubt]:
     """Steps that launched work whose clock differs from the host's."""
     every_low, every_high = offsets(trace, activities, call, calls)
     error = _stated_error(trace)
-    places, count = groups_of(activities, ["process", "device"])
+    places, count = numbers(activities.process, activities.device)
     for place in range(count):
         rows = np.flatnonzero((places == place) & (every_high < NO_BOUND))
         if not len(rows) or agrees(every_low[rows] - error, every_high[rows] + error):
             continue
-        device = int(activities["device"].iloc[rows[0]])
-        order = rows[np.argsort(trace["api"]["start"].to_numpy()[call[rows]], kind="stable")]
+        device = int(activities.device[rows[0]])
+        order = rows[np.argsort(trace.api.start[call[rows]], kind="stable")]
         low, high = every_low[order] - error, every_high[order] + error
         ways = [windows(low, high), [(len(low) - b, len(low) - a) for a, b in windows(low[::-1], high[::-1])]]
         spoilt = np.zeros(len(order), bool)
@@ -165,7 +178,7 @@ def _apart(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, cal
         offsets_in_words.sort(key=lambda words: "behind" not in words)
         more = f", and {len(offsets_in_words) - 2} other offsets" if len(offsets_in_words) > 2 else ""
         chosen = order[spoilt]
-        of_steps = np.unique(activity_steps(trace, steps, activities.iloc[chosen], call[chosen]))
+        of_steps = np.unique(activity_steps(trace, steps, activities[chosen], call[chosen]))
         why = f"the clock of device {device} differs from the host's: {', '.join(offsets_in_words[:2])}{more}"
         if spoilt.any():
             yield Doubt(why, of_steps[of_steps >= 0])
@@ -183,9 +196,12 @@ def _stated_error(trace: Trace) -> int:
 # --- 2. the host's clock ---
 
 
-def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Doubt]:
-    times = [trace["api"][name].to_numpy() for name in ("correlation", "start", "end")]
-    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _jumps_back(*(each[rows] for each in times))]
+def _jumps(trace: Trace, steps: Steps, activities: Activities) -> Iterator[Doubt]:
+    api = trace.api
+    back = [
+        turn for _, rows in grouped(api.process, api.thread)
+        for turn in _jumps_back(api.correlation[rows], api.start[rows], api.end[rows])
+    ]  # fmt: skip
     most = max((turn.by for turn in back), default=0)
     if 0 < most < LEAST_JUMP_NS:
         yield Doubt(
@@ -212,7 +228,7 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
 def _matters(steps: Steps, span: Span) -> bool:
     """Whether a period without activity is within a step, or between steps and longer than any pause between requests
     would be."""
-    start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
+    start, end = steps.rows.start, steps.rows.end
     between = start.min() < span[1] and span[0] < end.max()
     return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())
 
@@ -248,7 +264,7 @@ def _jumps_back(number: Ints, start: Ints, end: Ints) -> Iterator[_JumpBack]:
 
 
 def _touched(steps: Steps, spans: list[Span]) -> Ints:
-    start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
+    start, end = steps.rows.start, steps.rows.end
     touched = np.zeros(len(steps), bool)
     for begin, finish in spans:
         touched |= (start <= finish) & (end > begin)
@@ -258,7 +274,7 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 # --- 3. lost records ---
 
 
-def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
+def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls: Calls) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
     If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out;
@@ -266,18 +282,27 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, call: Ints, call
     """
     if not len(activities) or not len(calls):
         return
-    launching = among(calls["letter"].to_numpy(dtype="U1"), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
-    recorded = np.isin(calls["process"].to_numpy(), activities["process"].to_numpy())
-    launches = taken(calls, launching & recorded, ["start", "process", "thread", "correlation"])
-    idle = launches[match_rows(activities, launches) < 0]
-    alone = np.flatnonzero(call < 0)
-    lane, _ = groups_of(activities, LANE)  # what comes before the first known launch was launched before the recording
-    first = pd.Series(np.flatnonzero(call >= 0)).groupby(lane[call >= 0]).min().reindex(lane[alone]).to_numpy()
-    orphans = activities.iloc[alone[alone > first]]
-    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
+    launching = among(calls.letter, [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
+    launches = calls[launching & np.isin(calls.process, activities.process)]
+    idle = launches[activities.of(launches) < 0]
+    at = steps.of(idle.start, idle.process, idle.thread)
+    orphans = activities[_orphans(activities, call)]
     yield from _loss(steps, at, "launches without recorded work", hides=len(orphans) < (at >= 0).sum())
-    at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
+    threads = np.full(len(orphans), steps.rows.thread[0])
+    at = steps.of(orphans.start, orphans.process, threads)
     yield from _loss(steps, at, "work without a recorded launch")
+
+
+def _orphans(activities: Activities, call: Ints) -> Ints:
+    """Work without a call, behind work with one in its stream; what comes before the first known launch was launched
+    before the recording."""
+    alone = np.flatnonzero(call < 0)
+    if not len(alone):
+        return alone
+    lane, lanes = numbers(activities.process, activities.device, activities.context, activities.stream)
+    known, first = np.flatnonzero(call >= 0), np.full(lanes, NEVER)
+    np.minimum.at(first, lane[known], known)
+    return alone[alone > first[lane[alone]]]
 
 
 def _loss(steps: Steps, at: Ints, what: str, *, hides: bool = False) -> Iterator[Doubt]:
@@ -295,21 +320,189 @@ def _loss(steps: Steps, at: Ints, what: str, *, hides: bool = False) -> Iterator
         )
 
 
-def _may_be_others(trace: Trace, steps: Steps, calls: pd.DataFrame) -> bool:
+def _may_be_others(trace: Trace, steps: Steps, calls: Calls) -> bool:
     """Whether many steps found without marks have a copy, or a graph, without its record while others have theirs. A
     pass seems part of the one before it if the record of its result or of its graph is missing; in what rhythm they are
     missing does not matter."""
     if steps.source != "calls":
         return False
-    at = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    letters, recorded = calls["letter"].to_numpy(dtype="U1"), match_rows(trace.activities().frame(), calls) >= 0
+    at, recorded = steps.of(calls.start, calls.process, calls.thread), trace.activities().of(calls) >= 0
     spoilt = np.zeros(len(steps), bool)
     for alike in (COPIES, [GRAPH_LAUNCH]):
-        chosen = among(letters, alike) & (at >= 0)
+        chosen = among(calls.letter, alike) & (at >= 0)
         if recorded[chosen].any():
             spoilt[at[chosen & ~recorded]] = True
     return float(spoilt.mean()) > 1 - CONSTANT
 
 
-def _only_thread(steps: Steps, count: int) -> Ints:
-    return np.full(count, steps.table["thread"].iloc[0])
+# --- how far a device's clock can be ahead of the host's ---
+#
+# Work cannot start before the call that launched it begins, and a wait for it cannot return before it ends. So each
+# activity gives a lower and an upper bound. Sequences of activities that are consistent with one offset are windows; if
+# that offset is not 0, the clocks differ.
+
+
+def offsets(trace: Trace, activities: Activities, call: Ints, calls: Calls) -> tuple[Ints, Ints]:
+    """How far the device's clock can be ahead of the host's, according to each activity.
+
+    Args:
+        trace: the recording.
+        activities: `trace.activities()`.
+        call: the positions in `trace.api` of the calls that launched them, or -1.
+        calls: `host_calls(trace)`.
+
+    Returns:
+        The lower and the upper bound from each activity, ns; `-NO_BOUND` and `NO_BOUND` if there is none.
+    """
+    api = trace.api
+    high = np.where(call >= 0, activities.start - spread(api.start, call, 0), NO_BOUND)
+    low = np.full(len(activities), -NO_BOUND)
+    waits = calls[among(calls.letter, (SYNC, BLOCKING_COPY))]
+    failed = api.return_value > 0
+    if failed.any():
+        waits = waits[api[failed].of(waits) < 0]
+    awaited = _awaited(trace, waits, activities, call)
+    known = awaited >= 0
+    np.maximum.at(low, awaited[known], activities.end[awaited[known]] - waits.end[known])
+    return low, high
+
+
+def _awaited(trace: Trace, waits: Calls, activities: Activities, call: Ints) -> Ints:
+    """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
+
+    For a blocking copy it is the copy itself. A wait for an event whose record is unknown may wait for any earlier
+    work of the stream.
+    """
+    asked, works = targets(trace, waits), activities
+    given = spread(trace.api.end, call, NO_BOUND)  # the call had returned: it was enqueued by then
+    last = _last_of_calls(activities, call)
+    last = last[np.lexsort((works.end[last], given[last]))]
+    wanted = [waits.process, asked.device, asked.context, asked.stream]
+    lanes = [each[last] for each in (works.process, works.device, works.context, works.stream)]
+    found = np.append(last, -1)[last_at(wanted, asked.until, lanes, given[last])]
+    of_event = spread(trace.syncs.type.rows("event"), trace.syncs.of(waits), False)
+    found[~asked.known | (of_event & ~asked.of_event) | (asked.stream == MISSING)] = -1
+    copies = waits.letter == BLOCKING_COPY
+    if copies.any():
+        own = activities.of(waits)[copies]
+        found[copies] = np.where(activities.table[own] == DEVICE_TABLES.index("memcpys"), own, -1)
+    return found
+
+
+def _last_of_calls(activities: Activities, call: Ints) -> Ints:
+    """The positions of the last activity to end among those that each call issued to each stream."""
+    known = np.flatnonzero(call >= 0)
+    lane, lanes = numbers(activities.process, activities.device, activities.context, activities.stream)
+    of, end = call[known] * lanes + lane[known], activities.end[known]
+    order = np.argsort(of, kind="stable")  # fast, since most are in order
+    known, of, end = known[order], of[order], end[order]
+    first = np.flatnonzero(np.append(True, of[1:] != of[:-1]))[: len(of)]
+    if not len(first):
+        return known
+    latest = np.repeat(np.maximum.reduceat(end, first), np.diff(first, append=len(of)))
+    return known[np.maximum.reduceat(np.where(end == latest, np.arange(len(of)), 0), first)]
+
+
+def windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
+    """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
+    windows, start = [], 0
+    while start < len(low):
+        size, end = 64, start
+        while True:
+            part = slice(start, start + size)
+            least, most = np.maximum.accumulate(low[part]), np.minimum.accumulate(high[part])
+            apart = np.flatnonzero(least > most + TOLERANCE_NS)
+            if len(apart) or start + size >= len(low):
+                end = start + max(int(apart[0]) if len(apart) else len(least), 1)
+                break
+            size *= 4
+        windows.append((start, end))
+        start = end
+    return windows
+
+
+def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
+    """Whether all bounds allow both clocks to agree."""
+    return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
+
+
+def in_words(low: Ints, high: Ints) -> str:
+    """The offset of a window in words.
+
+    Example:
+        >>> in_words(np.array([-2_010_000]), np.array([-1_996_000])), in_words(np.array([5000]), np.array([NO_BOUND]))
+        ('1,996 to 2,010 µs behind', 'at least 5 µs ahead')
+    """
+    least, most = int(low.max()), int(high.min())
+    word, near, far = ("behind", -most, -least) if most < -TOLERANCE_NS else ("ahead", least, most)
+    if far >= NO_BOUND:
+        return f"at least {near / 1e3:,.0f} µs {word}"
+    return f"{min(near, far) / 1e3:,.0f} to {max(near, far) / 1e3:,.0f} µs {word}"
+
+
+# --- periods in which nothing happens: the clock jumped, the program paused, or its host waited or worked ---
+
+
+def silences(trace: Trace, steps: Steps, activities: Activities) -> list[Span]:
+    """Periods in which nothing begins or ends and no device works, much longer than a step and `LEAST_JUMP_NS`."""
+    period = float(np.median(steps.rows.end - steps.rows.start)) if len(steps) else 0.0
+    least = max(LEAST_JUMP_NS, round(_LEAST_JUMP_STEPS * period))
+    api = trace.api
+    starts = np.concatenate([api.start, activities.start])
+    starts.sort(kind="stable")  # of two sorted halves
+    if not (np.diff(starts) >= least).any():  # which every silence lies between
+        return []
+    edges = np.concatenate([api.start, api.end, activities.start, activities.end])
+    edges.sort()
+    at = np.flatnonzero(np.diff(edges) >= least)
+    if not len(at):
+        return []
+    busy = activities[activities.end - activities.start >= least]
+    if len(busy):
+        names = activities.name
+        usual = medians(activities.end - activities.start, names.codes.astype(np.int64), len(names.words))
+        often = np.bincount(names.codes, minlength=len(names.words)) >= _USUAL
+        usual = np.where(often, usual, least)[busy.name.codes]
+        busy = busy[usual >= least / _LEAST_JUMP_STEPS]
+    spans = [(int(edges[i]), int(edges[i + 1])) for i in at]
+    return [(a, b) for a, b in spans if not ((busy.start <= a) & (busy.end >= b)).any()]
+
+
+def quiet(trace: Trace, steps: Steps, activities: Activities) -> list[Span]:
+    """Periods longer than `_LONG` usual steps, in a chain of steps, in which their process is in no call and nothing
+    runs on a device for it. A server that waits for a request looks like this, and slow host code too."""
+    found: list[Span] = []
+    calls, rows_ = {key[0]: rows for key, rows in grouped(trace.api.process)}, steps.rows
+    for (process, _), mine in grouped(rows_.process, rows_.thread):
+        host, of = rows_[mine], calls.get(process, mine[:0])
+        start = trace.api.start[of]
+        same = host.group[1:] == host.group[:-1]
+        least = _LONG * float(np.median(np.diff(host.start)[same])) if same.any() else np.inf
+        if not (np.diff(start) > least).any():
+            continue
+        work = activities.process == process
+        starts, ends = np.append(start, activities.start[work]), np.append(trace.api.end[of], activities.end[work])
+        order, first = runs(host.group)
+        begins, until = np.minimum.reduceat(host.start[order], first), np.maximum.reduceat(host.end[order], first)
+        begin, end, _ = uncovered(starts, ends, begins, until)
+        long = end - begin > least
+        found += zip(begin[long].tolist(), end[long].tolist(), strict=True)
+    return found
+
+
+def quiet_in_words(steps: Steps, spans: list[Span]) -> str | None:
+    """What those periods may be, if they are a noticeable part of the time of the steps."""
+    if not spans:
+        return None
+    rows_, lasted = steps.rows, [end - begin for begin, end in spans]
+    order, first = runs(rows_.process, rows_.thread, rows_.group)
+    chains = np.maximum.reduceat(rows_.end[order], first) - np.minimum.reduceat(rows_.start[order], first)
+    share = sum(lasted) / max(int(chains.sum()), 1)
+    if share < _MATTERS:
+        return None
+    times = "once" if len(spans) == 1 else f"{len(spans)} times"
+    return (
+        f"no call and nothing on the device for up to {max(lasted) / 1e6:,.1f} ms, longer than two usual steps, "
+        f"{times}, {share:.0%} of the time: the host waited, as for a request, or its own code took so long, which is "
+        "not recorded; rates, and means of idle times and gaps, contain it"
+    )

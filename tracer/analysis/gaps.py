@@ -8,6 +8,7 @@ exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,22 +16,26 @@ import pandas as pd
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, Near
+from tracer.analysis.causes import CAUSES, PARTS, Near, Split, Windows, calls_in, split
 from tracer.analysis.distortion import of_another_run, untraced_causes
-from tracer.analysis.idle import IdleReport, idle_report, statistics
+from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
 from tracer.analysis.interval import Interval
-from tracer.analysis.run_ends import ended_at_known_times
-from tracer.analysis.step_work import all_compute, of_steps, step_spans
+from tracer.analysis.step_work import Compute, all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
-from tracer.analysis.windows import split_windows
+from tracer.analysis.waits import poll_loops
 from tracer.engines.engine import PREFILL
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
+from tracer.model.calls import POLL
+from tracer.model.columns import Columns, numbers, positions, runs, spread
 from tracer.model.fits import Fits, fits_of
-from tracer.model.rows import groups_of, runs_of
-from tracer.model.schema import MISSING
-from tracer.model.trace import Trace
+from tracer.model.intervals import Bools, Ints
+from tracer.model.trace import RUN, Trace
 
+_WAITED_NS: Final = 10_000
+"""The least duration of a call in which the host waited: one that finds the work done takes less."""
+_COPY_NS, _BYTES_PER_NS = 20_000, 4
+"""A light recording does not tell how long a copy takes: at most so long, and longer by its size."""
 _TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
 TRACED: Final = "recorded under a profiler: its idle time and gap include what the profiler adds"
 GIVE_RATE: Final = (
@@ -43,13 +48,47 @@ STRETCHED: Final = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Gaps(Columns):
+    """Gaps.
+
+    Attributes:
+        step, device: of each.
+        start, end: ns: the end of the step's last compute, and the start of the next step's first one, or the same.
+        this_start, next_start: the starts of both steps, ns.
+        split: its causes, which add up to it, and their parts.
+        calls: the number of CUDA calls of the thread that begin in it.
+        graph_launch: 1 if a graph launch produced the compute that follows it, else 0.
+    """
+
+    step: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    this_start: Ints
+    next_start: Ints
+    split: Split
+    calls: Ints
+    graph_launch: Ints
+
+    @cached_property
+    def gap(self) -> Ints:
+        """ns of each."""
+        return self.end - self.start
+
+    def frame(self) -> pd.DataFrame:
+        """Columns step device start end gap, all causes, all parts, calls, graph_launch; times in ns."""
+        first = {name: getattr(self, name) for name in ("step", "device", "start", "end", "gap")}
+        counts = {"calls": self.calls, "graph_launch": self.graph_launch}
+        return pd.DataFrame(first | self.split.columns() | counts, copy=False)
+
+
 @dataclass(frozen=True)
 class GapReport:
     """The gaps of a trace.
 
     Attributes:
-        table: one row per gap: step device start end gap and the columns of `windows.split_windows`, ns: causes add up
-            to gap, parts to their cause. start is the end of the step's last compute.
+        gaps: one row per gap.
         gap_us: p50, p90 and mean, µs; corrected if `corrected`.
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
         parts_us: cause's name -> its parts' columns (`causes.PARTS`) -> mean, µs; they add up to the cause.
@@ -71,7 +110,7 @@ class GapReport:
         unknown: the number of gaps that have no row because it is unknown when they begin.
     """
 
-    table: pd.DataFrame
+    gaps: Gaps
     gap_us: dict[str, float]
     causes_us: dict[str, float]
     parts_us: dict[str, dict[str, float]]
@@ -88,11 +127,16 @@ class GapReport:
     warning: str | None
     unknown: int = 0
 
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The gaps as a DataFrame."""
+        return self.gaps.frame()
+
     @property
     def left_out(self) -> str | None:
         """What of a light recording has no figure, in words; None if nothing is left out."""
         without_idle = self.unknown + self.idle.left_out
-        each = ((self.unknown, len(self.table), "gaps"), (without_idle, len(self.idle.steps), "idle times"))
+        each = ((self.unknown, len(self.gaps), "gaps"), (without_idle, len(self.idle.periods), "idle times"))
         named = [f"{left:,} of {left + kept:,} {what}" for left, kept, what in each if left]
         if not named:
             return None
@@ -111,10 +155,10 @@ class GapReport:
         refused = of_another_run(self.period_us, rate) if rate else None
         known = None if refused else rate
         left, unknown = None, refused or GIVE_RATE
-        if known and len(idle.steps):
+        if known and len(idle.periods):
             left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
             unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
-        by_rate = None if left is None or known is None else _Told.of(self.table, idle, known, self.graph_trace)
+        by_rate = None if left is None or known is None else _Told.of(self.gaps, idle, known, self.graph_trace)
         return replace(
             self,
             untraced_steps_per_s=known,
@@ -147,22 +191,21 @@ class GapReport:
                 "the untraced rate allows; tracing stretched the kernels (least at graph level), or the figure "
                 "belongs to another run"
             )
-        launch_us = float(
-            (self.table[["launch_call", "launch_latency"]].sum(axis=1) * self.table["graph_launch"]).mean()
-        )
+        parts = self.gaps.split
+        launch_us = float(((parts.part("launch_call") + parts.part("launch_latency")) * self.gaps.graph_launch).mean())
         launch_left = self.fits.launch_left(self.graph_trace)
         causes = untraced_causes(self.causes_us, launch_us / 1e3, launch_left, self.untraced_gap_us["mean"])
-        parts = {
+        left = {
             cause: {part: us * (causes[cause] / self.causes_us[cause] if us else 0.0) for part, us in inner.items()}
             for cause, inner in self.parts_us.items()
         }
         warning = STRETCHED.format(self.estimated) if self.estimated else None
-        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=parts, warning=warning)
+        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=left, warning=warning)
 
 
 def gap_report(
     trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None, *, device: int | None = None,
-    every: pd.DataFrame | None = None,
+    every: Compute | None = None,
 ) -> GapReport:  # fmt: skip
     """Measure the gaps between the steps and split them by cause.
 
@@ -184,39 +227,36 @@ def gap_report(
     every = all_compute(trace, steps) if every is None else every
     compute = of_steps(every)
     near = Near.of(trace, steps, compute)
-    table = gap_table(trace, steps, compute, near)
+    gaps = find_gaps(trace, steps, compute, near)
     if device is not None:
-        compute = compute[compute["device"] == device]
-        table = table[table["device"] == device].reset_index(drop=True)
-        if not len(table):
+        compute, gaps = compute[compute.device == device], gaps[gaps.device == device]
+        if not len(gaps):
             raise EmptyTraceError(f"no gap on device {device}")
-    if not len(table):
-        if (steps.table["phase"] == PREFILL).all() and len(steps) > 1:
+    if not len(gaps):
+        if steps.rows.phase.rows(PREFILL).all() and len(steps) > 1:
             raise EmptyTraceError(
                 f"no gap: {len(steps)} prompts, before each of which the device may have waited for a request"
             )
         raise EmptyTraceError(f"no gap: {steps.counted}, no two consecutive ones with kernels; {HOW_TO_TELL}")
-    ended = ended_at_known_times(trace, table, compute)
-    if 2 * ended.sum() < len(table):
+    ended = _ended_at_known_times(trace, gaps, compute)
+    if 2 * ended.sum() < len(gaps):
         raise EmptyTraceError(
-            f"no gap: in {(~ended).sum()} of {len(table)} steps it is unknown when the last run of eager launches ended"
+            f"no gap: in {(~ended).sum()} of {len(gaps)} steps it is unknown when the last run of eager launches ended"
             "; record for longer, so that each of their kernels is sampled"
         )
     unknown = int((~ended).sum())
-    table = table[ended].reset_index(drop=True)
-    period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
+    gaps = gaps[ended] if unknown else gaps
     is_light = trace.is_untraced
-    level = graph_trace_level(compute, trace)
-    mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
+    of_part = {part: float(ns.mean()) / 1e3 for part, ns in gaps.split.parts.items()}
     recorded = GapReport(
-        table=table.drop(columns=["this_start", "next_start"]),
-        gap_us=statistics(table["gap"].to_numpy()),
-        causes_us={name: float(mean_us[column]) for column, name in CAUSES.items()},
-        parts_us={CAUSES[cause]: {p: float(mean_us[p]) for p in parts} for cause, parts in PARTS.items()},
-        graph_trace=level,
-        period_us=period_us,
-        compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
-        idle=idle_report(trace, steps, table, every, near),
+        gaps=gaps,
+        gap_us=statistics(gaps.gap),
+        causes_us={name: float(gaps.split.cause(column).mean()) / 1e3 for column, name in CAUSES.items()},
+        parts_us={CAUSES[cause]: {p: of_part.get(p, 0.0) for p in parts} for cause, parts in PARTS.items()},
+        graph_trace=graph_trace_level(compute, trace),
+        period_us=float(np.median(gaps.next_start - gaps.this_start) / 1e3),
+        compute_us=float(np.median(gaps.start - gaps.this_start) / 1e3),
+        idle=idle_report(trace, steps, gaps, every, near),
         untraced_steps_per_s=None,
         distortion=1.0 if is_light else None,
         untraced_idle_us=None,
@@ -238,36 +278,73 @@ def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> floa
     return run_json.steps_per_s(trace, within) or (tokens / gained if tokens and gained else None)
 
 
-def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame, near: Near) -> pd.DataFrame:
-    """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the starts of both
-    steps."""
+def find_gaps(trace: Trace, steps: Steps, compute: Compute, near: Near) -> Gaps:
+    """The gaps between consecutive steps, with their causes."""
     spans = step_spans(trace, steps, compute)
-    spans = spans.iloc[runs_of(spans, ["device", "group", "step"])[0]]
-    chain, _ = groups_of(spans, ["device", "group"])
-    follows = (chain[1:] == chain[:-1]) & (np.diff(spans["ordinal"]) == 1)
-    first, second = (part[follows].reset_index(drop=True) for part in (spans.iloc[:-1], spans.iloc[1:]))
-    table = pd.DataFrame(
-        {
-            "step": first["step"],
-            "device": first["device"],
-            "start": first["end"],
-            "end": np.maximum(second["start"], first["end"]),
-            "this_start": first["start"],
-            "next_start": second["start"],
-        }
-    )
-    table["gap"] = table["end"] - table["start"]
-    behind = second[["correlation", "process", "step_process", "step_thread"]]
-    causes = split_windows(trace, near, pd.concat([table[["start", "end", "device"]], behind], axis=1))
-    return pd.concat([table, causes], axis=1)
+    spans = spans[runs(spans.device, spans.group, spans.step)[0]]
+    chain, _ = numbers(spans.device, spans.group)
+    first = np.flatnonzero((chain[1:] == chain[:-1]) & (np.diff(spans.ordinal) == 1))
+    this, following = spans[first], spans[first + 1]
+    windows = Windows(
+        this.end, np.maximum(following.start, this.end), this.device, following.correlation, following.process,
+        following.step_process, following.step_thread,
+    )  # fmt: skip
+    return Gaps(
+        this.step, this.device, windows.start, windows.end, this.start, following.start, split(trace, near, windows),
+        *calls_in(trace, windows),
+    )  # fmt: skip
 
 
-def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
+def graph_trace_level(compute: Compute, trace: Trace) -> str:
     """How the compute of the steps was traced: whole graphs, graph nodes, or no CUDA graphs at all."""
-    if (compute["table"] == "graph_launches").any():
+    if compute.is_graph.any():
         return "graph"
-    has_nodes = (trace["kernels"]["graph_node"] != MISSING).any()
-    return "node" if has_nodes or of_graph_launches(trace).any() else "none"
+    return "node" if of_graph_launches(trace).any() else "none"
+
+
+# --- when the last run of eager launches ended, in light recordings ---
+#
+# The gap behind a run without stamps begins where the run ends. It lasts as long as it can: until the next work of its
+# stream, so that the device may have been idle for any part of it, or until a wait returned. The end is known only if
+# the host waited for the run in that call, and not merely for a copy that it had put behind it: then the run had ended
+# at some time before.
+
+
+def _ended_at_known_times(trace: Trace, gaps: Gaps, compute: Compute) -> Bools:
+    """Of which gaps it is known when they begin; `compute` is that of the steps."""
+    if not trace.has_runs:
+        return np.ones(len(gaps), bool)
+    of_runs = compute[compute.name.rows(RUN)]
+    at = positions([gaps.device, gaps.start], [of_runs.device, of_runs.end])
+    end, begun = gaps.start, spread(of_runs.start, at, 0)
+    is_long = end - begun > MOST_RUNS * (gaps.next_start - gaps.this_start)
+    return (at < 0) | (gaps.next_start > end) & ~(is_long & _came_late(trace, begun, end))
+
+
+def _came_late(trace: Trace, begun: Ints, ended: Ints) -> Bools:
+    """Whether each run may have ended long before: its end is the return of a wait that took no longer than finding it
+    done, and than the copies called since the run begun, may take."""
+    loops, queries = poll_loops(trace), trace.api[trace.api.letter == POLL]
+    start, end = (
+        np.concatenate([getattr(each, side) for each in (trace.syncs, loops, queries)]) for side in ("start", "end")
+    )
+    order = np.lexsort((start, end))
+    start, end = start[order], end[order]
+    at = np.searchsorted(end, ended)  # the longest of those that end then
+    found, since = spread(end, np.where(at < len(end), at, -1), -1) == ended, np.append(start, 0)[at]
+    return found & (ended - since < _WAITED_NS + _copied(trace, begun, since))
+
+
+def _copied(trace: Trace, since: Ints, until: Ints) -> Ints:
+    """How long the copies called between these times may take."""
+    call = trace.api.of(trace.memcpys)
+    known = np.flatnonzero(call >= 0)
+    called = trace.api.start[call[known]]
+    order = np.argsort(called, kind="stable")
+    most = _COPY_NS + trace.memcpys.bytes[known[order]].clip(0) // _BYTES_PER_NS
+    first, last = (np.searchsorted(called[order], each) for each in (since, until))
+    total = np.append(0, np.cumsum(most))
+    return total[np.maximum(first, last)] - total[first]
 
 
 @dataclass(frozen=True)
@@ -285,11 +362,11 @@ class _Told:
     bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, table: pd.DataFrame, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
-        least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
-        gap_us = statistics(idle.untraced_gaps(table, steps_per_s))
+    def of(cls, gaps: Gaps, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
+        least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(gaps, steps_per_s))
+        gap_us = statistics(idle.untraced_gaps(gaps, steps_per_s))
         del gap_us["p90"]  # a rate is a mean
-        low, high = (statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
+        low, high = (statistics(idle.untraced_gaps(gaps, steps_per_s, sign))["p50"] for sign in (-1, 1))
         if idle.hides_stretch:
             least, most = min(least, low), max(most, high)
         if most - least > max(_TOLD * gap_us["p50"], _TOLD_US):

@@ -9,80 +9,252 @@ places:
 - before the graph: holes that end before the step's first CUDA graph begins on the device;
 - after the graph: holes that begin after the end of its last one;
 - between kernels: all others, in graphs whose nodes were traced and in steps without a graph.
+
+What is left of a hole are its *pieces*, in which the device idles.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, Protocol
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near, Spans, Split, Windows, split
 from tracer.analysis.distortion import stretch_ns
-from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
+from tracer.analysis.step_work import Compute, StepSpans, of_steps, step_spans
 from tracer.analysis.tokens import Steps
-from tracer.analysis.waited_for import Thread, waited_table
-from tracer.analysis.windows import parts_of
+from tracer.analysis.waited_for import Thread, WaitedThread, waited_threads
+from tracer.model.calls import GRAPH_LAUNCH
 from tracer.model.collectives import shown_name
+from tracer.model.columns import NEVER, Columns, Names, grouped, numbers, positions, ranks, runs, several, spread
 from tracer.model.fits import fits_of, gpu_of
-from tracer.model.rows import positions, taken
+from tracer.model.intervals import Bools, Floats, Ints, covered, uncovered
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain
 
-_STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
-_TABLE: Final = ["step", "device", "start", "end", "place", "next"]
+PLACES: Final = {
+    "between_steps": "between steps (the gap)",
+    "before_graph": "before the graph",
+    "between_kernels": "between kernels",
+    "after_graph": "after the graph",
+}
+"""The places in a step's period where its device can idle."""
+
 MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no mention
 _MOST_HOLES: Final = 200  # kinds of holes to keep
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
+_NO_INTS: Final = np.zeros(0, np.int64)
 
 
-def statistics(ns: NDArray[np.int64]) -> dict[str, float]:
-    """p50, p90 and mean, µs; empty if there are no steps."""
-    us = ns / 1e3
-    if not len(us):
-        return {}
-    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
+class PerStep(Protocol):
+    """Gaps: step, device and gap (ns) of each."""
+
+    @property
+    def step(self) -> Ints:
+        """Of each."""
+
+    @property
+    def device(self) -> Ints:
+        """Of each."""
+
+    @property
+    def gap(self) -> Ints:
+        """Of each, ns."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Periods(Columns):
+    """The periods of steps on devices, by device, host and begin.
+
+    Attributes:
+        device, step: of each.
+        at: the position of the step.
+        host: the number of its process and thread.
+        begin, over, until: ns: where its first compute starts, where its last one ends, and where the next step starts.
+        first, last: the start and end of its CUDA graphs; -`NEVER` and `NEVER` if it has none.
+        kernels, busy, union: of CUDA graphs whose nodes were traced, the number of kernels, the sum of their durations
+            and their union, ns.
+    """
+
+    device: Ints
+    step: Ints
+    at: Ints
+    host: Ints
+    begin: Ints
+    over: Ints
+    until: Ints
+    first: Ints
+    last: Ints
+    kernels: Ints
+    busy: Ints
+    union: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Holes(Columns):
+    """Times in a period in which a device computes nothing for a host.
+
+    Attributes:
+        start, end: ns.
+        device, host: of each.
+        process, correlation, at, next: of the compute after it: its process, correlation, step (position) and name.
+        period: the position of its period.
+        place: the position of its place in `PLACES`.
+        communication, others: of its own process, and compute of others on the device, ns.
+    """
+
+    start: Ints
+    end: Ints
+    device: Ints
+    host: Ints
+    process: Ints
+    correlation: Ints
+    at: Ints
+    next: Names
+    period: Ints
+    place: Ints
+    communication: Ints
+    others: Ints
+
+    @cached_property
+    def idle(self) -> Ints:
+        """What is left of each, ns."""
+        return self.end - self.start - self.communication - self.others
+
+
+@dataclass(frozen=True, eq=False)
+class StepIdle(Columns):
+    """The idle time of a step on a device: a row per step that is followed by another, times in ns.
+
+    Attributes:
+        device, step: of each.
+        period, busy, communication, others, idle: the period, and its four parts.
+        between_steps, before_graph, between_kernels, after_graph: the idle time in each of `PLACES`.
+        graph_kernels, graph_busy, graph_union: of CUDA graphs whose nodes were traced, the number of kernels, the sum
+            of their durations, and the same without overlap.
+    """
+
+    device: Ints
+    step: Ints
+    period: Ints
+    busy: Ints
+    communication: Ints
+    others: Ints
+    idle: Ints
+    between_steps: Ints
+    before_graph: Ints
+    between_kernels: Ints
+    after_graph: Ints
+    graph_kernels: Ints
+    graph_busy: Ints
+    graph_union: Ints
+
+    def at(self, place: str) -> Ints:
+        """The idle time in one of `PLACES`, ns."""
+        found: Ints = getattr(self, place)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces(Columns):
+    """The pieces of holes in which the device idles.
+
+    Attributes:
+        step, device: of each.
+        start, end: ns.
+        place: one of `PLACES`.
+        next: the name of the compute after the hole.
+        part: the largest part of its largest cause, a column of `causes.PARTS`.
+    """
+
+    step: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    place: Names
+    next: Names
+    part: Names
+
+
+@dataclass(frozen=True, eq=False)
+class KindsOfHoles(Columns):
+    """Holes by place and by the compute that follows, the largest idle time first.
+
+    Attributes:
+        place: one of `PLACES`.
+        next: the name of the compute.
+        count, idle_us: per step.
+        cause: the name of the largest one.
+        part: its largest part, a column of `causes.PARTS`.
+        part_us: per step.
+    """
+
+    place: Names
+    next: Names
+    count: Floats
+    idle_us: Floats
+    cause: Names
+    part: Names
+    part_us: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class IdleReport:
     """The idle time of a trace.
 
     Attributes:
-        steps: one row per device and step that is followed by another, ns: device step period busy communication others
-            idle, the idle time in each of `PLACES`, and for CUDA graphs whose nodes were traced graph_kernels (their
-            number), graph_busy (sum of their durations) and graph_union (without overlap).
-        holes: by place and by the compute that follows, the largest idle time first: place next (its name) count
-            idle_us (both per step) cause (the name of the largest one) part (its largest part, a column of
-            `causes.PARTS`) part_us (per step).
-        table: one row per piece of a hole in which the device idles: step device start end (ns) place next (the name of
-            the compute after the hole) part (the largest part of its largest cause, of `causes.PARTS`).
-        parts: what the device waits for in all of them, ns: a row per place, columns as in `causes.PARTS`; they add up
-            to the idle time there.
-        threads: the threads for which the host waits in them, see `waited_for.waited_table`.
+        periods: per device and step.
+        kinds: of holes.
+        pieces: of holes, in which the device idles.
+        sums: what the device waits for in all of them, ns: a row per place, a column per part (`PART_COLUMNS`); they
+            add up to the idle time there.
+        threads: the threads for which the host waits in them.
         gpu: the names of the devices, which choose the constants of the stretch.
         left_out: the number of steps that have no row because it is unknown when the device computed in them.
     """
 
-    steps: pd.DataFrame
-    holes: pd.DataFrame
-    table: pd.DataFrame
-    parts: pd.DataFrame
-    threads: pd.DataFrame
+    periods: StepIdle
+    kinds: KindsOfHoles
+    pieces: Pieces
+    sums: Ints
+    threads: list[WaitedThread]
     gpu: str = ""
     left_out: int = 0
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """`periods` as a DataFrame."""
+        return self.periods.frame()
+
+    @cached_property
+    def holes(self) -> pd.DataFrame:
+        """`kinds` as a DataFrame."""
+        kinds = self.kinds
+        texts = {name: getattr(kinds, name).texts for name in ("place", "next", "cause", "part")}
+        return kinds.frame().assign(**texts)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """`pieces` as a DataFrame."""
+        return self.pieces.frame()
+
+    @cached_property
+    def parts(self) -> pd.DataFrame:
+        """`sums` as a DataFrame."""
+        return pd.DataFrame(self.sums, index=list(PLACES), columns=PART_COLUMNS)
 
     @property
     def idle_us(self) -> dict[str, float]:
         """p50, p90 and mean per step, and the mean of each of `PLACES`, which add up to the mean, µs; empty if no step
         has a period."""
-        if not len(self.steps):
+        if not len(self.periods):
             return {}
-        of_places = {place: float(self.steps[place].mean() / 1e3) for place in PLACES}
-        return statistics(self.steps["idle"].to_numpy()) | of_places
+        of_places = {place: float(self.periods.at(place).mean() / 1e3) for place in PLACES}
+        return statistics(self.periods.idle) | of_places
 
     @property
     def causes_us(self) -> dict[str, dict[str, float]]:
@@ -95,9 +267,9 @@ class IdleReport:
     @property
     def parts_us(self) -> dict[str, dict[str, dict[str, float]]]:
         """Place -> cause's name -> its parts' columns -> mean per step, µs."""
-        if not len(self.steps):
+        if not len(self.periods):
             return {}
-        of_parts = (self.parts.to_numpy() / len(self.steps) / 1e3).T.tolist()
+        of_parts = (self.sums / len(self.periods) / 1e3).T.tolist()
         means = dict(zip(PART_COLUMNS, of_parts, strict=True))
         return {
             place: {name: {part: means[part][row] for part in PARTS[cause]} for cause, name in CAUSES.items()}
@@ -108,33 +280,33 @@ class IdleReport:
     def where(self) -> str | None:
         """A sentence on where most of the idle time is, what it waits for, and the largest kind of hole; None if
         nothing idles."""
-        whole = int(self.parts.to_numpy().sum())
+        sums = self.sums
+        whole = int(sums.sum())
         if not whole:
             return None
-        sums = self.parts.to_numpy()
         at = int(sums.sum(axis=1).argmax())
         place, total = list(PLACES)[at], int(sums[at].sum())
         there = sorted(zip(sums[at].tolist(), PART_COLUMNS, strict=True), key=lambda each: -each[0])
         named = [f"{PART_NAMES[part]} {ns / total:.0%}" for ns, part in there if ns >= _LEAST * total]
-        hole = self.holes.iloc[0]
-        following = plain(shown_name(hole["next"]), _LONGEST)
-        far = "" if hole["place"] == place else f"{PLACES[hole['place']]}, "
+        kinds = self.kinds
+        following, there_too = plain(shown_name(kinds.next.at(0)), _LONGEST), kinds.place.at(0)
+        far = "" if there_too == place else f"{PLACES[there_too]}, "
         return (
             f"{total / whole:.0%} {PLACES[place]}: {', '.join(named[:_MOST_NAMED])}; largest hole: {far}before "
-            f"{following}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
+            f"{following}, {kinds.idle_us[0]:,.1f} µs a step, mostly {PART_NAMES[kinds.part.at(0)]}"
         )
 
     @property
     def busy_us(self) -> float | None:
         """How long the device computes for a step, as the union of all its work: median, µs."""
-        return float(self.steps["busy"].median() / 1e3) if len(self.steps) else None
+        return float(np.median(self.periods.busy) / 1e3) if len(self.periods) else None
 
     @property
     def share(self) -> float:
         """Idle time as a share of all periods."""
-        return float(self.steps["idle"].sum() / max(self.steps["period"].sum(), 1))
+        return float(self.periods.idle.sum() / max(self.periods.period.sum(), 1))
 
-    def untraced_ns(self, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
+    def untraced_ns(self, steps_per_s: float, sign: int = 0) -> Ints:
         """The idle time of each step at a rate measured without a profiler: 1 / rate - busy, ns; 0 or less if the
         device is busy for longer.
 
@@ -147,24 +319,20 @@ class IdleReport:
             sign: -1 and 1 for the least and the most that node-level tracing may have added. Where it may be hidden,
                 the least is 0.
         """
-        busy, communication, others, between = (
-            self.steps[name].to_numpy() for name in ("busy", "communication", "others", "between_kernels")
-        )
-        beyond = np.minimum(np.maximum(self._stretch(sign) - between, 0), busy)
-        return np.asarray(round(1e9 / steps_per_s) - (busy + communication + others) + beyond, dtype=np.int64)
+        each = self.periods
+        beyond = np.minimum(np.maximum(self._stretch(sign) - each.between_kernels, 0), each.busy)
+        return round(1e9 / steps_per_s) - (each.busy + each.communication + each.others) + beyond
 
-    def _stretch(self, sign: int) -> NDArray[np.int64]:
+    def _stretch(self, sign: int) -> Ints:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
-        kernels, busy = (self.steps[name].to_numpy() for name in ("graph_kernels", "graph_busy"))
-        found = stretch_ns(kernels, busy, fits_of(self.gpu).stretch, sign)
+        found = stretch_ns(self.periods.graph_kernels, self.periods.graph_busy, fits_of(self.gpu).stretch, sign)
         return found if sign > 0 else np.where(self._hides, 0, found)
 
     @property
-    def _hides(self) -> NDArray[np.bool_]:
+    def _hides(self) -> Bools:
         """Whether kernels of each step's graphs overlap more than in any measurement of the stretch. It may then be
         hidden, partly or entirely."""
-        union, busy = (self.steps[name].to_numpy() for name in ("graph_union", "graph_busy"))
-        return np.asarray(union < fits_of(self.gpu).stretch.union * busy)
+        return self.periods.graph_union < fits_of(self.gpu).stretch.union * self.periods.graph_busy
 
     @property
     def hides_stretch(self) -> bool:
@@ -176,8 +344,8 @@ class IdleReport:
         us = np.maximum(self.untraced_ns(steps_per_s), 0) / 1e3
         return {"p50": float(np.median(us)), "mean": float(us.mean())}
 
-    def untraced_gaps(self, gaps: pd.DataFrame, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
-        """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.table`).
+    def untraced_gaps(self, gaps: PerStep, steps_per_s: float, sign: int = 0) -> Ints:
+        """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.gaps`).
 
         Their idle part keeps its recorded share of the idle time: all of it if a step idles nowhere else; for graphs
         whose nodes were traced, its share of the idle time outside them, since what tracing adds inside is known.
@@ -187,7 +355,7 @@ class IdleReport:
         kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
         return self._with(gaps, kept - between)
 
-    def bounds_of_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def bounds_of_gaps(self, gaps: PerStep, steps_per_s: float) -> tuple[Ints, Ints]:
         """The lower and upper bounds: everything that tracing added, or by which a slower run is longer, may belong to
         the gap or to the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
@@ -196,21 +364,21 @@ class IdleReport:
         most = np.where(outside == between, left, np.maximum(np.minimum(left, between), rest))
         return self._with(gaps, least - between), self._with(gaps, most - between)
 
-    def _outside(self, steps_per_s: float, sign: int) -> tuple[NDArray[np.int64], ...]:
+    def _outside(self, steps_per_s: float, sign: int) -> tuple[Ints, ...]:
         """Per step, ns: the idle time that a rate leaves outside graphs whose nodes were traced, the recorded gap, and
         all recorded idle time outside them."""
-        idle, between, inside = (self.steps[name].to_numpy() for name in ("idle", "between_steps", "between_kernels"))
-        apart = np.where(self.steps["graph_kernels"] > 0, inside, 0)
+        each = self.periods
+        apart = np.where(each.graph_kernels > 0, each.between_kernels, 0)
         left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
-        return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), between, idle - apart
+        return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), each.between_steps, each.idle - apart
 
-    def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _with(self, gaps: PerStep, change: Ints) -> Ints:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
-        of_gap = positions(gaps, self.steps, PERIOD)
-        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[of_gap], dtype=np.int64)
+        of_gap = positions([gaps.device, gaps.step], [self.periods.device, self.periods.step])
+        return gaps.gap + spread(change, of_gap, 0)
 
 
-def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame, near: Near) -> IdleReport:
+def idle_report(trace: Trace, steps: Steps, gaps: PerStep, every: Compute, near: Near) -> IdleReport:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
     which more than `MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
@@ -218,112 +386,234 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     Args:
         trace: the recording.
         steps: its steps.
-        gaps: their `gaps.GapReport.table`.
+        gaps: their gaps.
         every: their `all_compute`.
         near: what may explain their idle time.
     """
-    whole = holes_of(trace, steps, gaps, every)
-    holes = _known(whole, trace, steps, every)
-    left_out = len(whole.periods) - len(holes.periods)
-    per_step, pieces = _per_step(holes.periods, holes.table), _pieces(holes)
-    waited: dict[Thread, NDArray[np.int64]] = {}
-    parts = _parts(trace, steps, near, pieces, waited)
-    threads = waited_table(trace, waited, len(per_step))
-    table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
-    by_next = _by_next(pieces, parts, max(len(per_step), 1))
-    return IdleReport(per_step, by_next, table, _by_place(pieces, parts), threads, gpu_of(trace), left_out)
+    compute = of_steps(every)
+    hosts = ranks(steps.rows.process, steps.rows.thread)
+    periods = _periods(step_spans(trace, steps, compute), steps, hosts, gaps)
+    periods = _with_graphs(trace, compute, hosts, periods)
+    holes, (start, end, hole) = _holes(trace, every, compute, hosts, periods)
+    kept = _known(trace, steps, every, periods)
+    if not kept.all():
+        here = kept[holes.period]
+        start, end, hole = (each[here[hole]] for each in (start, end, hole))
+        hole = (np.cumsum(here) - 1)[hole]
+        holes = holes[here]
+        holes, periods = holes.changed(period=(np.cumsum(kept) - 1)[holes.period]), periods[kept]
+    of, waited = holes[hole], dict[Thread, Ints]()
+    owners = steps.rows.process[of.at], steps.rows.thread[of.at]
+    parts = split(trace, near, Windows(start, end, of.device, of.correlation, of.process, *owners), waited)
+    places, next_ = Names(of.place, np.array(list(PLACES), dtype=object)), of.next
+    largest = Names(_largest(parts), np.array(PART_COLUMNS, dtype=object))
+    return IdleReport(
+        _per_step(periods, holes),
+        _by_next(of.place, next_, hole, parts, max(len(periods), 1)),
+        Pieces(periods.step[of.period], of.device, start, end, places, next_, largest),
+        _by_place(of.place, parts),
+        waited_threads(trace, waited, len(periods)),
+        gpu_of(trace),
+        int((~kept).sum()),
+    )
 
 
-def _known(holes: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
-    """The periods without those in which runs of eager launches, recorded as one row each, take more than `MOST_RUNS`;
-    none at all if that applies to most."""
-    if not trace.has_runs or not len(holes.periods):
-        return holes
-    runs = taken(every, ((every["name"] == RUN) & (every["at"] >= 0)).to_numpy(), ["start", "end", "device", "at"])
-    runs["step"] = steps.table["step"].to_numpy()[runs["at"]]
-    at = positions(runs, holes.periods, PERIOD)
-    length = (runs["end"] - runs["start"]).to_numpy()
-    in_runs = np.bincount(at[at >= 0], length[at >= 0], minlength=len(holes.periods))
-    kept = in_runs <= MOST_RUNS * (holes.periods["until"] - holes.periods["begin"]).to_numpy()
-    if 2 * kept.sum() < len(kept):
-        kept[:] = False
-    here = kept[positions(holes.table, holes.periods, PERIOD)]
-    pieces = holes.pieces[here[holes.pieces["hole"]]]
-    pieces = pieces.assign(hole=(np.cumsum(here) - 1)[pieces["hole"]])
-    return Holes(*(frame.reset_index(drop=True) for frame in (holes.table[here], pieces, holes.periods[kept])))
-
-
-def _pieces(holes: Holes) -> pd.DataFrame:
-    """The idle pieces, each with the properties of its hole."""
-    of = holes.table.iloc[holes.pieces["hole"]].reset_index(drop=True)
-    return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
-
-
-def _parts(
-    trace: Trace, steps: Steps, near: Near, pieces: pd.DataFrame, waited: dict[Thread, NDArray[np.int64]]
-) -> dict[str, NDArray[np.int64]]:
-    """What the device, and the host, wait for in each piece, as in `parts_of`."""
-    if not len(pieces):
+def statistics(ns: Ints) -> dict[str, float]:
+    """p50, p90 and mean, µs; empty if there are no steps."""
+    us = ns / 1e3
+    if not len(us):
         return {}
-    hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
-    windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
-    return parts_of(trace, near, windows, waited)
+    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
 
 
-def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
-    """For each row, the largest part of its largest cause."""
-    most, chosen = np.zeros(length, np.int64), np.zeros(length, np.int8)
-    for inner in PARTS.values():
-        known = [part for part in inner if part in parts]
-        if not known:
-            continue
-        whole = np.sum([parts[part] for part in known], axis=0)
-        part, longest = np.zeros(length, np.int8), np.full(length, -1)
-        for name in known:
-            more = parts[name] > longest
-            part[more], longest[more] = PART_COLUMNS.index(name), parts[name][more]
-        larger = whole > most
-        chosen[larger], most[larger] = part[larger], whole[larger]
-    return pd.Series(pd.Categorical.from_codes(chosen, dtype=pd.CategoricalDtype(PART_COLUMNS)))
+# --- periods ---
 
 
-def _by_place(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
-    """See `IdleReport.parts`."""
-    here = [(pieces["place"] == place).to_numpy() for place in PLACES]
-    sums = {part: [int(parts[part][place].sum()) if part in parts else 0 for place in here] for part in PART_COLUMNS}
-    return pd.DataFrame(sums, index=list(PLACES), dtype="int64")
+def _periods(spans: StepSpans, steps: Steps, hosts: Ints, gaps: PerStep) -> Periods:
+    """The period of each step on each device that is followed by another; without its graphs."""
+    spans = spans[runs(spans.device, spans.group, spans.step)[0]]
+    chain, _ = numbers(spans.device, spans.group)
+    begin, at = spans.start, spans.at
+    until = np.append(np.where(chain[1:] == chain[:-1], begin[1:], begin[:-1]), begin[-1:])  # without a next: nothing
+    followed = (until > begin) & (positions([spans.device, spans.step], [gaps.device, gaps.step]) >= 0)
+    none = np.zeros(len(spans), np.int64)
+    periods = Periods(
+        spans.device, spans.step, at, hosts[at], begin, spans.end, until, none - NEVER, none + NEVER, none, none, none
+    )[followed]
+    return periods[runs(periods.device, periods.host, periods.begin)[0]] if len(periods) else periods
 
 
-def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
-    """See `IdleReport.holes`."""
-    of = pieces.groupby(["place", "next"], observed=True).ngroup().to_numpy()
-    found = pieces[["place", "next"]].iloc[np.unique(of, return_index=True)[1]].reset_index(drop=True)
-    first = np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0  # of each hole
-    sums = {part: np.bincount(of, ns).astype(np.int64) for part, ns in parts.items()}
-    part = _largest(sums, len(found))
-    table = pd.DataFrame({
-        "place": found["place"].astype(str), "next": found["next"].astype(str),
-        "count": np.bincount(of, first) / steps,
-        "idle_us": sum(sums.values(), np.zeros(len(found), np.int64)) / steps / 1e3,
-        "cause": [CAUSES[CAUSE_OF[name]] for name in part], "part": part.astype(str),
-        "part_us": [float(sums[name][row]) / steps / 1e3 for row, name in enumerate(part)],
-    })  # fmt: skip
-    return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True).head(_MOST_HOLES)
+def _with_graphs(trace: Trace, compute: Compute, hosts: Ints, periods: Periods) -> Periods:
+    """The periods with the CUDA graphs of their steps."""
+    launching, of_graph = trace.api[trace.api.letter == GRAPH_LAUNCH], compute.is_graph
+    if len(launching):
+        of_graph = of_graph | (launching.of(compute) >= 0)
+    if not of_graph.any() or not len(periods):
+        return periods
+    rows = compute[of_graph]
+    nodes = rows.is_kernel
+    busy = np.where(nodes, rows.end - rows.start, 0)
+    reach = _reach(rows, hosts[rows.at])
+    union = np.minimum(np.maximum(rows.end - np.maximum(rows.start, reach), 0), busy)
+    order, begins = runs(rows.device, rows.at)
+    first = order[begins]
+    of = positions([periods.device, periods.at], [rows.device[first], rows.at[first]])
+    return periods.changed(
+        first=spread(rows.start[first], of, -NEVER),
+        last=spread(np.maximum.reduceat(rows.end[order], begins), of, NEVER),
+        **{
+            name: spread(np.add.reduceat(values[order], begins), of, 0)
+            for name, values in (("kernels", nodes.astype(np.int64)), ("busy", busy), ("union", union))
+        },
+    )
 
 
-def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
-    """See `IdleReport.steps`."""
-    at = positions(holes, periods, PERIOD)
-    idle, place = holes["idle"].to_numpy(), holes["place"].to_numpy()
+def _reach(compute: Compute, host: Ints) -> Ints:
+    """The latest end of what a host computed on a device before each compute, ns; -`NEVER` for the first."""
+    reach = np.full(len(compute), -NEVER)
+    of, count = numbers(compute.device, host)
+    for rows in (np.flatnonzero(of == number) for number in range(count)):
+        reach[rows[1:]] = np.maximum.accumulate(compute.end[rows])[:-1]
+    return reach
 
-    def total(ns: NDArray[np.int64]) -> NDArray[np.int64]:
+
+def _known(trace: Trace, steps: Steps, every: Compute, periods: Periods) -> Bools:
+    """Which periods are not those in which runs of eager launches, recorded as one row each, take more than
+    `MOST_RUNS`; none at all if that applies to most."""
+    if not trace.has_runs or not len(periods):
+        return np.ones(len(periods), bool)
+    runs_ = every[every.name.rows(RUN) & (every.at >= 0)]
+    of = positions([runs_.device, steps.rows.step[runs_.at]], [periods.device, periods.step])
+    length = runs_.end - runs_.start
+    in_runs = np.bincount(of[of >= 0], length[of >= 0], minlength=len(periods))
+    kept = in_runs <= MOST_RUNS * (periods.until - periods.begin)
+    return kept if 2 * kept.sum() >= len(kept) else np.zeros(len(kept), bool)
+
+
+# --- holes ---
+
+
+def _holes(
+    trace: Trace, every: Compute, compute: Compute, hosts: Ints, periods: Periods
+) -> tuple[Holes, tuple[Ints, Ints, Ints]]:
+    """The times between two computes of a host on a device, in periods; and what is left of them: start and end (ns) of
+    each piece, and the position of its hole, in their order."""
+    host = hosts[compute.at]
+    reach = _reach(compute, host)
+    behind = np.flatnonzero((compute.start > reach) & (reach != -NEVER)) if len(periods) else _NO_INTS
+    start, kept, of = reach[behind], [_NO_INTS], [_NO_INTS]
+    places = dict(grouped(compute.device[behind], host[behind]))
+    for key, rows in grouped(periods.device, periods.host):
+        mine = places.get(key, _NO_INTS)
+        period = np.searchsorted(periods.begin[rows], start[mine], side="right") - 1
+        inside = (period >= 0) & (start[mine] < periods.until[rows[period]])
+        kept.append(mine[inside])
+        of.append(rows[period[inside]])
+    chosen, period = np.concatenate(kept), np.concatenate(of)
+    rows, begin = behind[chosen], start[chosen]
+    end, none = compute.start[rows], np.zeros(len(rows), np.int64)
+    place = np.select(
+        [begin >= periods.over[period], end <= periods.first[period], begin >= periods.last[period]], [0, 1, 3], 2
+    )
+    holes = Holes(
+        begin, end, compute.device[rows], host[rows], compute.process[rows], compute.correlation[rows],
+        compute.at[rows], compute.name[rows], period, place, none, none,
+    )  # fmt: skip
+    within, both, pieces = none.copy(), none.copy(), [(_NO_INTS, _NO_INTS, _NO_INTS)]
+    for mine, communication, taken in _taken(trace, every, compute, host, holes):
+        low, high = begin[mine], end[mine]
+        if len(communication[0]):
+            within[mine] = covered(*communication, low, high)
+        if len(taken[0]):
+            both[mine] = covered(*taken, low, high)
+            first, last, hole = uncovered(*taken, low, high)
+            pieces.append((first, last, mine[hole]))
+        else:
+            pieces.append((low, high, mine))
+    left = holes.changed(communication=within, others=both - within)
+    first, last, hole = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    order = np.argsort(hole, kind="stable")
+    return left, (first[order], last[order], hole[order])
+
+
+def _taken(
+    trace: Trace, every: Compute, compute: Compute, host: Ints, holes: Holes
+) -> Iterator[tuple[Ints, Spans, Spans]]:
+    """(the holes of a device, process and host; the communication of the process there; all that is not idle there:
+    it, and the compute of others on the device)."""
+    kernels, rest = trace.kernels, every[every.at < 0]
+    communication = kernels[kernels.collective] if kernels.collective.any() else kernels[:0]
+    of_others = several(host)
+    for (device, process, mine), rows in grouped(holes.device, holes.process, holes.host):
+        here, on_device = (communication.device == device) & (communication.process == process), rest.device == device
+        own = communication.start[here], communication.end[here]
+        removed = [own, (rest.start[on_device], rest.end[on_device])]
+        if of_others:
+            theirs = (compute.device == device) & (host != mine)
+            removed.append((compute.start[theirs], compute.end[theirs]))
+        starts, ends = (np.concatenate(side) for side in zip(*removed, strict=True))
+        yield rows, own, (starts, ends)
+
+
+# --- figures ---
+
+
+def _per_step(periods: Periods, holes: Holes) -> StepIdle:
+    def total(ns: Ints) -> Ints:
         sums = np.zeros(len(periods), np.int64)
-        np.add.at(sums, at, ns)
+        np.add.at(sums, holes.period, ns)
         return sums
 
-    found = {name: periods[name].to_numpy() for name in (*PERIOD, *GRAPHS)}
-    found |= {name: total(holes[name].to_numpy()) for name in ("idle", "communication", "others")}
-    found |= {name: total(np.where(place == name, idle, 0)) for name in PLACES}
-    found["period"] = (periods["until"] - periods["begin"]).to_numpy()
-    found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
-    return pd.DataFrame({name: found[name] for name in _STEPS}, dtype="int64")
+    idle, communication, others = (total(ns) for ns in (holes.idle, holes.communication, holes.others))
+    period = periods.until - periods.begin
+    between_steps, before_graph, between_kernels, after_graph = (
+        total(np.where(holes.place == place, holes.idle, 0)) for place in range(len(PLACES))
+    )
+    return StepIdle(
+        periods.device, periods.step, period, period - idle - communication - others, communication, others, idle,
+        between_steps, before_graph, between_kernels, after_graph, periods.kernels, periods.busy, periods.union,
+    )  # fmt: skip
+
+
+def _largest(parts: Split) -> Ints:
+    """For each row, the position in `PART_COLUMNS` of the largest part of its largest cause."""
+    most, chosen = np.zeros(len(parts), np.int64), np.zeros(len(parts), np.int64)
+    for inner in PARTS.values():
+        known = [part for part in inner if part in parts.parts]
+        if not known:
+            continue
+        each = np.array([parts.parts[part] for part in known])
+        whole, at = each.sum(axis=0), each.argmax(axis=0)
+        larger = whole > most
+        chosen[larger] = np.array([PART_COLUMNS.index(part) for part in known])[at[larger]]
+        most[larger] = whole[larger]
+    return chosen
+
+
+def _by_place(place: Ints, parts: Split) -> Ints:
+    """See `IdleReport.sums`."""
+    sums = np.zeros((len(PLACES), len(PART_COLUMNS)), np.int64)
+    for part, ns in parts.parts.items():
+        np.add.at(sums[:, PART_COLUMNS.index(part)], place, ns)
+    return sums
+
+
+def _by_next(place: Ints, next_: Names, hole: Ints, parts: Split, steps: int) -> KindsOfHoles:
+    """The pieces, with their place, next compute and hole, as kinds of holes."""
+    of = ranks(place, next_.codes)
+    kinds = int(of.max(initial=-1)) + 1
+    row = np.full(kinds, len(of))
+    np.minimum.at(row, of, np.arange(len(of)))
+    first = np.diff(hole, prepend=-1) != 0  # of each hole
+    sums = {part: np.bincount(of, ns, kinds).astype(np.int64) for part, ns in parts.parts.items()}
+    total = np.sum([*sums.values(), np.zeros(kinds, np.int64)], axis=0)
+    part = _largest(Split(sums, kinds))
+    part_ns = np.array([sums[PART_COLUMNS[code]][row] if sums else 0 for row, code in enumerate(part.tolist())])
+    names = list(CAUSES)
+    cause = np.array([names.index(CAUSE_OF[PART_COLUMNS[code]]) for code in part.tolist()], np.int64)
+    found = KindsOfHoles(
+        Names(place[row], np.array(list(PLACES), dtype=object)), next_[row], np.bincount(of, first, kinds) / steps,
+        total / steps / 1e3, Names(cause, np.array(list(CAUSES.values()), dtype=object)),
+        Names(part, np.array(PART_COLUMNS, dtype=object)), part_ns.astype(np.float64) / steps / 1e3,
+    )  # fmt: skip
+    return found[np.argsort(-found.idle_us, kind="stable")[:_MOST_HOLES]]

@@ -15,31 +15,84 @@ Stages:
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.steps import Steps, as_steps
+from tracer.analysis.calls import Calls
+from tracer.analysis.steps import StepRows, Steps, as_steps
 from tracer.analysis.turns import copied_out
 from tracer.engines import engines
-from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
+from tracer.engines.engine import (
+    EMPTY,
+    FOLLOWS,
+    LATE,
+    LEADS,
+    LEADS_VERIFIED,
+    OPENS,
+    PHASES,
+    SPECULATIVE,
+    Engine,
+    Mark,
+    Work,
+)
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import LAUNCHES, SYNC
-from tracer.model.intervals import within_any
-from tracer.model.rows import THREAD, among, by_thread, last_before, match_rows, of_thread, positions, rows_named
-from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
+from tracer.model.columns import (
+    NEVER,
+    Columns,
+    Names,
+    Texts,
+    among,
+    grouped,
+    joined,
+    last_before,
+    numbers,
+    positions,
+    spread,
+)
+from tracer.model.intervals import Bools, Ints, within_any
+from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, MISSING, PROFILER_DOMAINS
+from tracer.model.tables import Nvtx
 from tracer.model.trace import Trace
 
-_NEVER: Final = np.iinfo(np.int64).min
 _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 """The phase of a step with nested marks is the one that comes last in this list."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Marks(Columns):
+    """Marks, or the steps that they make.
+
+    Attributes:
+        start, end: ns.
+        process, thread: that is marked.
+        row: of the mark in `trace.nvtx`, or MISSING.
+        phase, sequences, gained, part: as in `engine.Work`.
+        position, label, own: as in `engine.Mark`.
+        closes: when the mark does, ns.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    row: Ints
+    phase: Texts
+    sequences: Ints
+    gained: Ints
+    part: Texts
+    position: Texts
+    label: Bools
+    own: Bools
+    closes: Ints
+
+
 def steps_of_marks(
-    trace: Trace, calls: pd.DataFrame, pattern: re.Pattern[str] | None = None, window: pd.DataFrame | None = None
+    trace: Trace, calls: Calls, pattern: re.Pattern[str] | None = None, window: Ints | None = None
 ) -> Steps | None:
     """The steps from the marks of the first engine that has any, or from the requested ones; None if there are none.
 
@@ -47,39 +100,39 @@ def steps_of_marks(
         trace: the recording.
         calls: from `calls.host_calls`; if there are none at all, every range counts.
         pattern: searched in the texts, instead of the engines' marks; matches then count on any thread.
-        window: rows of trace["nvtx"]; only what is inside them counts.
+        window: rows of `trace.nvtx`; only what is inside them counts.
     """
-    nvtx = trace["nvtx"]
+    nvtx = trace.nvtx
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS | {HOST_COMPUTE}
-    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] >= nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
+    fit = ~nvtx.kind.rows("mark") & (nvtx.end >= nvtx.start) & ~nvtx.domain.rows(*unfit)
     if window is not None:
-        ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
+        fit &= within_any(nvtx, nvtx[window])
+        fit[window] = False
     asked = () if pattern is None else (Engine("the given pattern", (Mark(pattern, named),), sure=1.0),)
-    launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
+    launching = calls[among(calls.letter, LAUNCHES)]
     working = launching if len(launching) else calls  # without launches, copies and waits are the work
     for engine in asked or engines():
-        work_of = _work_of(ranges, engine)
-        if not any(work["own"] for work in work_of.values()):
+        marks = _matching(nvtx, fit, engine)
+        if marks is None:
             continue
-        marks = _matching(ranges, work_of)
         if len(calls) and not asked:
-            marks = marks[positions(marks, working, THREAD) >= 0]
-        if not marks["own"].any():
+            marks = marks[positions([marks.process, marks.thread], [working.process, working.thread]) >= 0]
+        if not marks.own.any():
             continue
         steps = _begun(_joined(_outermost(_labelled(marks))), calls)
         if len(calls) and not asked:
-            busy = np.isin(np.arange(len(steps)), last_before(working, working["start"], steps))
-            steps = steps[busy & (steps["phase"] != EMPTY)]
+            launched = _last(working, working.start, steps)
+            busy = np.isin(np.arange(len(steps)), launched)
+            steps = steps[busy & (steps.phase != EMPTY)]
         if len(steps):
-            label = marks["label"]
-            texts = [str(text) for text in marks["text"][~label if not label.all() else label].drop_duplicates()]
-            shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
-            table = _grouped(steps, nvtx.drop(index=steps.index))
-            return as_steps(table, "nvtx", f"NVTX ranges {shown}", engine.sure_of(texts))
+            shown = ~marks.label if not marks.label.all() else marks.label
+            texts = [str(text) for text in dict.fromkeys(nvtx.text[marks.row[shown]])]
+            named_by = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
+            return as_steps(_grouped(steps, trace), "nvtx", f"NVTX ranges {named_by}", engine.sure_of(texts))
     return None
 
 
-def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame | None = None) -> Steps:
+def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: Ints | None = None) -> Steps:
     """Steps that begin with each call whose name matches, or that launches a kernel whose name does.
 
     The last step of a thread takes as long as the median one, or until the thread's last call.
@@ -87,135 +140,186 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
     Args:
         trace: the recording.
         pattern: searched in API names; in kernels' names if none of these has it.
-        window: NVTX rows; only calls inside them begin steps.
+        window: rows of `trace.nvtx`; only calls inside them begin steps.
 
     Raises:
         EmptyTraceError: nothing matches.
     """
-    api, kernels = trace["api"], trace["kernels"]
-    chosen = rows_named(api["name"], pattern.search)
+    api, kernels = trace.api, trace.kernels
+    chosen = api.name.chosen(pattern.search)
     if not chosen.any():
-        rows = match_rows(api, kernels[rows_named(kernels["name"], pattern.search)])
+        rows = api.of(kernels[kernels.name.chosen(pattern.search)])
+        chosen = np.zeros(len(api), bool)
         chosen[rows[rows >= 0]] = True
     if window is not None:
-        chosen &= within_any(api, window)
+        chosen &= within_any(api, trace.nvtx[window])
     if not chosen.any():
         raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern.pattern!r}")
-    heads = api.loc[chosen, ["start", *THREAD]].assign(phase="")
-    usual = heads.groupby(THREAD)["start"].transform(lambda starts: starts.diff().median()).fillna(np.inf)
-    left = api.groupby(THREAD)["end"].transform("max")[chosen] - heads["start"]
-    heads["end"] = heads["start"] + np.minimum(left, usual).astype(np.int64)
-    table = _grouped(_until_next(heads), trace["nvtx"])
-    return as_steps(table, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
+    heads, last = api[chosen], {key: int(api.end[rows].max()) for key, rows in grouped(api.process, api.thread)}
+    end = np.empty(len(heads), np.int64)
+    for key, rows in grouped(heads.process, heads.thread):
+        apart = np.diff(heads.start[rows])
+        usual = float(np.median(apart)) if len(apart) else np.inf
+        end[rows] = heads.start[rows] + np.minimum(last[key] - heads.start[rows], usual).astype(np.int64)
+    none, no = np.full(len(heads), MISSING), np.zeros(len(heads), bool)
+    text = np.full(len(heads), "", dtype=object)
+    steps = _Marks(heads.start, end, heads.process, heads.thread, none, text, none, none, text, text, no, no, end)
+    found = _grouped(_until_next(steps), trace)
+    return as_steps(found, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
 
 
-def _work_of(ranges: pd.DataFrame, engine: Engine) -> dict[int, dict[str, Any]]:
-    """Stage 1: code of a text that is a mark -> phase, sequences, gained and part (from the first mark that matches),
-    position, label and own (of the mark)."""
-    work_of: dict[int, dict[str, Any]] = {}
-    for code, text in enumerate(ranges["text"].cat.categories):
+def _matching(nvtx: Nvtx, fit: Bools, engine: Engine) -> _Marks | None:
+    """Stage 1: the fit ranges whose text is a mark, with what the first mark that matches says; None if no text is one
+    of the engine's own."""
+    found: dict[int, tuple[Mark, Work]] = {}
+    for code, text in enumerate(nvtx.text.words.tolist()):
         for mark in engine.marks:
             if hit := mark.text.search(str(text)):
-                work_of[code] = {
-                    **vars(mark.work(hit)),
-                    "position": mark.position,
-                    "label": mark.label,
-                    "own": mark.own,
-                }
+                found[code] = mark, mark.work(hit)
                 break
-    return work_of
+    if not any(mark.own for mark, _ in found.values()):
+        return None
+    number = np.full(len(nvtx.text.words), MISSING)
+    number[list(found)] = np.arange(len(found))
+    of = np.where(fit, number[nvtx.text.codes], MISSING)
+    rows = np.flatnonzero(of >= 0)
+    marks, works = [mark for mark, _ in found.values()], [work for _, work in found.values()]
+
+    def column(values: list[Any], dtype: Any = object) -> NDArray[Any]:
+        return np.array(values, dtype=dtype)[of[rows]]
+
+    return _Marks(
+        nvtx.start[rows], nvtx.end[rows], nvtx.process[rows], nvtx.thread[rows], rows,
+        column([work.phase for work in works]), column([work.sequences for work in works], np.int64),
+        column([work.gained for work in works], np.int64), column([work.part for work in works]),
+        column([mark.position for mark in marks]), column([mark.label for mark in marks], bool),
+        column([mark.own for mark in marks], bool), nvtx.end[rows],
+    )  # fmt: skip
 
 
-def _matching(ranges: pd.DataFrame, work_of: dict[int, dict[str, Any]]) -> pd.DataFrame:
-    """The ranges that are marks, with these columns."""
-    codes = ranges["text"].cat.codes
-    marks = ranges.loc[codes.isin(work_of), ["start", "end", *THREAD, "text"]]
-    columns = ["phase", "sequences", "gained", "part", "position", "label", "own"]
-    hits = pd.DataFrame.from_dict(work_of, orient="index", columns=columns).loc[codes[marks.index]]
-    return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
+def _last(rows: Calls | _Marks, times: Ints, others: Calls | _Marks) -> Ints:
+    """For each row, the position of the last of the others on its thread that starts at or before a time, or -1."""
+    return last_before([rows.process, rows.thread], times, [others.process, others.thread], others.start)
 
 
-def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
-    """Labels give their phase to the marks that they overlap; a label that overlaps none is a step."""
-    if not marks["label"].any():
+def _reach(marks: _Marks) -> Ints:
+    """The latest end on the thread of each mark up to it, ns."""
+    reach = np.empty(len(marks), np.int64)
+    for _, rows in grouped(marks.process, marks.thread):
+        reach[rows] = np.maximum.accumulate(marks.end[rows])
+    return reach
+
+
+def _before(marks: _Marks, values: Ints) -> Ints:
+    """The value of the preceding mark of each mark's thread, `-NEVER` for the first."""
+    found = np.full(len(marks), -NEVER)
+    for _, rows in grouped(marks.process, marks.thread):
+        found[rows[1:]] = values[rows[:-1]]
+    return found
+
+
+def _labelled(marks: _Marks) -> _Marks:
+    """Stage 2: labels give their phase to the marks that they overlap; a label that overlaps none is a step."""
+    if not marks.label.any():
         return marks
-    steps, labels = marks[~marks["label"]], marks[marks["label"]]
-    named = _overlapping(steps, labels) & (steps["phase"] == "").to_numpy()
-    phase = labels["phase"].iloc[0] if len(labels) else ""
-    steps = steps.assign(phase=np.where(named, phase, steps["phase"]))
-    return pd.concat([steps, labels[~_overlapping(labels, steps)]])
+    steps, labels = marks[~marks.label], marks[marks.label]
+    named_by = _overlapping(steps, labels) & (steps.phase == "")
+    steps = steps.changed(phase=np.where(named_by, labels.phase[0], steps.phase))
+    return joined([steps, labels[~_overlapping(labels, steps)]])
 
 
-def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
+def _overlapping(ranges: _Marks, others: _Marks) -> Bools:
     """Which ranges overlap one of the others on their thread."""
-    others = others.sort_values("start")
-    reach = np.append(others.groupby(THREAD)["end"].cummax(), _NEVER)
-    return np.asarray(reach[last_before(ranges, ranges["end"] - 1, others)] > ranges["start"])
+    others = others[np.argsort(others.start)]
+    return spread(_reach(others), _last(ranges, ranges.end - 1, others), -NEVER) > ranges.start
 
 
-def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
-    """Stage 3: the outermost marks, sorted by thread, each with the information of the marks inside it."""
-    marks = marks.sort_values([*THREAD, "start", "end"], ascending=[True, True, True, False])
-    reach = marks.assign(end=marks.groupby(THREAD)["end"].cummax()).groupby(THREAD)["end"].shift(fill_value=_NEVER)
-    outer = (marks["end"] > reach).to_numpy()
+def _outermost(marks: _Marks) -> _Marks:
+    """Stage 3: the outermost marks, sorted by thread, each with the information of the marks inside it.
+
+    Example: a range "execute_model" that holds one named "decode, 8 sequences" is one step, of 8 sequences.
+    """
+    marks = marks[np.lexsort((-marks.end, marks.start, marks.thread, marks.process))]
+    outer = marks.end > _before(marks, _reach(marks))
     holder = np.cumsum(outer)
-    rank = pd.Series([_TELLING.index(phase) for phase in marks["phase"]]) + 0.5 * (marks["part"].to_numpy() == "")
-    best = marks.iloc[rank.groupby(holder).idxmax()]  # a mark of a whole step says more than a mark of a part
-    columns_of_work = ["phase", "sequences", "gained", "part"]
-    return marks[outer].assign(**{name: best[name].to_numpy() for name in columns_of_work})
+    telling = np.array([_TELLING.index(phase) for phase in marks.phase.tolist()]) + 0.5 * (marks.part == "")
+    order = np.lexsort((np.arange(len(marks)), -telling, holder))
+    best = order[np.flatnonzero(np.diff(holder[order], prepend=0))]  # a whole step's mark says more than that of a part
+    of = {name: getattr(marks, name)[best] for name in ("phase", "sequences", "gained", "part")}
+    return marks[outer].changed(**of)
 
 
-def _joined(marks: pd.DataFrame) -> pd.DataFrame:
-    """Stage 4: one row per step, including its leading and following parts."""
-    if not marks["part"].any():
+def _joined(marks: _Marks) -> _Marks:
+    """Stage 4: one row per step, including its leading and following parts.
+
+    Example: the marks draft, draft, verify, where a draft leads, are one step that begins with the first.
+    """
+    if not (marks.part != "").any():
         return marks
-    keys = [marks[name] for name in THREAD]
-    verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
-    leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)
-    follows = marks["part"] == FOLLOWS
-    number = ((~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(THREAD)).cumsum()
-    main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
-    of_step = marks.groupby(number)
-    times = {"start": of_step["start"].transform("min"), "end": of_step["end"].transform("max")}
-    return marks.assign(**times, position=of_step["position"].transform("first"))[main]
+    verified = np.zeros(len(marks), bool)
+    is_first = np.zeros(len(marks), bool)
+    for _, rows in grouped(marks.process, marks.thread):
+        verified[rows] = ((marks.phase == SPECULATIVE) & (marks.part == ""))[rows].any()
+        is_first[rows[0]] = True
+    leads = (marks.part == LEADS) | ((marks.part == LEADS_VERIFIED) & verified)
+    follows = marks.part == FOLLOWS
+    number = np.cumsum((~follows & ~np.append(False, leads[:-1])) | is_first)
+    begins = np.flatnonzero(np.diff(number, prepend=0))
+    main = np.lexsort((np.arange(len(marks)), leads | follows, number))[begins]  # the first that is no part, of each
+    return marks[main].changed(
+        start=np.minimum.reduceat(marks.start, begins), end=np.maximum.reduceat(marks.end, begins),
+        position=marks.position[begins],
+    )  # fmt: skip
 
 
-def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+def _begun(steps: _Marks, calls: Calls) -> _Marks:
     """Stage 5: the steps with their start, ns.
 
     The step of a late mark begins after the last copy to the host, or wait, between the previous mark and this one,
     with the first call that follows; the step of a closing mark with the first call after the previous mark.
+
+    Example: of a late mark, the calls wait, copy, [mark: launch] begin with the copy.
     """
-    starts, early = steps["start"].to_numpy(copy=True), np.flatnonzero(steps["position"] != OPENS)
+    starts, early = steps.start.copy(), np.flatnonzero(steps.position != OPENS)
     if len(early) and len(calls):
-        fetched = calls[copied_out(calls) | (calls["letter"] == SYNC).to_numpy()]
-        ended = np.append(fetched["end"], _NEVER)[last_before(steps, steps["start"] - 1, fetched)]
-        before = steps.groupby(THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
-        behind = np.where(steps["position"] == LATE, np.maximum(ended, before), before)
-        asked = steps.iloc[early].assign(start=behind[early])
-        of_step = last_before(calls, calls["start"], asked)
-        np.minimum.at(starts, early[of_step[of_step >= 0]], calls["start"].to_numpy()[of_step >= 0])
-    return _until_next(steps.assign(start=starts))
+        fetched = calls[copied_out(calls) | (calls.letter == SYNC)]
+        ended = spread(fetched.end, _last(steps, steps.start - 1, fetched), -NEVER)
+        before = _before(steps, steps.end)
+        behind = np.where(steps.position == LATE, np.maximum(ended, before), before)
+        of_step = _last(calls, calls.start, steps[early].changed(start=behind[early]))
+        np.minimum.at(starts, early[of_step[of_step >= 0]], calls.start[of_step >= 0])
+    return _until_next(steps.changed(start=starts))
 
 
-def _until_next(steps: pd.DataFrame) -> pd.DataFrame:
+def _until_next(steps: _Marks) -> _Marks:
     """The steps until the next one of their thread begins; if marks close steps, until their mark ends."""
-    following = steps.groupby(THREAD)["start"].shift(-1, fill_value=_NEVER)
-    return steps.assign(end=following.where(following > _NEVER, steps["end"]), closes=steps["end"])
+    end = steps.end.copy()
+    for _, rows in grouped(steps.process, steps.thread):
+        end[rows[:-1]] = steps.start[rows[1:]]
+    return steps.changed(end=end, closes=steps.end)
 
 
-def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
+def _grouped(steps: _Marks, trace: Trace) -> StepRows:
     """Stage 7: the steps with a group, which numbers those of one thread with the same enclosing ranges; only ranges
-    that contain several steps count."""
-    inner = np.zeros(len(steps), np.int64)
-    for process, thread, rows in by_thread(steps):
-        on_thread = of_thread(nvtx, process, thread)
-        starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
-        several = (
-            np.searchsorted(ends, on_thread["end"], side="right") - np.searchsorted(starts, on_thread["start"]) >= 2
-        )
-        edges = np.unique(on_thread.loc[several, ["start", "end"]])
+    that contain several steps count.
+
+    Example: ten steps inside "request 1" and ten inside "request 2" are two groups.
+    """
+    nvtx, inner = trace.nvtx, np.zeros(len(steps), np.int64)
+    others = np.ones(len(nvtx), bool)
+    others[steps.row[steps.row != MISSING]] = False
+    for (process, thread), rows in grouped(steps.process, steps.thread):
+        around = np.flatnonzero(others & (nvtx.process == process) & (nvtx.thread == thread))
+        starts, ends, begin, until = steps.start[rows], steps.end[rows], nvtx.start[around], nvtx.end[around]
+        holds = np.searchsorted(ends, until, side="right") - np.searchsorted(starts, begin) >= 2
+        edges = np.unique(np.append(begin[holds], until[holds]))
         inner[rows] = np.searchsorted(edges, starts, side="right")
-    group = steps.assign(inner=inner).groupby([*THREAD, "inner"], sort=False).ngroup()
-    end = steps["end"].where(group.duplicated(keep="last"), steps["closes"])
-    return steps.assign(group=group, end=end.clip(lower=steps["start"] + 1))
+    group, count = numbers(steps.process, steps.thread, inner)
+    last = np.zeros(count, np.int64)
+    last[group] = np.arange(len(group))
+    end = np.where(last[group] == np.arange(len(group)), steps.closes, steps.end)
+    none = np.full(len(steps), MISSING)
+    return StepRows(
+        none, steps.start, np.maximum(end, steps.start + 1), steps.process, steps.thread, group, Names.of(steps.phase),
+        steps.sequences, steps.gained, none, steps.closes,
+    )  # fmt: skip

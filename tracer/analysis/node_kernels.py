@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.step_work import steps_of_frame
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
@@ -123,7 +123,7 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
 def _numbered(rows: pd.DataFrame, trace: Trace, steps: Steps, kinds: list[str]) -> pd.DataFrame:
     """Number the rows of the steps: of (number of the step in its group), place (in the step, among rows of equal
     `kinds`) and count (of these)."""
-    at = activity_steps(trace, steps, rows)
+    at = steps_of_frame(trace, steps, rows)
     found = rows[at >= 0].assign(at=at[at >= 0]).sort_values(["at", "start"], kind="stable")
     found["of"] = steps.table.groupby("group").cumcount().to_numpy()[found["at"]]
     same = found.groupby([*kinds, "at"], sort=False, observed=True)

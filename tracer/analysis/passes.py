@@ -17,19 +17,20 @@ Stages, over the turns of each host (`tracer.analysis.turns`):
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.steps import Steps, as_steps
+from tracer.analysis.calls import Calls
+from tracer.analysis.steps import StepRows, Steps, as_steps
 from tracer.analysis.turns import (
     LONGER,
     LONGEST_PASS,
     MOST_DRAFTS,
     SEVERAL,
     Host,
+    Launches,
     brings_drafts,
     copied_out,
     has_layers,
@@ -38,8 +39,8 @@ from tracer.analysis.turns import (
 )
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.model.calls import COPIES, LAUNCHES, SYNC
-from tracer.model.intervals import Ints
-from tracer.model.rows import among, numbered, runs_of
+from tracer.model.columns import Columns, Names, among, joined, medians, numbers, runs, within
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -51,13 +52,49 @@ GUESSED: Final = 0.8
 """The confidence in steps that can be interpreted differently, or whose waits have an unknown target."""
 _EXAMPLES: Final = 64
 """The number of steps to examine, evenly spread."""
-_SUMMED: Final = ["graph", "busy", "fetched", "inputs", "waits", "captures"]
 _DRAFTS: Final = "drafts and their verification (or prompts of few tokens) in each"
 _NO_PASS: Final = "which do not show a complete pass through a model each, and may be parts of one"
 _OR_STEPS: Final = "or each a step of its own, of batches in turn"
 
 
-def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
+@dataclass(frozen=True, eq=False)
+class Work(Columns):
+    """What is launched from some launches of a host to the next.
+
+    Attributes:
+        first, last: launches, half open.
+        graph: how many are of graphs.
+        busy, fetched: ns and bytes.
+        inputs, waits, captures: as in `Launches`.
+        kind: a number.
+        whole: whether that kind is a pass by itself.
+        group: equal in a chain of steps without anything between them.
+    """
+
+    first: Ints
+    last: Ints
+    graph: Ints
+    busy: Ints
+    fetched: Ints
+    inputs: Ints
+    waits: Ints
+    captures: Ints
+    kind: Ints
+    whole: Bools
+    group: Ints
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The steps of one host: rows, how long the device is busy for each (ns), and what `Steps` says of them."""
+
+    rows: StepRows
+    busy: Ints
+    detail: str
+    confidence: float
+
+
+def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
     """Stage 6: the steps of all hosts together; None if no host does anything similar `SEVERAL` times.
 
     The confidence is the share of the device's time between them that the steps explain, times the certainty of the
@@ -71,26 +108,26 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     found = [steps for host in every if (steps := _steps_of(host)) is not None]
     if not found:
         return None
-    most = max(len(steps) for steps in found)
-    found = [steps for steps in found if 4 * len(steps) >= most]
-    table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
-    table["group"] = numbered(table["host"], table["group"])[0]
-    begin, end = table["start"].min(), table["end"].max()
+    most = max(len(steps.rows) for steps in found)
+    found = [steps for steps in found if 4 * len(steps.rows) >= most]
+    rows = joined([steps.rows for steps in found])
+    of_host = np.repeat(np.arange(len(found)), [len(steps.rows) for steps in found])
+    rows = rows.changed(group=numbers(of_host, rows.group)[0])
+    begin, end = int(rows.start.min()), int(rows.end.max())
     spent = sum(_busy(host, begin, end) for host in every)
-    explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
+    explained = min(sum(int(steps.busy.sum()) for steps in found) / spent, 1.0) if spent else 1.0
     detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
-    return as_steps(table, "calls", detail, explained * min(steps.confidence for steps in found))
+    return as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in found))
 
 
 def _busy(host: Host, begin: int, end: int) -> int:
     """How long the device works for what the host calls from `begin` on and before `end`, ns."""
-    start, busy = (host.calls[name].to_numpy() for name in ("start", "busy"))
-    return int(busy[(start >= begin) & (start < end)].sum())
+    return int(host.calls.busy[(host.calls.start >= begin) & (host.calls.start < end)].sum())
 
 
-def _steps_of(host: Host) -> Steps | None:
+def _steps_of(host: Host) -> _Found | None:
     turns = work_of(host, host.turns)
-    begins, order = joined(host, turns)
+    begins, order = first_turns(host, turns)
     steps = _kept(host, turns if len(begins) == len(turns) else work_of(host, host.turns[begins]))
     if len(steps) < SEVERAL:
         return None
@@ -98,68 +135,82 @@ def _steps_of(host: Host) -> Steps | None:
     words = (f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}", order, doubt)
     sure = 1.0 if host.fetches and order != _DRAFTS and not order.endswith(_OR_STEPS) and not doubt else GUESSED
     phase = {_NO_PASS: ITERATION}.get(doubt, SPECULATIVE if order == _DRAFTS else "")
-    return Steps(_between_calls(host, steps.assign(phase=phase)), "calls", ", ".join(filter(None, words)), sure)
+    rows, lasts = _between_calls(host, steps, phase)
+    return _Found(rows, steps.busy[lasts], ", ".join(filter(None, words)), sure)
 
 
-def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
+def single_passes(trace: Trace, calls: Calls) -> Steps | None:
     """Single passes through a model: the turns, too few for a loop, whose kernels repeat layer by layer; None if there
     are none."""
-    tables = []
+    found = []
     for number, host in enumerate(hosts(trace, calls)):
-        turns, code = work_of(host, host.turns), host.launches["code"].to_numpy()
-        layered = [has_layers(code[first:last]) for first, last in zip(turns["first"], turns["last"], strict=True)]
-        if any(layered):
-            tables.append(_between_calls(host, turns[layered].assign(group=number, kind=0, phase=FORWARD)))
-    return as_steps(pd.concat(tables), "calls", "kernels that repeat layer by layer", GUESSED) if tables else None
+        turns, code = work_of(host, host.turns), host.launches.code
+        bounds = zip(turns.first.tolist(), turns.last.tolist(), strict=True)
+        layered = np.array([has_layers(code[first:last]) for first, last in bounds], bool)
+        if layered.any():
+            turns = turns[layered]
+            none = np.zeros(len(turns), np.int64)
+            found.append(_between_calls(host, turns.changed(group=none + number, kind=none), FORWARD)[0])
+    return as_steps(joined(found), "calls", "kernels that repeat layer by layer", GUESSED) if found else None
 
 
-def work_of(host: Host, first: Ints) -> pd.DataFrame:
+def work_of(host: Host, first: Ints) -> Work:
     """Stage 1: the work launched from each of these launches to the next.
 
-    Returns:
-        first and last (launches, half open), graph (how many are of graphs), busy (ns), fetched (bytes), inputs, waits,
-        captures (see `Host.launches`), kind (a number), whole (whether that kind is a pass by itself).
+    Example: ten tokens replay graph 7 and one prompt replays graph 3. These are two kinds, both whole; a prompt with
+    twice the work of another of its graph is a third.
     """
     launches, last = host.launches, np.append(first[1:], len(host.launches))
-    summed = launches[_SUMMED].to_numpy(np.int64)
-    found = pd.DataFrame(np.add.reduceat(summed, first), columns=_SUMMED)
+    graphs, busy, fetched, inputs, waits, captures = (
+        np.add.reduceat(each.astype(np.int64), first) if len(first) else first
+        for each in (
+            launches.graph, launches.busy, launches.fetched, launches.inputs, launches.waits, launches.captures
+        )
+    )  # fmt: skip
     graph, code = _most_often(launches, np.repeat(np.arange(len(first)), last - first))
-    busy, usual = found["busy"].clip(1), found["busy"].groupby(code).transform("median").clip(1)
-    size = np.where(graph, 0, (np.log2(busy / usual) / (2 * np.log2(LONGER))).round())
-    kind, _ = numbered(code, size)
-    _, example = np.unique(kind, return_index=True)
-    whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
-    return found.assign(first=first, last=last, kind=kind, whole=whole[kind])
+    number, count = numbers(code)
+    usual = medians(busy, number, count)[number].clip(1)
+    size = np.where(graph, 0, (np.log2(busy.clip(1) / usual) / (2 * np.log2(LONGER))).round())
+    kind, kinds = numbers(code, size)
+    example = np.full(kinds, len(kind))
+    np.minimum.at(example, kind, np.arange(len(kind)))
+    whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example.tolist()], bool)
+    group = np.zeros(len(first), np.int64)
+    return Work(first, last, graphs, busy, fetched, inputs, waits, captures, kind, whole[kind], group)
 
 
-def _most_often(launches: pd.DataFrame, turn: Ints) -> tuple[NDArray[np.bool_], Ints]:
+def _most_often(launches: Launches, turn: Ints) -> tuple[Bools, Ints]:
     """What each turn launches most often, given the turn of every launch: whether it is a known graph, and its code."""
-    graph = launches["graph"] & (launches["code"] >= 0)
-    table = pd.DataFrame({"turn": turn, "graph": graph, "code": launches["code"]})
-    order, first = runs_of(table, ["turn", "graph", "code"])
-    count, (turn, known, code) = np.diff(first, append=len(order)), table.iloc[order[first]].to_numpy(np.int64).T
+    graph = launches.graph & (launches.code >= 0)
+    order, first = runs(turn, graph, launches.code)
+    count, rows = np.diff(first, append=len(order)), order[first]
+    turn, known, code = turn[rows], graph[rows], launches.code[rows]
     _, number, turns = np.unique(code, return_inverse=True, return_counts=True)
     order = np.lexsort((code, turns[number], count, known, turn))  # each of a step's graphs may be its own
     most = order[np.append(turn[1:] != turn[:-1], True)]
-    return known[most] > 0, code[most]
+    return known[most], code[most]
 
 
-def _shows_pass(launches: pd.DataFrame) -> bool:
+def _shows_pass(launches: Launches) -> bool:
     """Whether these replay a graph or launch layers."""
-    return bool(launches["graph"].any()) or has_layers(launches["code"].to_numpy())
+    return bool(launches.graph.any()) or has_layers(launches.code)
 
 
-def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
-    """Stage 2: the turns that begin a step, and a description of a step in words."""
-    kind, busy, inputs, whole = (turns[name].to_numpy() for name in ("kind", "busy", "inputs", "whole"))
-    drafts = _behind_drafts(turns[whole])
+def first_turns(host: Host, turns: Work) -> tuple[Ints, str]:
+    """Stage 2: the turns that begin a step, and a description of a step in words.
+
+    Example: each token fetches a logit, then a stop flag that a small kernel computes. The second turn is no pass, so
+    a step is both turns and begins at 0, 2, 4, ...
+    """
+    kind, busy, inputs, whole = turns.kind, turns.busy, turns.inputs, turns.whole
+    drafts = _behind_drafts(turns[whole], np.flatnonzero(whole))
     if drafts is not None:
         return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
         inputs_differ = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
         in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and inputs_differ
-        cycle = host.launches[turns["first"].iloc[marks[0]] : turns["last"].iloc[marks[0] : marks[0] + length].iloc[-1]]
+        cycle = host.launches[turns.first[marks[0]] : turns.last[marks[0] : marks[0] + length][-1]]
         if (in_turn or not whole.any()) and _shows_pass(cycle):
             begin = marks - (int(np.argmax(fed)) if inputs_differ else length - 1)
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
@@ -171,30 +222,36 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
     return np.union1d(0, begins), ""
 
 
-def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
+def _behind_drafts(passes: Work, positions: Ints) -> Ints | None:
     """The turns that begin a step if runs of a short pass, no longer than drafts, each end with a long one of
-    another graph, or (eager) of more launches; None otherwise.
+    another graph, or (eager) of more launches; None otherwise. `positions` are those of the passes among the turns.
 
     One may replay a graph and the other none, or a pass in pieces, as tokens and prompts do, too. But a prompt brings a
     sequence no more than a token, whereas a result is fetched for each draft.
+
+    Example: dddV dddV ddV, where d and V replay different graphs, is three steps that begin at 0, 4 and 8.
     """
-    two = passes["kind"].value_counts(sort=True).index[:2]
-    graphs = passes["graph"].groupby(passes["kind"]).median()[two]
+    number, count = numbers(passes.kind)
+    if count < 2:
+        return None
+    two = np.argsort(-np.bincount(number), kind="stable")[:2]
+    graphs = medians(passes.graph, number, count)[two]
     unlike = graphs.max() > LONGER * graphs.min()
-    work = passes["busy"].where((passes["graph"] > 0) | unlike, passes["last"] - passes["first"])
-    size = work.groupby(passes["kind"]).first()
-    if len(two) < 2 or size[two].max() <= LONGER * size[two].min():
+    example = np.array([int((number == one).argmax()) for one in two])
+    by_time = (passes.graph[example] > 0) | unlike
+    size = np.where(by_time, passes.busy[example], (passes.last - passes.first)[example])
+    if size.max() <= LONGER * size.min():
         return None
-    fetched = passes["fetched"].groupby(passes["kind"]).median()[size[two].sort_values().index].to_numpy()
-    if unlike and not brings_drafts(*fetched):
+    small, large = two[size.argmin()], two[size.argmax()]
+    if unlike and not brings_drafts(*medians(passes.fetched, number, count)[[small, large]]):
         return None
-    long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
+    long, short = number == large, number == small
     drafts = np.diff(np.cumsum(short)[long])
     least = CONSTANT if unlike else MOST  # without drafts, the long pass would be one of a single token, too
     few = long.sum() < SEVERAL or np.mean(drafts > 0) < least or drafts.max() > MOST_DRAFTS
     if few or np.mean(long | short) < CONSTANT:
         return None
-    return np.append(0, passes.index.to_numpy()[long] + 1)
+    return np.append(0, positions[long] + 1)
 
 
 def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
@@ -211,47 +268,50 @@ def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
             yield marks, length
 
 
-def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Stage 3: the steps of the loop, and group: a chain of steps without anything between them."""
-    kind, first, last, busy = (steps[name].to_numpy() for name in ("kind", "first", "last", "busy"))
-    main, captures = kind == steps["kind"].mode().max(), steps["captures"].to_numpy() > 0
+def _kept(host: Host, steps: Work) -> Work:
+    """Stage 3: the steps of the loop, in groups.
+
+    Example: two warm-up passes that capture graphs, then W T T T, where W launches twice what T does: the steps are
+    the three T, and the part of W behind its last wait if that is as long as a T.
+    """
+    first, last, busy, kinds = steps.first, steps.last, steps.busy, np.bincount(steps.kind)
+    main, captures = steps.kind == np.flatnonzero(kinds == kinds.max(initial=0)).max(initial=-1), steps.captures > 0
     usual = np.flatnonzero(main & ~captures)[1:]  # the first may be preceded by a warm-up
     if len(usual) < SEVERAL - 1:
-        return steps.iloc[:0]
+        return steps[:0]
     launched, least = (last - first)[usual], np.median(busy[usual])
-    keep = main | (~captures & (steps["whole"].to_numpy() | (LONGER * busy >= least)))
+    keep = main | (~captures & (steps.whole | (LONGER * busy >= least)))
     leads = _begins(keep)
-    waits = np.flatnonzero(host.launches["waits"])  # the last one that leaves a usual step behind it begins the lead
+    waits = np.flatnonzero(host.launches.waits)  # the last one that leaves a usual step behind it begins the lead
     behind = np.append(0, waits)[np.searchsorted(waits, last - launched.min(), side="right")]
     first = np.where(leads & (last - first > launched.max()) & (behind > first), behind, first)
-    total = np.append(0, np.cumsum(host.launches["busy"]))
+    total = np.append(0, np.cumsum(host.launches.busy))
     busy = total[last] - total[first]
-    warms_up = (steps["graph"].to_numpy() > 0) & (last - first > LONGER * launched.max())
+    warms_up = (steps.graph > 0) & (last - first > LONGER * launched.max())
     keep &= ~leads | (busy >= MOST * least) & ~warms_up
-    steps = steps.assign(first=first, busy=busy, group=np.cumsum(_begins(keep)))
-    return pd.DataFrame(steps[keep].reset_index(drop=True))
+    return steps.changed(first=first, busy=busy, group=np.cumsum(_begins(keep)))[keep]
 
 
-def _begins(keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _begins(keep: Bools) -> Bools:
     """The first of each run of steps to keep."""
-    begins: NDArray[np.bool_] = keep & ~np.append(False, keep[:-1])
-    return begins
+    return keep & ~np.append(False, keep[:-1])
 
 
-def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Stage 4: the steps with the times of their first and last calls.
+def _between_calls(host: Host, steps: Work, phase: str) -> tuple[StepRows, Bools]:
+    """Stage 4: the steps with the times of their first and last calls, and which of those given these are.
 
     The inputs begin with the first copy to the device (or, without copies, the launch). Of two or more syncs directly
     before it, the last one guards the write and belongs to the inputs; a single one waits for the result of the
     previous step, if there is one. The first step of a chain begins no earlier before its first launch than those that
     follow it; the last one waits for idle work as often as those before it.
+
+    Example: the calls s s c g a s s c g a are two steps that begin with the second of each two syncs.
     """
-    calls, first = host.calls, steps["first"].to_numpy()
-    letters = calls["letter"].to_numpy(dtype="U1")
+    calls, first, letters = host.calls, steps.first, host.calls.letter
     sync, copies = letters == SYNC, among(letters, COPIES) & ~copied_out(calls)
-    launch, before = host.launches["call"].to_numpy()[first], np.append(-1, host.launches["call"])[first] + 1
-    behind = host.launches["behind"].to_numpy()[steps["last"] - 1]
-    leads = (~steps["group"].duplicated()).to_numpy()
+    launch, before = host.launches.call[first], np.append(-1, host.launches.call)[first] + 1
+    behind = host.launches.behind[steps.last - 1]
+    leads = within(steps.group) == 0
     follows = np.append(~leads[1:], False)
     inputs = np.flatnonzero(copies | among(letters, LAUNCHES))
     begin = inputs[np.searchsorted(inputs, before)]
@@ -263,19 +323,29 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
         idle = max(int(np.median((np.append(begin[1:], 0) - behind)[follows])), 0)
         others = np.append(np.flatnonzero(~sync), len(sync))
         behind = np.where(follows, behind, np.minimum(others[np.searchsorted(others, behind)], behind + idle))
-    starts, ends = calls["start"].to_numpy()[begin], calls["end"].to_numpy()[behind - 1]
+    starts, ends = calls.start[begin], calls.end[behind - 1]
     ends = np.where(follows, np.append(starts[1:], 0), ends)
-    return pd.DataFrame(steps.assign(start=starts, end=ends, process=host.process, thread=host.thread)[ends > starts])
+    lasts = ends > starts
+    none = np.zeros(int(lasts.sum()), np.int64)
+    rows = StepRows(
+        none, starts[lasts], ends[lasts], none + host.process, none + host.thread, steps.group[lasts],
+        Names(none, np.array([phase], dtype=object)), none + MISSING, none + MISSING, steps.kind[lasts], none + MISSING,
+    )  # fmt: skip
+    return rows, lasts
 
 
-def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
-    """Stage 5: why these steps may be parts of passes, or several; "" if every check is consistent with one each."""
-    some = steps.iloc[np.unique(np.linspace(0, len(steps) - 1, _EXAMPLES).astype(int))]
-    codes, graphs = (host.launches[name].to_numpy() for name in ("code", "graph"))
+def _doubt_of(host: Host, steps: Work) -> str:
+    """Stage 5: why these steps may be parts of passes, or several; "" if every check is consistent with one each.
+
+    Example: steps that each launch five kernels which do not repeat show no pass, so they may be parts of one.
+    """
+    some = steps[np.unique(np.linspace(0, len(steps) - 1, _EXAMPLES).astype(int))]
+    codes, graphs = host.launches.code, host.launches.graph
     seen: dict[tuple[bytes, bytes], int] = {}  # most steps launch the same work
     count = np.zeros(len(some), np.int64)
-    for at, (first, last) in enumerate(zip(some["first"], some["last"], strict=True)):
-        code, graph = (each[first : min(last, first + 2 * LONGEST_PASS)] for each in (codes, graphs))
+    for at, (first, last) in enumerate(zip(some.first.tolist(), some.last.tolist(), strict=True)):
+        launched = slice(first, min(last, first + 2 * LONGEST_PASS))
+        code, graph = codes[launched], graphs[launched]
         key = code.tobytes(), graph.tobytes()
         if key not in seen:
             seen[key] = _passes(code, graph)
@@ -284,18 +354,18 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
         return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
-    kind, replays = steps["kind"].to_numpy(), steps["graph"] > 0
-    runs = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
-    again = len(runs) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(runs) <= MOST_DRAFTS
+    kind, replays = steps.kind, steps.graph > 0
+    of_kind = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
+    again = len(of_kind) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(of_kind) <= MOST_DRAFTS
     if again and replays.any() == replays.all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
-    graphs = np.diff(np.flatnonzero(~replays), prepend=-1)[1:] - 1  # between two passes without one
-    if len(graphs) >= 2 * SEVERAL and np.mean(graphs > 0) >= CONSTANT and np.median(graphs) <= MOST_DRAFTS:
+    between = np.diff(np.flatnonzero(~replays), prepend=-1)[1:] - 1  # two passes without a graph
+    if len(between) >= 2 * SEVERAL and np.mean(between > 0) >= CONSTANT and np.median(between) <= MOST_DRAFTS:
         return "with a pass without a graph behind every few graphs: a prompt, or what verifies drafts"
     return ""
 
 
-def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
+def _passes(code: Ints, graph: Bools) -> int:
     """How many passes through a model a step appears to contain, judged by its launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]

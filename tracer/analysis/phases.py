@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.calls import Calls
 from tracer.analysis.passes import CONSTANT, GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
@@ -33,8 +33,8 @@ from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.model.calls import GRAPH_LAUNCH, LAUNCHES
-from tracer.model.intervals import Bools, Ints
-from tracer.model.rows import among, rows_named, taken
+from tracer.model.columns import Columns, Names, among, median, medians, runs
+from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.trace import Trace
 
 IN_COMMON: Final = 0.25
@@ -63,7 +63,31 @@ _VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_
 """Kernels that accept or reject drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
-def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
+@dataclass(frozen=True, eq=False)
+class _Work(Columns):
+    """What each step does.
+
+    Attributes:
+        busy: ns of the device.
+        replays: graphs that its host launches.
+        results: how often it fetches something after launches.
+        fetched: bytes.
+        smallest: bytes of its smallest copy to the device, NaN without any.
+        trains, generates, verifies, one_query: how many of its kernels do.
+    """
+
+    busy: Floats
+    replays: Floats
+    results: Ints
+    fetched: Floats
+    smallest: Floats
+    trains: Ints
+    generates: Ints
+    verifies: Ints
+    one_query: Ints
+
+
+def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
     """The steps, each with a phase; those whose marks give it keep it.
 
     Args:
@@ -71,162 +95,172 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
         steps: its steps.
         calls: from `calls.host_calls`.
     """
-    phase = steps.table["phase"].to_numpy(dtype=object, copy=True)
-    known = ~np.isin(phase, ["", ITERATION])
+    known = ~steps.rows.phase.rows("", ITERATION)
     if known.all():
         return steps
-    kernels = trace["kernels"].assign(at=activity_steps(trace, steps, trace["kernels"]))
-    work = _work(trace, steps, calls, kernels)
+    phase = steps.rows.phase.texts.copy()
+    of_kernels = activity_steps(trace, steps, trace.kernels)
+    work = _work(trace, steps, calls, of_kernels)
     doubts = []
     trains = _trains(trace, steps, work) & ~known
     asked = (phase == "") & ~trains
-    has_tokens, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
+    has_tokens, prompts = steps.rows.phase.rows(*TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
         doubts.append("which may not be steps of an optimizer")
     if asked.any() and (has_tokens or _generates(work[asked], steps)):
-        found, sure = _by_work(kernels, work, ~prompts)
+        found, sure = _by_work(trace, of_kernels, work, ~prompts)
         phase[asked] = found[asked]
-        if not has_tokens and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
+        if not has_tokens and _may_be_mixed(trace, work, steps, phase).mean() > _FEW:
             doubts.append("prompts; other sequences may decode at the same time")
-        if not has_tokens and not sure and not _one_token_each(kernels, work[phase == DECODE]):
+        if not has_tokens and not sure and not _one_token_each(trace, work[phase == DECODE]):
             doubts.append("assumed to decode, without evidence of one token each")
         if _fetches_vary(work, steps, asked & (phase == DECODE)):
             doubts.append("whose results vary in size from step to step, as if drafts were verified")
-        phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
-    elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
+        phase[asked & (phase == DECODE) & (work.verifies > 0)] = SPECULATIVE
+    elif steps.source == "calls" and work.results[asked].any() and median(work.results[asked]) < 1:
         doubts.append("several of which share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
-    table = steps.table.assign(phase=phase)
-    return replace(steps, table=table, confidence=confidence, detail=", ".join([steps.detail, *doubts]))
+    rows = steps.rows.changed(phase=Names.of(phase))
+    return replace(steps, rows=rows, confidence=confidence, detail=", ".join([steps.detail, *doubts]))
 
 
-def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
-    """Per step busy (ns of the device), replays (graphs that its host launches), results (how often it fetches
-    something after launches), fetched (bytes), smallest (bytes of its smallest copy to the device, NaN without any),
-    and how many of its kernels train, generate, verify, or take one_query."""
-    graphs, copies = trace["graph_launches"], trace["memcpys"]
+def _work(trace: Trace, steps: Steps, calls: Calls, of_kernels: Ints) -> _Work:
+    kernels, graphs, copies = trace.kernels, trace.graph_launches, trace.memcpys
     of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
-    graph_calls = taken(calls, (calls["letter"] == GRAPH_LAUNCH).to_numpy(), ["start", "process", "thread"])
-    replays = steps.of(*(graph_calls[name].to_numpy() for name in ("start", "process", "thread")))
-    out = copies["kind"] == "DtoH"
-    inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
+    launched = calls[calls.letter == GRAPH_LAUNCH]
+    replays = steps.of(launched.start, launched.process, launched.thread)
+    out = copies.kind.rows("DtoH")
 
-    at = kernels["at"].to_numpy()
-
-    def per_step(of: Ints, values: pd.Series | Bools) -> pd.Series:
+    def total(of: Ints, values: NDArray[Any]) -> Floats:
         inside = of >= 0
-        return pd.Series(np.bincount(of[inside], values[inside], minlength=len(steps)))
+        return np.asarray(np.bincount(of[inside], values[inside], minlength=len(steps)), np.float64)
 
-    def having(names: re.Pattern[str]) -> pd.Series:
-        chosen = at[rows_named(kernels["name"], names.search)]
-        return pd.Series(np.bincount(chosen[chosen >= 0], minlength=len(steps)).astype(float))
+    def having(names: re.Pattern[str]) -> Ints:
+        chosen = of_kernels[kernels.name.chosen(names.search)]
+        return np.bincount(chosen[chosen >= 0], minlength=len(steps))
 
-    busy = per_step(at, kernels["end"] - kernels["start"])
-    return pd.DataFrame({
-        "busy": busy + per_step(of_graph, graphs["end"] - graphs["start"]),
-        "replays": per_step(replays, np.ones(len(replays), bool)),
-        "results": results_of(steps, calls),
-        "fetched": per_step(of_copy, copies["bytes"].clip(0).where(out, 0)),
-        "smallest": inputs.groupby(of_copy).min().reindex(busy.index),
-        "trains": having(TRAINING_KERNELS), "generates": having(_GENERATES), "verifies": having(_VERIFIES),
-        "one_query": having(_ONE_QUERY),
-    })  # fmt: skip
-
-
-def results_of(steps: Steps, calls: pd.DataFrame) -> Ints:
-    """How often each step fetches something after launches. `calls`: from `calls.host_calls`."""
-    shown = among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES) | (calls["kind"] == "DtoH").to_numpy()
-    calls = taken(calls, shown, ["start", "process", "thread", "kind"]).sort_values("start", kind="stable")
-    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
-    fetch = calls["kind"] == "DtoH"
-    found = (fetch & ~fetch.groupby(step).shift(fill_value=True)).to_numpy() & (step >= 0)
-    return np.bincount(step[found], minlength=len(steps))
+    smallest, inputs = np.full(len(steps), np.inf), ~out & ~copies.kind.rows("DtoD") & (of_copy >= 0)
+    np.minimum.at(smallest, of_copy[inputs], copies.bytes[inputs].astype(np.float64))
+    return _Work(
+        busy=total(of_kernels, kernels.end - kernels.start) + total(of_graph, graphs.end - graphs.start),
+        replays=total(replays, np.ones(len(replays))),
+        results=results_of(steps, calls),
+        fetched=total(of_copy, np.where(out, copies.bytes.clip(0), 0)),
+        smallest=np.where(np.isinf(smallest), np.nan, smallest),
+        trains=having(TRAINING_KERNELS), generates=having(_GENERATES), verifies=having(_VERIFIES),
+        one_query=having(_ONE_QUERY),
+    )  # fmt: skip
 
 
-def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:
+def results_of(steps: Steps, calls: Calls) -> Ints:
+    """How often each step fetches something after launches. `calls`: from `calls.host_calls`.
+
+    Example: with launches k and copies to the host f, the calls k f f k k f of a step are two results.
+    """
+    fetches = calls.kind.rows("DtoH")
+    shown = np.flatnonzero(among(calls.letter, LAUNCHES) | fetches)
+    shown = shown[np.argsort(calls.start[shown], kind="stable")]
+    step = steps.of(calls.start[shown], calls.process[shown], calls.thread[shown])
+    order, fetch = np.argsort(step, kind="stable"), fetches[shown]
+    step, fetch = step[order], fetch[order]
+    behind_fetch = np.append(True, fetch[:-1]) | np.append(True, step[1:] != step[:-1])
+    return np.bincount(step[fetch & ~behind_fetch[: len(step)] & (step >= 0)], minlength=len(steps))
+
+
+def _trains(trace: Trace, steps: Steps, work: _Work) -> Bools:
     """The steps that train: all of them if most have evidence of training."""
-    texts = trace["nvtx"][rows_named(trace["nvtx"]["text"], TRAINING_TEXT.search)]
-    begun = np.searchsorted(np.sort(texts["start"].to_numpy()), steps.table["end"].to_numpy())
-    ended = np.searchsorted(np.sort(texts["end"].to_numpy()), steps.table["start"].to_numpy(), side="right")
-    found = (begun > ended) | (work["trains"] > 0).to_numpy()
+    of_training = trace.nvtx.text.chosen(TRAINING_TEXT.search)
+    found = work.trains > 0
+    if of_training.any():
+        begun = np.searchsorted(np.sort(trace.nvtx.start[of_training]), steps.rows.end)
+        ended = np.searchsorted(np.sort(trace.nvtx.end[of_training]), steps.rows.start, side="right")
+        found = found | (begun > ended)
     return np.full(len(found), True) if found.mean() >= MOST else found
 
 
-def _generates(work: pd.DataFrame, steps: Steps) -> bool:
+def _generates(work: _Work, steps: Steps) -> bool:
     """Whether most of these steps generate tokens."""
-    if len(work) < SEVERAL or (steps.source == "nvtx" and work["results"].median() > 1):  # a mark around a request
+    if len(work) < SEVERAL or (steps.source == "nvtx" and median(work.results) > 1):  # a mark around a request
         return False
-    small = ~(work["smallest"] > ONE_TOKEN * ONE_TOKEN)
-    return bool((work["generates"] > 0).mean() > MOST or ((work["fetched"] > 0) & small).mean() > MOST)
+    small = ~(work.smallest > ONE_TOKEN * ONE_TOKEN)
+    return bool((work.generates > 0).mean() > MOST or ((work.fetched > 0) & small).mean() > MOST)
 
 
-def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
+def _one_token_each(trace: Trace, decodes: _Work) -> bool:
     """Whether there is evidence that these steps compute one token each: by their kernels; or they replay one graph
     each, and the recording has such kernels outside graphs, or kernels of an engine that replays whole graphs to
     decode."""
-    if not len(decodes) or (decodes["one_query"] >= SEVERAL).mean() > MOST:
+    if not len(decodes) or (decodes.one_query >= SEVERAL).mean() > MOST:
         return True
-    such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
-    such = such or _of_engine(kernels, [engine for engine in engines() if engine.whole_graphs_decode])
-    return bool(such and decodes["replays"].median() == 1)
+    such = bool(trace.kernels.name.chosen(_ONE_QUERY.search).sum() >= SEVERAL)
+    such = such or _of_engine(trace, [engine for engine in engines() if engine.whole_graphs_decode])
+    return such and median(decodes.replays) == 1
 
 
-def _fetches_vary(work: pd.DataFrame, steps: Steps, decodes: Bools) -> bool:
+def _fetches_vary(work: _Work, steps: Steps, decodes: Bools) -> bool:
     """Whether many of these steps fetch as much more than the one before, or less, as drafts bring: sequences last for
     many steps, so that few of a batch join or end in one."""
-    groups, fetched = steps.table["group"].to_numpy(), work["fetched"].to_numpy()
+    groups, fetched = steps.rows.group, work.fetched
     low, high = np.minimum(fetched[1:], fetched[:-1]), np.maximum(fetched[1:], fetched[:-1])
     both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
     return bool(both.sum() >= SEVERAL and np.mean(brings_drafts(low, high)[both]) > IN_COMMON)
 
 
-def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
+def _of_engine(trace: Trace, such: Iterable[Engine]) -> bool:
     """Whether there are kernels that only one of these engines launches."""
     patterns = [engine.kernels for engine in such if engine.kernels is not None]
-    return any(rows_named(kernels["name"], pattern.search).any() for pattern in patterns)
+    return any(trace.kernels.name.chosen(pattern.search).any() for pattern in patterns)
 
 
-def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple[NDArray[np.object_], bool]:
+def _by_work(trace: Trace, of_kernels: Ints, work: _Work, regular: Bools) -> tuple[NDArray[np.object_], bool]:
     """The phase of each generating step, from its work compared with that of the regular steps, and whether it is
-    certain: prompts run wider kernels than tokens."""
-    least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the majority
-    usual = (work["busy"] < least) & regular
-    long = work["busy"] >= LONGER * work["busy"][regular].median()
-    fetched = work["fetched"][usual].median()
-    prompts = (long | ((work["fetched"] > 0) & (work["fetched"] < LONGER * fetched))) & _wider(kernels, usual)
+    certain: prompts run wider kernels than tokens.
+
+    Example: nine steps take 5 ms, and one takes 20 ms with kernels of four times as many blocks: it is a prompt.
+    """
+    share = (1 - CONSTANT) * 100  # prompts may be the majority
+    least = LONGER * (float(np.percentile(work.busy[regular], share)) if regular.any() else np.nan)
+    usual = (work.busy < least) & regular
+    long = work.busy >= LONGER * median(work.busy[regular])
+    fetched, replays = median(work.fetched[usual]), median(work.replays[usual])
+    prompts = (long | ((work.fetched > 0) & (work.fetched < LONGER * fetched))) & _wider(trace, of_kernels, usual)
     result = np.full(len(regular), DECODE, dtype=object)
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
-    if work["replays"][usual].median() > 0:
-        result[work["replays"] == 0] = EAGER
-        others = (work["replays"] == 0) | (work["replays"] > LONGER * work["replays"][usual].median())
-        prompts |= long & others & (work["fetched"] < LONGER * fetched)
+    if replays > 0:
+        result[work.replays == 0] = EAGER
+        others = (work.replays == 0) | (work.replays > LONGER * replays)
+        prompts |= long & others & (work.fetched < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
 
 
-def _wider(kernels: pd.DataFrame, usual: pd.Series) -> Bools:
+def _wider(trace: Trace, of_kernels: Ints, usual: Bools) -> Bools:
     """Which steps have enough kernels that are `LONGER` times as wide as in the typical ones."""
-    blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs().to_numpy()
-    at, names = kernels["at"].to_numpy(), len(kernels["name"].cat.categories)
-    codes, both = pd.factorize(at * names + kernels["name"].cat.codes.to_numpy())
-    means = pd.DataFrame({"step": both // names, "name": both % names})
-    means["blocks"] = np.bincount(codes, blocks) / np.bincount(codes)
-    means = means[means["step"] >= 0]
-    reference = means[usual.to_numpy()[means["step"]]].groupby("name")["blocks"].median()
-    shared = means[means["name"].isin(reference.index)]
-    ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()
-    size = np.bincount(shared["step"], minlength=len(usual))
-    wide = np.bincount(shared["step"], ratio >= LONGER, minlength=len(usual))
-    return (size > 0) & (wide >= IN_COMMON * size) & (size >= IN_COMMON * len(reference))
+    inside = np.flatnonzero(of_kernels >= 0)
+    kernels, of = trace.kernels, of_kernels[inside]
+    blocks = np.abs(kernels.grid_x[inside] * kernels.grid_y[inside] * kernels.grid_z[inside])
+    words = max(len(kernels.name.words), 1)
+    both, number = np.unique(of * words + kernels.name.codes[inside], return_inverse=True)
+    means = np.bincount(number, blocks) / np.bincount(number)
+    step, name = both // words, both % words
+    typical = usual[step]
+    reference = medians(means[typical], name[typical], words)[name]
+    shared = ~np.isnan(reference)
+    size = np.bincount(step[shared], minlength=len(usual))
+    wide = np.bincount(step[shared], (means / reference >= LONGER)[shared], minlength=len(usual))
+    return (size > 0) & (wide >= IN_COMMON * size) & (size >= IN_COMMON * len(np.unique(name[typical])))
 
 
-def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase: NDArray[np.object_]) -> Bools:
+def _may_be_mixed(trace: Trace, work: _Work, steps: Steps, phase: NDArray[np.object_]) -> Bools:
     """Which steps compute a prompt while others may decode: they follow decoding, and more is fetched than the token of
     one sequence, or than from a graph that only one sequence replays."""
-    follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum() > 0
-    replays = work["replays"] > 0
-    alone = work["fetched"] <= ONE_TOKEN
-    if replays.any() and _of_engine(kernels, [engine for engine in engines() if engine.one_sequence_graphs]):
-        alone |= work["fetched"] <= work["fetched"][replays].median()
-    return np.asarray(follows & (phase == PREFILL) & ~alone)
+    order, first = runs(steps.rows.group)
+    decoded = np.cumsum((phase == DECODE)[order])
+    before = np.repeat(np.append(0, decoded)[first], np.diff(first, append=len(order)))
+    follows = np.empty(len(steps), bool)
+    follows[order] = decoded > before
+    replays, alone = work.replays > 0, work.fetched <= ONE_TOKEN
+    if replays.any() and _of_engine(trace, [engine for engine in engines() if engine.one_sequence_graphs]):
+        alone |= work.fetched <= median(work.fetched[replays])
+    return follows & (phase == PREFILL) & ~alone

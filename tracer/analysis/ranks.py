@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tracer.analysis.step_work import activity_steps, wall_rates
 from tracer.analysis.tokens import Steps
-from tracer.model.collectives import collectives, computes
 from tracer.model.intervals import covered, total
 from tracer.model.schema import COMPUTE_TABLES, MISSING
 from tracer.model.trace import Trace
@@ -167,7 +166,7 @@ class RankReport:
 
 def has_ranks(trace: Trace, steps: Steps) -> bool:
     """Whether the steps are of several hosts or devices, or communicate; otherwise there is only one rank."""
-    if len(steps.table[["process", "thread"]].drop_duplicates()) > 1 or collectives(trace["kernels"]).any():
+    if not steps.rows.is_of_one_thread or trace.kernels.collective.any():
         return True
     return len({int(d) for name in COMPUTE_TABLES for d in pd.unique(trace[name]["device"])}) > 1
 
@@ -181,9 +180,9 @@ def gaps_of(gaps: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
 def rank_report(trace: Trace, steps: Steps) -> RankReport:
     """The figures of each rank; empty if no step computes."""
-    work = trace.activities().frame()
-    work["computes"] = computes(work)
-    work["at"] = activity_steps(trace, steps, work)
+    activities = trace.activities()
+    at = activity_steps(trace, steps, activities)
+    work = activities.frame().assign(computes=activities.computes, at=at)
     work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]
     work = work[work["computes"] | work["collective"]]
     rates = wall_rates(trace, steps)

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, measured_rate
-from tracer.analysis.step_work import activity_steps, step_spans, tokens_per_step
+from tracer.analysis.step_work import Compute, StepSpans, activity_steps, of_steps, step_spans, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
-from tracer.model.intervals import Floats, covered
+from tracer.model.columns import Names, positions, runs, spread
+from tracer.model.intervals import Floats, Ints, covered
 from tracer.model.run_json import conditions
-from tracer.model.schema import COMPUTE_TABLES, MISSING
-from tracer.model.trace import Trace
+from tracer.model.schema import MISSING
+from tracer.model.trace import Trace, names_of
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
@@ -182,21 +182,20 @@ def measure(recording: Recording) -> Measured:
             f"no rate: half of the {len(steps)} token steps compute before the preceding step; {HOW_TO_TELL}"
         )
     corrected = recorded.untraced_gap_us is not None
-    compute = _step_compute(trace, steps)
-    computing = compute[~compute["collective"]]
+    computing = of_steps(recording.compute)
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(recording)
     error = untraced.error if corrected and untraced is not None else None
     return Measured(
         name=recording.name,
-        conditions={"devices": str(computing["device"].nunique())} | _batch(steps) | conditions(trace, within),
-        phases=tuple(sorted(set(steps.table["phase"]))),
+        conditions={"devices": str(len(np.unique(computing.device)))} | _batch(steps) | conditions(trace, within),
+        phases=tuple(sorted(set(steps.rows.phase))),
         held=tuple(steps.phases),
         graph_trace=recorded.graph_trace,
         traced=recorded.warning is not None,
         distortion=recorded.distortion,
         tokens_per_step=per_step,
-        gained=np.empty(0) if steps.tokens_per_step is None else steps.table["gained"].to_numpy(np.float64),
+        gained=np.empty(0) if steps.tokens_per_step is None else steps.rows.gained.astype(np.float64),
         steps_per_s=1e6 / recorded.period_us,
         untraced=untraced,
         gaps=recorded.corrected() if corrected else recorded,
@@ -204,7 +203,7 @@ def measure(recording: Recording) -> Measured:
         gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
         device_steps=times,
         steps=times.groupby("step").mean().join(counts, how="left"),
-        kernels=_kernels(compute),
+        kernels=_kernels(trace, steps),
         strategy=strategy,
         signature=signature,
         notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
@@ -214,8 +213,9 @@ def measure(recording: Recording) -> Measured:
 
 def _batch(steps: Steps) -> dict[str, str]:
     """The number of sequences that nearly all steps compute, if it is known."""
-    sequences = steps.table["sequences"]
-    usual = int(sequences.mode().iloc[0])
+    sequences = steps.rows.sequences
+    distinct, counts = np.unique(sequences, return_counts=True)
+    usual = int(distinct[counts.argmax()])
     return {"batch": str(usual)} if usual != MISSING and (sequences == usual).mean() >= _NEARLY_ALL else {}
 
 
@@ -234,36 +234,36 @@ def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
     return Untraced("tokens/s", rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
 
 
-def _step_times(report: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
+def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate: float | None) -> pd.DataFrame:
     """Period, compute, busy, gap and causes per device and step; see `Measured.device_steps`."""
-    spans = spans.sort_values(["device", "group", "ordinal"], kind="stable")
-    spans["busy"] = _busy(compute, spans) / 1e3
-    spans["compute"] = (spans["end"] - spans["start"]) / 1e3
-    by_group = spans.groupby(["device", "group"])
-    follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
-    period = (by_group["start"].shift(-1, fill_value=MISSING) - spans["start"]) / 1e3  # integers, to be exact to the ns
-    spans["period"] = period.where(follows & (period > 0))
-    gaps = report.table[["step", "device"]].join(report.table[["gap", *CAUSES]] / 1e3)
-    rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
+    spans = spans[np.lexsort((spans.ordinal, spans.group, spans.device))]
+    same = (spans.device[1:] == spans.device[:-1]) & (spans.group[1:] == spans.group[:-1])
+    follows = np.append(same & (np.diff(spans.ordinal) == 1), False)
+    period = np.append(np.diff(spans.start), 0) / 1e3  # of integers, to be exact to the ns
+    gaps = report.gaps
+    of = positions([spans.device, spans.step], [gaps.device, gaps.step])
+    gap_us, causes_us = gaps.gap / 1e3, {column: gaps.split.cause(column) / 1e3 for column in CAUSES}
     if step_rate is not None:
-        causes_us = report.corrected().causes_us
-        untraced = report.table[["step", "device"]].assign(gap=report.idle.untraced_gaps(report.table, step_rate) / 1e3)
-        rows["gap"] = rows[["step", "device"]].merge(untraced, how="left")["gap"].to_numpy()
+        gap_us, untraced = report.idle.untraced_gaps(gaps, step_rate) / 1e3, report.corrected().causes_us
         for column, name in CAUSES.items():
-            rows[column] *= causes_us[name] / report.causes_us[name] if report.causes_us[name] else 0.0
-    return rows.set_index(["device", "step"])
+            recorded = report.causes_us[name]
+            causes_us[column] = causes_us[column] * (untraced[name] / recorded if recorded else 0.0)
+    columns = {
+        "period": np.where(follows & (period > 0), period, np.nan), "compute": (spans.end - spans.start) / 1e3,
+        "busy": _busy(compute, spans) / 1e3, "gap": spread(gap_us, of, np.nan),
+    } | {column: spread(us, of, np.nan) for column, us in causes_us.items()}  # fmt: skip
+    return pd.DataFrame(columns, index=pd.MultiIndex.from_arrays([spans.device, spans.step], names=["device", "step"]))
 
 
-def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
+def _busy(compute: Compute, spans: StepSpans) -> Ints:
     """ns of each span in which its device computes for its step: the union over streams.
 
     The spans are shifted so that they do not overlap, since steps that overlap in time must not count for each other.
     """
-    length = (spans["end"] - spans["start"]).to_numpy()
+    length = spans.end - spans.start
     begin = np.cumsum(length) - length
-    shifts = spans[["step", "device"]].assign(shift=begin - spans["start"].to_numpy())
-    shift = compute[["step", "device"]].merge(shifts, how="left")["shift"].to_numpy()
-    return covered(compute["start"] + shift, compute["end"] + shift, begin, begin + length)
+    shift = (begin - spans.start)[positions([compute.device, compute.at], [spans.device, spans.at])]
+    return covered(compute.start + shift, compute.end + shift, begin, begin + length)
 
 
 def _calls(recording: Recording) -> tuple[str | None, str | None, pd.DataFrame]:
@@ -272,26 +272,31 @@ def _calls(recording: Recording) -> tuple[str | None, str | None, pd.DataFrame]:
     try:
         report = recording.syncs
     except TraceError:
-        return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
+        return None, None, pd.DataFrame(index=pd.Index(steps.rows.step, name="step"))
     return report.strategy if steps.decodes else None, report.signature, report.counts.set_index("step")[list(COUNTS)]
 
 
-def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """Like `step_compute`, but with collectives, the step, and the class of the grid in `blocks` (1 for whole
-    graphs)."""
-    compute = trace.activities(COMPUTE_TABLES).frame()  # kernels keep the order of their table
-    grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
-    compute["blocks"] = 1
-    compute.loc[compute["table"] == "kernels", "blocks"] = np.exp2(np.ceil(np.log2(grid))).astype(np.int64).to_numpy()
-    compute["at"] = activity_steps(trace, steps, compute)
-    compute = compute[compute["at"] >= 0].reset_index(drop=True)
-    return compute.assign(step=steps.table["step"].to_numpy()[compute["at"]])
-
-
-def _kernels(compute: pd.DataFrame) -> pd.DataFrame:
-    """Calls and µs of each kernel in each step; see `Measured.kernels`. All whole graphs count as one kernel."""
-    timed = compute.assign(us=(compute["end"] - compute["start"]) / 1e3)
-    found = timed.groupby(["step", "table", *KERNEL], observed=True).agg(calls=("us", "size"), us=("us", "sum"))
-    found = found.reset_index()
-    found["name"] = found["name"].astype(str).where(found["table"] == "kernels", WHOLE_GRAPH)
-    return found.groupby(["step", *KERNEL], as_index=False)[["calls", "us"]].sum()
+def _kernels(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """Calls and µs of each kernel in each step, collectives included; see `Measured.kernels`. All whole graphs count as
+    one kernel, and the class of their grid is 1."""
+    kernels, graphs = trace.kernels, trace.graph_launches
+    grid = kernels.grid_x.clip(1) * kernels.grid_y.clip(1) * kernels.grid_z.clip(1)
+    blocks = np.append(np.exp2(np.ceil(np.log2(grid))).astype(np.int64), np.ones(len(graphs), np.int64))
+    whole = Names(np.zeros(len(graphs), np.int64), np.array([WHOLE_GRAPH], dtype=object))
+    names = Names.joined([names_of("kernels", kernels), whole])
+    words = np.array([str(word) for word in names.words], dtype=object)
+    order = np.argsort(words, kind="stable")
+    rank = np.empty(len(words), np.int64)
+    rank[order] = np.arange(len(words))
+    at = np.append(activity_steps(trace, steps, kernels), activity_steps(trace, steps, graphs))
+    us = np.append(kernels.end - kernels.start, graphs.end - graphs.start) / 1e3
+    inside = np.flatnonzero(at >= 0)
+    step, name, blocks, us = steps.rows.step[at[inside]], rank[names.codes[inside]], blocks[inside], us[inside]
+    by_kind, first = runs(step, name, blocks)
+    number = np.empty(len(by_kind), np.int64)
+    number[by_kind] = np.repeat(np.arange(len(first)), np.diff(first, append=len(by_kind)))
+    row = by_kind[first]
+    return pd.DataFrame({
+        "step": step[row], "name": words[order][name[row]], "blocks": blocks[row],
+        "calls": np.diff(first, append=len(by_kind)), "us": np.bincount(number, us, len(first)),
+    })  # fmt: skip

@@ -9,13 +9,11 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from tracer.analysis.calls import host_calls
+from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.causality.report import PathReport, path_report
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import IdleReport
-from tracer.analysis.step_work import all_compute, of_steps, step_spans
+from tracer.analysis.step_work import Compute, StepSpans, all_compute, of_steps, step_spans
 from tracer.analysis.summary import Summary, figures, figures_of
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
@@ -66,7 +64,7 @@ class Recording:
         return made
 
     @cached_property
-    def calls(self) -> pd.DataFrame:
+    def calls(self) -> Calls:
         """The host calls that copy, launch, wait or order (`calls.host_calls`)."""
         return host_calls(self.trace)
 
@@ -76,12 +74,12 @@ class Recording:
         return choose_steps(self.trace, self.within, self.bounds, self.calls)
 
     @cached_property
-    def compute(self) -> pd.DataFrame:
+    def compute(self) -> Compute:
         """All compute without collectives, and the step of each (`step_work.all_compute`)."""
         return all_compute(self.trace, self.steps)
 
     @cached_property
-    def spans(self) -> pd.DataFrame:
+    def spans(self) -> StepSpans:
         """The first start and last end of the compute of each step on each device (`step_work.step_spans`)."""
         return step_spans(self.trace, self.steps, of_steps(self.compute))
 

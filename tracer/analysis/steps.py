@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.model.rows import grouped, groups_of, last_before, numbered
+from tracer.model.columns import NEVER, Columns, Names, grouped, joined, last_before, numbers, runs, several, within
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Span = tuple[int, int]
 DoubtfulSpan = tuple[int, int, int | None]
 """Begin and end, ns."""
-
-COLUMNS: Final = [
-    "step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind", "closes",
-]  # fmt: skip
-
-_TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Below this confidence, the uncertainty about the steps is reported first."""
@@ -43,58 +40,128 @@ class Regime:
     label: str
 
 
+@dataclass(frozen=True, eq=False)
+class StepRows(Columns):
+    """A row per step, by start.
+
+    Attributes:
+        step: 0, 1, ...
+        start, end: ns.
+        process, thread: of its host.
+        group: equal for steps that follow each other.
+        phase: one of `PHASES`.
+        sequences: that it computes for.
+        gained: tokens that it adds to them.
+        kind: equal for similar steps without marks.
+        closes: when its mark does, ns.
+
+    The last four are MISSING if unknown.
+    """
+
+    step: Ints
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    group: Ints
+    phase: Names
+    sequences: Ints
+    gained: Ints
+    kind: Ints
+    closes: Ints
+
+    @cached_property
+    def ordinal(self) -> Ints:
+        """The position of each step in its group."""
+        return within(self.group)
+
+    @cached_property
+    def is_of_one_thread(self) -> bool:
+        """Whether all are of one thread."""
+        return not several(self.process, self.thread)
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame."""
+        return super().frame().assign(phase=self.phase.texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Spoilt(Columns):
+    """Times of steps in doubt: process and thread of the steps, start and end, ns."""
+
+    process: Ints
+    thread: Ints
+    start: Ints
+    end: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Others(Columns):
+    """Steps of other phases: phase, start and end, ns."""
+
+    phase: Names
+    start: Ints
+    end: Ints
+
+
+NO_INTS: Final = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Steps:
     """Steps of a trace.
 
     Attributes:
-        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase (one of
-            `PHASES`), sequences (that it computes for), gained (tokens that it adds to them), kind (equal for similar
-            steps without marks), closes (when its mark does); MISSING if unknown.
+        rows: one per step.
         source: "nvtx" or "calls", how they were found.
         detail: the same in words.
         confidence: 0..1: how certain it is that these are the engine's steps.
-        phases: phase -> the number of its steps in the trace, whether in the table or not.
-        regime: which of several regimes the table shows; None for everything.
+        phases: phase -> the number of its steps in the trace, whether in the rows or not.
+        regime: which of several regimes the rows show; None for everything.
         regimes: the other ones.
-        spoilt: process, thread, start, end (ns) of the times of steps in doubt, which no rate counts.
+        spoilt: the times of steps in doubt, which no rate counts.
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
-        others: phase, start, end (ns) of the trace's steps of other phases.
+        others: the trace's steps of other phases.
         hidden: why it is unknown when the device works in most of them; "" if it is known.
         different: the rate of each host, in words, if they differ so that none is that of all
             (`step_work.different_rates`); else "".
     """
 
-    table: pd.DataFrame
+    rows: StepRows
     source: str
     detail: str
     confidence: float = 1.0
     phases: dict[str, int] = field(default_factory=dict)
     regime: Regime | None = None
     regimes: tuple[Regime, ...] = ()
-    spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
+    spoilt: Spoilt = field(default_factory=lambda: Spoilt(NO_INTS, NO_INTS, NO_INTS, NO_INTS))
     doubts: tuple[str, ...] = ()
-    others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
+    others: Others = field(default_factory=lambda: Others(Names.of([]), NO_INTS, NO_INTS))
     hidden: str = ""
     different: str = ""
 
     def __len__(self) -> int:
-        return len(self.table)
+        return len(self.rows)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The rows as a DataFrame."""
+        return self.rows.frame()
 
     @property
     def prefills(self) -> int:
-        """The number of prefill steps in the trace, whether in the table or not."""
+        """The number of prefill steps in the trace, whether in the rows or not."""
         return self.phases.get(PREFILL, 0)
 
     @property
     def decode_alone(self) -> bool:
         """Whether all steps decode, so that decode rates apply to them."""
-        return bool(self.table["phase"].isin([DECODE, SPECULATIVE]).all())
+        return bool(self.rows.phase.rows(DECODE, SPECULATIVE).all())
 
     @property
     def decodes(self) -> bool:
         """Whether any step gains tokens; otherwise there is no decoding strategy and no tokens/s."""
-        return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
+        return bool(self.rows.phase.rows(DECODE, SPECULATIVE, MIXED).any())
 
     @property
     def unit(self) -> str:
@@ -110,10 +177,10 @@ class Steps:
     def tokens_per_step(self) -> float | None:
         """The mean number of tokens per step over all its sequences; None if it is not known for every step (drafts,
         prompts, engines whose marks do not say), or if the steps of several hosts differ in it."""
-        gained = self.table["gained"].to_numpy()
+        gained = self.rows.gained
         if not len(gained) or (gained == MISSING).any():
             return None
-        means = [gained[rows].mean() for _, rows in grouped(self.table, ["process", "thread"])]
+        means = [gained[rows].mean() for _, rows in grouped(self.rows.process, self.rows.thread)]
         return float(gained.mean()) if max(means) <= SAME_RATE * min(means) else None
 
     @property
@@ -147,13 +214,13 @@ class Steps:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
             notes.append(f"figures are for steps {here.first}:{here.last} ({here.label}); the others: {others}")
-        shown = set(self.table["phase"])
+        shown = set(self.rows.phase)
         left = {phase: count for phase, count in self.phases.items() if phase not in shown}
         if left:
             notes.append(f"left out: {self._in_words(left)}; include with --phase {next(iter(left))} or --phase all")
         return notes
 
-    def without(self, spoilt: NDArray[np.int64], spans: list[DoubtfulSpan], why: list[str]) -> Steps:
+    def without(self, spoilt: Ints, spans: list[DoubtfulSpan], why: list[str]) -> Steps:
         """The steps without those at some positions; the steps before and after these, or before and after a period in
         doubt, become separate groups.
 
@@ -162,24 +229,24 @@ class Steps:
             spans: other periods in doubt, of a process or (None) of all.
             why: lines for the notes.
         """
-        kept = np.ones(len(self), bool)
+        kept, table = np.ones(len(self), bool), self.rows
         kept[spoilt] = False
-        threads = self.table[["process", "thread"]].drop_duplicates()
-        everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end", "of"], dtype=object), how="cross")
-        everywhere = everywhere[everywhere["of"].isna() | (everywhere["of"] == everywhere["process"])]
-        everywhere = everywhere.astype({"start": np.int64, "end": np.int64})
-        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
-        return replace(self, table=self._parted(kept, spans), spoilt=times, doubts=(*self.doubts, *why))
+        lost = table[~kept]
+        times = [self.spoilt, Spoilt(lost.process, lost.thread, lost.start, lost.end)]
+        for _, rows in grouped(table.process, table.thread):
+            process, thread = table.process[rows[:1]], table.thread[rows[:1]]
+            mine = [(begin, end) for begin, end, of in spans if of is None or of == process[0]]
+            begin, end = np.array(mine, np.int64).reshape(-1, 2).T
+            times.append(Spoilt(process.repeat(len(mine)), thread.repeat(len(mine)), begin, end))
+        return replace(self, rows=self._parted(kept, spans), spoilt=joined(times), doubts=(*self.doubts, *why))
 
-    def _parted(self, kept: NDArray[np.bool_], spans: Sequence[DoubtfulSpan] = ()) -> pd.DataFrame:
+    def _parted(self, kept: Bools, spans: Sequence[DoubtfulSpan] = ()) -> StepRows:
         """Some of the steps; where others, or one of the spans, lie between them, a new group begins."""
-        part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
-        table = self.table[kept].reset_index(drop=True)
-        after = np.zeros(len(table), np.int64)
+        table, after = self.rows[kept], np.zeros(int(kept.sum()), np.int64)
         for _, end, process in spans:
-            of_it = True if process is None else (table["process"] == process).to_numpy()
-            after += (table["start"] >= end).to_numpy() & of_it
-        return table.assign(group=numbered(table["group"], part[kept], after)[0])
+            after += (table.start >= end) & (True if process is None else table.process == process)
+        part = _counted(~kept, self.rows.group)[kept]
+        return table.changed(group=numbers(table.group, part, after)[0])
 
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase (all with "all"), renumbered; see `Bounds.phase`.
@@ -189,15 +256,15 @@ class Steps:
         Raises:
             EmptyTraceError: nothing is left.
         """
-        phases = dict(Counter(self.table["phase"].tolist()))
+        phases = dict(Counter(self.rows.phase))
         most = max((DECODE, SPECULATIVE), key=lambda name: phases.get(name, 0))
         phase = phase or (most if most in phases else "all")
-        kept = (self.table["phase"] == phase).to_numpy() | (phase == "all")
+        kept = self.rows.phase.rows(phase) | (phase == "all")
         if not kept.any():
             raise EmptyTraceError(f"no {phase} step in the trace, which contains {replace(self, phases=phases).what}")
-        table = self._parted(kept).assign(step=np.arange(kept.sum()))
-        others = self.table.loc[~kept, ["phase", "start", "end"]].reset_index(drop=True)
-        return replace(self, table=table, phases=phases, regimes=regimes_of(table), others=others)
+        table, left = self._parted(kept).changed(step=np.arange(kept.sum())), self.rows[~kept]
+        others = Others(left.phase, left.start, left.end)
+        return replace(self, rows=table, phases=phases, regimes=regimes_of(table), others=others)
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all of them if there is only one."""
@@ -212,30 +279,29 @@ class Steps:
         Raises:
             EmptyTraceError: nothing is left.
         """
-        chosen = self.table.iloc[first:last].reset_index(drop=True)
+        chosen = self.rows[slice(first, last)]
         if not len(chosen):
             raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
-        return replace(self, table=chosen)
+        return replace(self, rows=chosen)
 
-    def of(
-        self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The position in `table` of the step that contains a host call at each time, or -1.
+    def of(self, times: Ints, processes: Ints, threads: Ints) -> Ints:
+        """The position in `rows` of the step that contains a host call at each time, or -1.
 
         If all steps are on one thread, calls of its process's other threads belong to them too.
         """
-        if groups_of(self.table, ["process", "thread"])[1] == 1:
-            at = np.searchsorted(self.table["start"].to_numpy(), times, side="right") - 1
-            at[processes != self.table["process"].iloc[0]] = -1
+        table = self.rows
+        if table.is_of_one_thread:
+            at = np.searchsorted(table.start, times, side="right") - 1
+            at[processes != table.process[0]] = -1
         else:
-            at = last_before(pd.DataFrame({"process": processes, "thread": threads}), times, self.table)
-        return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1
+            at = last_before([processes, threads], times, [table.process, table.thread], table.start)
+        return np.where(times < np.append(table.end, -NEVER)[at], at, -1)  # in which, or -1
 
 
-def regimes_of(table: pd.DataFrame) -> tuple[Regime, ...]:
+def regimes_of(table: StepRows) -> tuple[Regime, ...]:
     """Long runs of steps with the same number of sequences, or of one kind, if there are several."""
-    named = (table["sequences"] != MISSING).all()
-    values = table["sequences" if named else "kind"].to_numpy()
+    named = bool((table.sequences != MISSING).all())
+    values = table.sequences if named else table.kind
     edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
     if not 2 < len(edges) <= _REGIME + 1 or np.diff(edges).min() < _REGIME:
         return ()
@@ -243,13 +309,23 @@ def regimes_of(table: pd.DataFrame) -> tuple[Regime, ...]:
     return tuple(map(Regime, edges[:-1].tolist(), edges[1:].tolist(), labels))
 
 
-def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
-    """The steps of a table that may lack some columns of what they compute, by start; each prompt starts a group."""
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
-    table["group"] = numbered(table["group"], begins)[0]
-    table["step"] = np.arange(len(table))
-    return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
+def as_steps(table: StepRows, source: str, detail: str, confidence: float) -> Steps:
+    """The steps of a table in any order, by start; each prompt starts a group."""
+    table = table[np.argsort(table.start, kind="stable")]
+    group, _ = numbers(table.group, _counted(table.phase.rows(PREFILL), table.group))
+    return Steps(table.changed(group=group, step=np.arange(len(table))), source, detail, confidence)
+
+
+def _counted(flags: Bools, groups: Ints) -> Ints:
+    """For each row, how many rows of its group up to it have the flag."""
+    if not flags.any():
+        return np.zeros(len(flags), np.int64)
+    order, first = runs(groups)
+    total = np.cumsum(flags[order])
+    before = np.append(0, total)[first]
+    counted = np.empty(len(flags), np.int64)
+    counted[order] = total - np.repeat(before, np.diff(first, append=len(order)))
+    return counted
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {

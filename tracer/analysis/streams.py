@@ -8,21 +8,21 @@ is one of its causes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, Near
-from tracer.analysis.step_work import activity_steps, step_compute, step_spans
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, Near, Windows, calls_in, split
+from tracer.analysis.step_work import Compute, activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
-from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError
-from tracer.model.collectives import computes
-from tracer.model.intervals import overlap, total, union
-from tracer.model.rows import match_rows
-from tracer.model.schema import MISSING
+from tracer.model.columns import NEVER, grouped, numbers, ranks, runs, spread
+from tracer.model.intervals import Ints, overlap, total, union
+from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.tables import Activities
 from tracer.model.trace import Trace
 from tracer.text import json_rows
 
@@ -36,7 +36,6 @@ WAITS: Final = {
 
 _STREAM: Final = ["device", "step", "stream"]
 _LANE: Final = ["device", "process", "stream"]
-_NEVER: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -68,55 +67,53 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
     Raises:
         EmptyTraceError: nothing ran on a device.
     """
-    activities = trace.activities().frame()
-    activities["group"] = 0
+    activities = trace.activities()
+    group = np.zeros(len(activities), np.int64)
     if steps is not None:
         at = activity_steps(trace, steps, activities)
-        activities = activities[at >= 0]
-        activities["group"] = steps.table["group"].to_numpy()[at[at >= 0]]
+        activities, group = activities[at >= 0], steps.rows.group[at[at >= 0]]
     if not len(activities):
         raise EmptyTraceError("nothing ran on a device in the chosen part of the trace")
     streams, devices = [], []
-    for device, on_device in activities.groupby("device"):
-        groups = on_device.groupby("group")
-        window = total(groups["start"].min(), groups["end"].max())
-        rows = [
-            {"device": device, "process": process, "stream": stream, **_stream_row(on_stream, window)}
-            for (process, stream), on_stream in on_device.groupby(["process", "stream"])
+    for (device,), mine in sorted(grouped(activities.device), key=itemgetter(0)):
+        on_device = activities[mine]
+        order, first = runs(group[mine])
+        begin, end = on_device.start[order], on_device.end[order]
+        window = total(np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first))
+        of_streams = sorted(grouped(on_device.process, on_device.stream), key=itemgetter(0))
+        streams += [
+            {"device": device, "process": process, "stream": stream, **_stream_row(on_device[rows], window)}
+            for (process, stream), rows in of_streams
         ]
-        streams += rows
         devices.append({"device": device, **_device_row(on_device, window)})
     return StreamReport(pd.DataFrame(streams).astype({"bytes": "Int64"}), pd.DataFrame(devices))
 
 
-def _stream_row(activities: pd.DataFrame, window: int) -> dict[str, Any]:
-    computing, collective = activities[computes(activities)], activities[activities["collective"]]
-    busy = total(activities["start"], activities["end"])
+def _stream_row(activities: Activities, window: int) -> dict[str, Any]:
+    computing, collective = activities[activities.computes], activities[activities.collective]
+    busy = total(activities.start, activities.end)
     return {
         "kernels": len(computing) + len(collective),
-        "copies": int((activities["table"] == "memcpys").sum()),
-        "bytes": pd.NA if (activities["bytes"] == MISSING).any() else int(activities["bytes"].sum()),
+        "copies": int((activities.table == DEVICE_TABLES.index("memcpys")).sum()),
+        "bytes": pd.NA if (activities.bytes == MISSING).any() else int(activities.bytes.sum()),
         "busy_us": busy / 1e3,
-        "compute_us": total(computing["start"], computing["end"]) / 1e3,
-        "communication_us": total(collective["start"], collective["end"]) / 1e3,
+        "compute_us": total(computing.start, computing.end) / 1e3,
+        "communication_us": total(collective.start, collective.end) / 1e3,
         "busy_share": busy / window if window else 0.0,
     }
 
 
-def _device_row(on_device: pd.DataFrame, window: int) -> dict[str, Any]:
-    compute = on_device[computes(on_device)]
-    both = on_device[computes(on_device) | on_device["collective"]]
-    per_stream = [
-        union(of_stream["start"], of_stream["end"]) for _, of_stream in compute.groupby(["process", "stream"])
-    ]
+def _device_row(on_device: Activities, window: int) -> dict[str, Any]:
+    compute, both = on_device[on_device.computes], on_device[on_device.computes | on_device.collective]
+    per_stream = [union(compute.start[rows], compute.end[rows]) for _, rows in grouped(compute.process, compute.stream)]
     starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
-    busy, computing = total(on_device["start"], on_device["end"]), total(starts, ends)
+    busy, computing = total(on_device.start, on_device.end), total(starts, ends)
     return {
-        "streams": len(on_device[["process", "stream"]].drop_duplicates()),
+        "streams": numbers(on_device.process, on_device.stream)[1],
         "window_us": window / 1e3,
         "busy_us": busy / 1e3,
         "busy_share": busy / window if window else 0.0,
-        "communication_us": (total(both["start"], both["end"]) - computing) / 1e3,
+        "communication_us": (total(both.start, both.end) - computing) / 1e3,
         "overlap_us": overlap(starts, ends) / 1e3,
         "concurrency": float((ends - starts).sum() / computing) if computing else 0.0,
     }
@@ -166,40 +163,45 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     if not len(compute):
         raise EmptyTraceError("no bubbles: no token step launches kernels")
     spans = step_spans(trace, steps, compute)
-    windows = _bubbles(compute, steps)
-    parts = split_windows(trace, Near.of(trace, steps, compute), windows)
-    table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
-    table.insert(4, "length", table["end"] - table["start"] - table["communication"])
+    step, windows = _bubbles(compute, steps)
+    parts, (calls, graph_launch) = split(trace, Near.of(trace, steps, compute), windows), calls_in(trace, windows)
+    length = windows.end - windows.start - parts.cause("communication")
+    times = {"step": step, "device": windows.device, "start": windows.start, "end": windows.end, "length": length}
+    table = pd.DataFrame(times | parts.columns() | {"calls": calls, "graph_launch": graph_launch})
     per_step = table.groupby(["device", "step"]).agg(
         count=("length", np.count_nonzero), total=("length", "sum"), longest=("length", "max"),
         **{name: (name, "sum") for name in [*CAUSES, *PART_COLUMNS]},
     )  # fmt: skip
-    every = pd.MultiIndex.from_frame(spans[["device", "step"]])
+    every = pd.MultiIndex.from_arrays([spans.device, spans.step], names=["device", "step"])
     per_step = per_step.reindex(every, fill_value=0).reset_index()
-    return BubbleReport(table, per_step, stream_waits(trace, steps, spans))
+    return BubbleReport(table, per_step, stream_waits(trace, steps, spans.frame()))
 
 
-def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The windows in which no step computes on a device although at least one has started and not finished.
+def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
+    """The windows in which no step computes on a device although at least one has started and not finished, and the
+    step of each.
 
     If there are several such steps, the window belongs to the one that computes longest.
     """
-    hosts = steps.table.groupby(["process", "thread"]).ngroup().to_numpy()
-    compute = compute.assign(host=hosts[compute["at"]])
-    compute = compute.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
-    on = compute.groupby(["device", "host"]).ngroup()
-    compute["final"] = compute.groupby(["device", "at"])["end"].transform("max")
-    reach, final = (compute.groupby(on)[c].cummax().groupby(on).shift(fill_value=_NEVER) for c in ("end", "final"))
-    leads = compute["at"].where(compute["final"] > final)
-    owner = leads.groupby(on).ffill().groupby(on).shift()
-    found = compute[(compute["start"] > reach) & (final > reach)].sort_values(["device", "start"], kind="stable")
-    step = steps.table.iloc[owner[found.index].astype("int64")]
-    return pd.DataFrame({
-        "step": step["step"].to_numpy(), "device": found["device"].to_numpy(), "start": reach[found.index].to_numpy(),
-        "end": found["start"].to_numpy(), "correlation": found["correlation"].to_numpy(),
-        "process": found["process"].to_numpy(), "step_process": step["process"].to_numpy(),
-        "step_thread": step["thread"].to_numpy(),
-    })  # fmt: skip
+    hosts = ranks(steps.rows.process, steps.rows.thread)
+    compute = compute[np.lexsort((compute.start, hosts[compute.at], compute.device))]
+    order, first = runs(compute.device, compute.at)
+    final = np.empty(len(compute), np.int64)  # of the step on the device
+    final[order] = np.repeat(np.maximum.reduceat(compute.end[order], first), np.diff(first, append=len(order)))
+    reach, latest, owner = (np.full(len(compute), each) for each in (-NEVER, -NEVER, MISSING))
+    for _, rows in grouped(compute.device, hosts[compute.at]):
+        reach[rows[1:]] = np.maximum.accumulate(compute.end[rows])[:-1]
+        latest[rows[1:]] = np.maximum.accumulate(final[rows])[:-1]
+        leads = np.maximum.accumulate(np.where(final[rows] > latest[rows], np.arange(len(rows)), -1))
+        owner[rows[1:]] = compute.at[rows][leads][:-1]
+    found = np.flatnonzero((compute.start > reach) & (latest > reach))
+    found = found[np.lexsort((compute.start[found], compute.device[found]))]
+    of = owner[found]
+    windows = Windows(
+        reach[found], compute.start[found], compute.device[found], compute.correlation[found], compute.process[found],
+        steps.rows.process[of], steps.rows.thread[of],
+    )  # fmt: skip
+    return steps.rows.step[of], windows
 
 
 def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFrame:
@@ -242,19 +244,18 @@ def _stream_rows(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     Columns: device step stream since until (the idle time before it, inside the step's compute, ns) end issued (its
     call's return) ordered (it must wait for another stream) last.
     """
+    at = activity_steps(trace, steps, trace.activities())
     activities = trace.activities().frame()[["start", "end", "device", "context", "stream", "correlation", "process"]]
-    at = activity_steps(trace, steps, activities)
     activities = activities[at >= 0].assign(step=steps.table["step"].to_numpy()[at[at >= 0]])
     bounds = spans[["device", "step", "start", "end"]].rename(columns={"start": "first", "end": "final"})
     rows = activities.merge(bounds, on=["device", "step"])
-    calls = match_rows(trace["api"], rows)
-    rows["issued"] = np.append(trace["api"]["end"].to_numpy(), _NEVER)[calls]
+    rows["issued"] = spread(trace.api.end, trace.api.of(rows), -NEVER)
     rows["last"] = False
-    ends = rows.drop_duplicates(_STREAM).assign(last=True, correlation=MISSING, issued=_NEVER)
+    ends = rows.drop_duplicates(_STREAM).assign(last=True, correlation=MISSING, issued=-NEVER)
     ends["start"] = ends["end"] = ends["final"]
     rows = pd.concat([rows, ends]).sort_values([*_STREAM, "last", "start"], kind="stable", ignore_index=True)
     streams = rows.groupby(_STREAM, sort=False)
-    reach = streams["end"].cummax().groupby([rows[c] for c in _STREAM], sort=False).shift(fill_value=_NEVER)
+    reach = streams["end"].cummax().groupby([rows[c] for c in _STREAM], sort=False).shift(fill_value=-NEVER)
     rows["until"] = rows["start"].clip(rows["first"], rows["final"])
     rows["since"] = np.minimum(reach.clip(rows["first"], rows["final"]), rows["until"])
     rows["ordered"] = _in_shared_graph(rows) | _behind_stream_wait(trace, rows)
@@ -293,7 +294,7 @@ def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int
     """For each row, the end of the last activity of another stream of its process and device before `until`, and that
     stream."""
     until, end = (rows[column].to_numpy() for column in ("until", "end"))
-    latest, on = np.full(len(rows), _NEVER), np.full(len(rows), MISSING)
+    latest, on = np.full(len(rows), -NEVER), np.full(len(rows), MISSING)
     real = ~rows["last"].to_numpy()
     for key, positions in rows.groupby(_LANE).indices.items():
         device, process, stream = cast("tuple[int, int, int]", key)

@@ -9,19 +9,20 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.calls import between_devices, host_calls
+from tracer.analysis.calls import Calls, between_devices, host_calls
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import BLOCKING_COPY, COPIES, COPY, GRAPH_LAUNCH, LAUNCH, LAUNCHES, POLL, SYNC
-from tracer.model.rows import THREAD, among, grouped, last_at, last_before, match_rows, taken
+from tracer.model.columns import Columns, Letters, Texts, among, grouped, joined, last_at, last_before, spread
+from tracer.model.intervals import Ints
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -47,6 +48,44 @@ _LAUNCH: Final = re.compile(f"[{LAUNCH}{GRAPH_LAUNCH}]")
 _LONGEST_UNIT = 24
 
 
+@dataclass(frozen=True, eq=False)
+class SyncCalls(Calls):
+    """The calls of steps.
+
+    Attributes:
+        queries: of a polling loop, else 0.
+        shown: its letter in the signature, "" if it has none.
+        waited_for: name of the last activity that it waited for, "" if that had already ended or it does not wait,
+            `UNKNOWN` if the trace does not say what it waits for.
+        waited_until: end of that activity, ns; else MISSING.
+        step: that makes it; `at` is that step's position.
+    """
+
+    queries: Ints
+    shown: Letters
+    waited_for: Texts
+    waited_until: Ints
+    step: Ints
+    at: Ints
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame, without `at`."""
+        return super().frame().drop(columns="at").assign(kind=self.kind.texts)
+
+
+@dataclass(frozen=True, eq=False)
+class StepCounts(Columns):
+    """A row per step: step, start (ns), and its number of syncs, copies, launches, blocking copies and polls."""
+
+    step: Ints
+    start: Ints
+    syncs: Ints
+    copies: Ints
+    launches: Ints
+    blocking_copies: Ints
+    polls: Ints
+
+
 @dataclass(frozen=True)
 class SyncReport:
     """What the token steps of a trace do between host and device.
@@ -61,12 +100,8 @@ class SyncReport:
         blocking_copies_per_token: the copies that wait by themselves, without a sync.
         polls_per_token: loops of queries, see `poll_loops`.
         fetch_lag: which step's result the host reads; None if unknown.
-        counts: one row per step: step start (ns) and its number of syncs, copies, launches, blocking_copies and polls.
-        calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
-            queries (of a polling loop, else 0), shown (its letter in the signature, "" if it has none),
-            and for those that wait waited_for (name of the last activity it waited for, "" if that had already ended,
-            `UNKNOWN` if the trace does not say what it waits for) and waited_until (end of that activity, ns; else
-            MISSING).
+        per_step: how many calls of each kind the steps make.
+        rows: the calls.
     """
 
     strategy: str
@@ -80,8 +115,18 @@ class SyncReport:
     blocking_copies_per_token: float
     polls_per_token: float
     fetch_lag: FetchLag | None
-    counts: pd.DataFrame
-    calls: pd.DataFrame
+    per_step: StepCounts
+    rows: SyncCalls
+
+    @cached_property
+    def counts(self) -> pd.DataFrame:
+        """`per_step` as a DataFrame."""
+        return self.per_step.frame()
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """`rows` as a DataFrame."""
+        return self.rows.frame()
 
     def inventory(self) -> pd.DataFrame:
         """The waits of a step: its syncs in order, then its blocking copies and its polling loops.
@@ -115,30 +160,33 @@ def _commonest(values: pd.Series) -> object:
     return values.mode().iloc[0]
 
 
-def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -> SyncReport:
+def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncReport:
     """Count, classify and describe the host calls of every step. `calls`: the `host_calls` of the trace, if available.
 
     Raises:
         EmptyTraceError: the trace has no API calls inside the steps.
     """
-    calls = _calls(trace, host_calls(trace) if calls is None else calls)
-    calls["at"] = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
-    waiting = among(calls["letter"].to_numpy(dtype="U1"), WAITS)
-    waits = calls[waiting]
+    calls = host_calls(trace) if calls is None else calls
+    made, queries = _with_polls(trace, calls)
+    at = steps.of(made.start, made.process, made.thread)
+    waiting = among(made.letter, WAITS)
+    waits = made[waiting]
     asked = targets(trace, waits)
-    lag = fetch_lag(trace, calls, waits, asked)
-    name, until = np.full(len(calls), "", dtype=object), np.full(len(calls), MISSING)
+    lag = fetch_lag(trace, made, at, waits, asked)
+    name, until = np.full(len(made), "", dtype=object), np.full(len(made), MISSING)
     name[waiting], until[waiting] = _waited_for(trace, waits, asked)
-    calls = calls.assign(waited_for=name, waited_until=until)[calls["at"] >= 0].reset_index(drop=True)
-    if not len(calls):
+    columns: dict[str, Any] = {column: getattr(made, column) for column in Calls.column_names()}
+    step = spread(steps.rows.step, at, MISSING)
+    every = SyncCalls(
+        **columns, queries=queries, shown=blocking_pairs(made), waited_for=name, waited_until=until, step=step, at=at
+    )
+    rows = every if (at >= 0).all() else every[at >= 0]
+    if not len(rows):
         raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
-    calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
-    calls["input"] = _input_letters(trace, calls, steps)
-    strategy, share = _class(_letters_by_step(calls, len(steps), "input"))
-    word, times = _letters_by_step(calls, len(steps), "shown").most_common(1)[0]
-    letters = calls["letter"].to_numpy()
+    strategy, share = _class(_letters_by_step(rows, len(steps), _input_letters(trace, rows, steps)))
+    word, times = _letters_by_step(rows, len(steps), rows.shown).most_common(1)[0]
     per_step = {
-        kind: np.bincount(calls["at"][among(letters, kinds)], minlength=len(steps)) for kind, kinds in _COUNTED.items()
+        kind: np.bincount(rows.at[among(rows.letter, kinds)], minlength=len(steps)) for kind, kinds in _COUNTED.items()
     }
     return SyncReport(
         strategy=strategy,
@@ -147,29 +195,30 @@ def sync_report(trace: Trace, steps: Steps, calls: pd.DataFrame | None = None) -
         signature_share=times / len(steps),
         steps=len(steps),
         fetch_lag=lag,
-        counts=steps.table[["step", "start"]].assign(**per_step),
-        calls=calls.drop(columns=["at", "input"]),
+        per_step=StepCounts(steps.rows.step, steps.rows.start, **per_step),
+        rows=rows,
         **{f"{kind}_per_token": _usual(found) for kind, found in per_step.items()},
     )
 
 
-def _usual(counts: NDArray[np.int64]) -> float:
+def _usual(counts: Ints) -> float:
     """The median number of calls of a step; the mean if most steps have none, but not only a few of them some, as where
     one fetch serves four steps."""
     middle, some = float(np.median(counts)), float((counts > 0).mean())
     return round(float(counts.mean()), 2) if middle == 0 and some > _FEW else middle
 
 
-def _calls(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The host calls and polling loops as one table, with queries and shown."""
-    calls = calls.assign(queries=0)
+def _with_polls(trace: Trace, calls: Calls) -> tuple[Calls, Ints]:
+    """The host calls and polling loops as one table, and the number of queries of each."""
     loops = poll_loops(trace)
-    loops = loops[loops["thread"].isin(calls.loc[calls["letter"].isin(LAUNCHES), "thread"])]  # excludes watchdogs
     if len(loops):
-        calls = pd.concat([calls, loops.assign(stream=MISSING, kind="")], ignore_index=True)
-        calls = calls.sort_values(["process", "thread", "start"], kind="stable", ignore_index=True)
-    calls["shown"] = blocking_pairs(calls)
-    return calls
+        loops = loops[np.isin(loops.thread, calls.thread[among(calls.letter, LAUNCHES)])]  # excludes watchdogs
+    if not len(loops):
+        return calls, np.zeros(len(calls), np.int64)
+    polls = Calls(*(getattr(loops, column) for column in Calls.column_names()))
+    every, queries = joined([calls, polls]), np.append(np.zeros(len(calls), np.int64), loops.queries)
+    order = np.lexsort((every.start, every.thread, every.process))
+    return every[order], queries[order]
 
 
 def _class(words: Counter[str]) -> tuple[str, float]:
@@ -182,19 +231,17 @@ def _class(words: Counter[str]) -> tuple[str, float]:
     return classify(copies, kinds)
 
 
-def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
+def blocking_pairs(calls: Calls) -> Letters:
     """The letters as the signature shows them.
 
     An asynchronous copy that is alone between syncs and directly followed by its own stream's sync blocks: the pair is
     shown as one `c`, and the sync's own letter becomes empty.
     """
-    letters = calls["letter"].to_numpy().astype("U1")
-    stream = calls["stream"].to_numpy()
-    thread = calls.groupby(["process", "thread"], sort=False).ngroup().to_numpy()
+    letters, stream = calls.letter, calls.stream
     shown = letters.copy()
     if len(shown) == 0:
         return shown
-    same_thread = thread[1:] == thread[:-1]
+    same_thread = (calls.thread[1:] == calls.thread[:-1]) & (calls.process[1:] == calls.process[:-1])
     follows_sync = np.append(True, ~same_thread | (letters[:-1] == SYNC))
     own_sync_next = np.append(
         same_thread & (letters[1:] == SYNC) & ((stream[1:] == stream[:-1]) | (stream[1:] < 0) | (stream[:-1] < 0)),
@@ -206,47 +253,49 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
     return shown
 
 
-def _input_letters(trace: Trace, calls: pd.DataFrame, steps: Steps) -> NDArray[np.str_]:
+def _input_letters(trace: Trace, calls: SyncCalls, steps: Steps) -> Letters:
     """The shown letters that determine the class.
 
     Copies that are not inputs (to the host, or within the device) do not count, but one that blocks still synchronises.
     A copy made by a graph launch provides input without a wait. Calls of other threads than the step's own do not delay
     a launch.
     """
-    letters = calls["shown"].to_numpy(dtype="U2").copy()
-    no_input = calls["kind"].isin(["DtoH", "DtoD"]).to_numpy()
+    letters = calls.shown.astype("U2")
+    no_input = calls.kind.rows("DtoH", "DtoD")
     letters[no_input & (letters == COPY)] = ""
     letters[no_input & (letters == BLOCKING_COPY)] = SYNC
-    brought = trace["memcpys"][trace["memcpys"]["kind"] == "HtoD"]
-    inside = among(calls["letter"].to_numpy(), LAUNCHES) & (match_rows(brought, calls) >= 0)
-    letters[inside] = [COPY + letter for letter in letters[inside]]
-    letters[calls["thread"].to_numpy() != steps.table["thread"].to_numpy()[calls["at"]]] = ""
+    to_device = trace.memcpys.kind.rows("HtoD")
+    if to_device.any():
+        inside = among(calls.letter, LAUNCHES) & (trace.memcpys[to_device].of(calls) >= 0)
+        letters[inside] = [COPY + letter for letter in letters[inside]]
+    letters[calls.thread != steps.rows.thread[calls.at]] = ""
     return letters
 
 
-def _letters_by_step(calls: pd.DataFrame, steps: int, column: str) -> Counter[str]:
+def _letters_by_step(calls: SyncCalls, steps: int, letters: Letters) -> Counter[str]:
     """The number of occurrences of each distinct string of letters."""
-    ordered = calls.sort_values(["at", "start"], kind="stable")
-    letters = ordered[column].to_numpy(dtype=object)
-    bounds = np.searchsorted(ordered["at"].to_numpy(), np.arange(steps + 1))
-    return Counter("".join(letters[a:b]) for a, b in pairwise(bounds))
+    order = np.lexsort((calls.start, calls.at))
+    ordered, bounds = letters[order].tolist(), np.searchsorted(calls.at[order], np.arange(steps + 1)).tolist()
+    return Counter("".join(ordered[a:b]) for a, b in pairwise(bounds))
 
 
-def _waited_for(trace: Trace, waits: pd.DataFrame, asked: Targets) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+def _waited_for(trace: Trace, waits: Calls, asked: Targets) -> tuple[Texts, Ints]:
     """Per wait (name, end) of the last activity it waited for; ("", MISSING) for none, `UNKNOWN` if the trace does not
     say.
 
     A blocking copy waits for the preceding work of its stream.
     """
-    own = match_rows(trace["memcpys"], waits)
-    begins = np.append(trace["memcpys"]["start"].to_numpy(), MISSING)[own]
-    is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy() & (own >= 0)
-    last = last_awaited(trace, waits.assign(end=np.where(is_copy, begins, waits["end"])), asked)
+    is_copy, end = waits.letter == BLOCKING_COPY, waits.end
+    if is_copy.any():
+        own = trace.memcpys.of(waits)
+        end = np.where(is_copy & (own >= 0), spread(trace.memcpys.start, own, MISSING), end)
+    last = last_awaited(trace, waits, asked, end)
     names = np.where(asked.known, "", UNKNOWN).astype(object)
-    for table in DEVICE_TABLES:
-        of_table = (last["table"] == table).to_numpy()
-        names[of_table] = names_of(table, trace.table(table))[last["row"].to_numpy()[of_table]].texts
-    return names, last["end"].where(last["table"] != "", MISSING).to_numpy()
+    for number, table in enumerate(DEVICE_TABLES):
+        of_table = last.table == number
+        if of_table.any():
+            names[of_table] = names_of(table, trace.table(table))[last.row[of_table]].texts
+    return names, np.where(last.table >= 0, last.end, MISSING)
 
 
 @dataclass(frozen=True)
@@ -265,7 +314,23 @@ class FetchLag:
     fetches: int
 
 
-def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> FetchLag | None:
+@dataclass(frozen=True, eq=False)
+class _Fetches(Columns):
+    """Copies to the host.
+
+    Attributes:
+        process, thread: of the call, or of who waits for it.
+        issued: when the call began, ns.
+        end: of the first wait for it, ns.
+    """
+
+    process: Ints
+    thread: Ints
+    issued: Ints
+    end: Ints
+
+
+def fetch_lag(trace: Trace, calls: Calls, at: Ints, waits: Calls, asked: Targets) -> FetchLag | None:
     """How far fetches lag behind launches; None if the trace shows for too few copies what waits for them.
 
     A fetch is the first wait for a copy to the host. Its result is that of the step with the last launch before the
@@ -273,54 +338,63 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
 
     Args:
         trace: the recording.
-        calls: its host calls: start (ns) process thread letter and at (position of the step, MISSING outside of all).
-        waits: syncs, blocking copies and polling loops: start end (ns) process thread.
+        calls: its host calls; `at` are the positions of their steps, MISSING outside of all.
+        waits: syncs, blocking copies and polling loops.
         asked: what these wait for.
     """
-    launched = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)].sort_values("start")
-    copies = _copies_to_host(trace)
-    fetches = _of_launching_threads(_fetches(copies, waits, asked), launched)
+    launching = np.flatnonzero(among(calls.letter, LAUNCHES))
+    launching = launching[np.argsort(calls.start[launching])]
+    launched, step = calls[launching], np.append(at[launching], MISSING)
+    copies, stream = _copies_to_host(trace)
+    fetches = _of_launching_threads(_awaited_copies(copies, stream, waits, asked), launched)
     inside = _of_launching_threads(copies, launched)
-    step = np.append(launched["at"], MISSING)
-    read, result = (step[last_before(fetches, fetches[moment], launched)] for moment in ("end", "issued"))
+    read, result = (step[_last_launch(fetches, times, launched)] for times in (fetches.end, fetches.issued))
     lag = (read - result)[(result != MISSING) & (read >= result)]
-    if len(lag) * 2 < max((step[last_before(inside, inside["issued"], launched)] != MISSING).sum(), 1):
+    if len(lag) * 2 < max((step[_last_launch(inside, inside.issued, launched)] != MISSING).sum(), 1):
         return None
     return FetchLag(float(np.median(lag)), float((lag == np.median(lag)).mean()), len(lag))
 
 
-def _copies_to_host(trace: Trace) -> pd.DataFrame:
-    """Process, thread, issue time (start of the call, ns) and stream of each copy that ends there, in that order."""
-    copies, api = trace["memcpys"], trace["api"]
-    copies = taken(copies, (copies["kind"] == "DtoH").to_numpy(), ["process", "correlation", "stream"])
-    call = match_rows(api, copies)
-    calls = api[[*THREAD, "start", "correlation", "name"]].iloc[call[call >= 0]]
-    found = calls[THREAD].assign(issued=calls["start"], stream=copies["stream"].to_numpy()[call >= 0])
-    return found[~between_devices(trace, calls)].sort_values("issued", ignore_index=True)
+def _last_launch(fetches: _Fetches, times: Ints, launched: Calls) -> Ints:
+    """The last launch of the thread of each at these times, or -1."""
+    return last_before([fetches.process, fetches.thread], times, [launched.process, launched.thread], launched.start)
 
 
-def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
-    """One row per copy to the host that something waits for: process and thread (of the waiter), issued and end (of
-    the first such wait), ns."""
-    every = pd.concat([copies, copies.assign(stream=MISSING)], ignore_index=True)  # some wait for every stream
-    found = waits[[*THREAD, "end"]].assign(**{name: asked.table[name].to_numpy() for name in ("stream", "until")})
-    copy = last_at(found, found["until"], every, "issued", ["process", "stream"])
-    awaited = found.assign(copy=copy % max(len(copies), 1), issued=np.append(every["issued"], MISSING)[copy])
-    first = awaited[asked.known & (copy >= 0)].sort_values("end").drop_duplicates("copy")
-    return first[[*THREAD, "issued", "end"]]
+def _copies_to_host(trace: Trace) -> tuple[_Fetches, Ints]:
+    """The copies that end at the host, by the time of their call, not yet awaited; and their streams."""
+    to_host = trace.memcpys[trace.memcpys.kind.rows("DtoH")]
+    call = trace.api.of(to_host)
+    calls, stream = trace.api[call[call >= 0]], to_host.stream[call >= 0]
+    kept = ~between_devices(trace, calls)
+    order = np.argsort(calls.start[kept])
+    calls, stream = calls[kept][order], stream[kept][order]
+    return _Fetches(calls.process, calls.thread, calls.start, calls.start), stream
 
 
-def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
+def _awaited_copies(copies: _Fetches, stream: Ints, waits: Calls, asked: Targets) -> _Fetches:
+    """The copies that something waits for, with the thread and the end of the first such wait."""
+    process, issued = np.tile(copies.process, 2), np.tile(copies.issued, 2)
+    anywhere = np.full(len(copies), MISSING)  # some wait for every stream
+    copy = last_at([waits.process, asked.stream], asked.until, [process, np.append(stream, anywhere)], issued)
+    awaited = np.flatnonzero(asked.known & (copy >= 0))
+    awaited = awaited[np.argsort(waits.end[awaited])]
+    copy = copy[awaited] % max(len(copies), 1)
+    first = np.sort(np.unique(copy, return_index=True)[1])  # wait for each
+    waited = awaited[first]
+    return _Fetches(waits.process[waited], waits.thread[waited], copies.issued[copy[first]], waits.end[waited])
+
+
+def _of_launching_threads(fetches: _Fetches, launched: Calls) -> _Fetches:
     """The fetches; those of a thread that launches nothing are attributed to the busiest launcher of its process."""
-    count = {key: len(rows) for key, rows in grouped(launched, THREAD)}
+    count = {key: len(rows) for key, rows in grouped(launched.process, launched.thread)}
     busiest: dict[int, int] = {}
     for process, thread in sorted(count, key=lambda key: (-count[key], key)):
         busiest.setdefault(process, thread)
-    threads = fetches["thread"].to_numpy(copy=True)
-    for (process, thread), rows in grouped(fetches, THREAD):
+    threads = fetches.thread.copy()
+    for (process, thread), rows in grouped(fetches.process, fetches.thread):
         if (process, thread) not in count:
             threads[rows] = busiest.get(process, MISSING)
-    return fetches.assign(thread=threads)
+    return fetches.changed(thread=threads)
 
 
 def compress(letters: str) -> str:

@@ -20,12 +20,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.bounds import ALL_STEPS as ALL_STEPS
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.bounds import Bounds as Bounds
-from tracer.analysis.calls import host_calls
+from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
@@ -36,8 +35,8 @@ from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError
 from tracer.model import run_json
 from tracer.model.calls import LAUNCHES
-from tracer.model.intervals import within_any
-from tracer.model.rows import THREAD, among, groups_of, taken
+from tracer.model.columns import among, numbers
+from tracer.model.intervals import Ints, within_any
 from tracer.model.run_json import was_traced
 from tracer.model.schema import (
     COMPUTE_TABLES,
@@ -59,7 +58,7 @@ _OTHER_PROCESS: Final = (
 
 def find_steps(
     trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None,
-    calls: pd.DataFrame | None = None,
+    calls: Calls | None = None,
 ) -> Steps:  # fmt: skip
     """Find the steps of a trace.
 
@@ -86,7 +85,7 @@ def find_steps(
     window = _windows(trace, within) if within is not None else None
     calls = host_calls(trace) if calls is None else calls
     if window is not None:
-        calls = calls[within_any(calls, window)].reset_index(drop=True)
+        calls = calls[within_any(calls, trace.nvtx[window])]
     steps = steps_of_marks(trace, calls, chosen, window)
     if steps is not None and chosen is None:
         steps = all_if_partly_marked(trace, steps, calls) or steps
@@ -108,11 +107,11 @@ def _why_nothing_ran(trace: Trace) -> str:
     unread = [unread_note(TABLES[name].nsys, kind) for name in COMPUTE_TABLES for kind in NO_TABLES]
     if note := next((note for note in unread if note in trace.notes), None):
         return f": {note}"
-    launched = among(host_calls(trace)["letter"].to_numpy(dtype="U1"), LAUNCHES).sum()
+    launched = among(host_calls(trace).letter, LAUNCHES).sum()
     source, calls = str(trace.metadata.get("source", "")), len(trace["api"])
     if source.startswith(LIGHT):
         return f"; {was_traced('CUDA', trace)}"
-    domains = set(trace["nvtx"]["domain"].astype(str))
+    domains = set(trace.nvtx.domain)
     if calls and not launched and not domains & OTHER_DOMAINS:
         return f", and none of its {calls:,} recorded calls launches any: {_OTHER_PROCESS}"
     if source.startswith("PyTorch") and not calls and not domains & {OPERATORS, *OTHER_DOMAINS}:
@@ -122,7 +121,7 @@ def _why_nothing_ran(trace: Trace) -> str:
     return f"; {was_traced('CUDA', trace)}"
 
 
-def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: pd.DataFrame | None = None) -> Steps:
+def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: Calls | None = None) -> Steps:
     """The requested steps inside the NVTX ranges `within`: of several regimes the longest, unless some are requested,
     and without steps whose clocks are in doubt. `calls`: the `host_calls` of the trace, if available. Raises like
     `find_steps`, `Steps.select` and `without_doubtful`."""
@@ -140,7 +139,7 @@ def marked_steps(trace: Trace) -> Steps | None:
     return None if steps is None else with_phases(trace, steps, calls).of_phase(None)
 
 
-def all_if_partly_marked(trace: Trace, marked: Steps, calls: pd.DataFrame) -> Steps | None:
+def all_if_partly_marked(trace: Trace, marked: Steps, calls: Calls) -> Steps | None:
     """All steps, marked or not, if marks are on only part of them: every third, or only while the engine logs; None if
     the marks are on all, as far as is known.
 
@@ -158,14 +157,13 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: pd.DataFrame) -> St
     found = steps_of_fetches(trace, calls)
     if found is None:
         return None
-    launches = taken(calls, among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES), ["start", *THREAD])
-    times = tuple(launches[name].to_numpy() for name in ("start", *THREAD))
-    mark, at = marked.of(*times), found.of(*times)
-    inside = times[0] <= marked.table["closes"].to_numpy()[mark]
+    launches = calls[among(calls.letter, LAUNCHES)]
+    mark, at = (steps.of(launches.start, launches.process, launches.thread) for steps in (marked, found))
+    inside = launches.start <= marked.rows.closes[mark]
     both = (mark >= 0) & (at >= 0)
     inside, mark, at = inside[both], mark[both], at[both]
     with_mark = np.bincount(at[inside], minlength=len(found)) > 0
-    kind, kinds = groups_of(found.table, [*THREAD, "kind"])
+    kind, kinds = numbers(found.rows.process, found.rows.thread, found.rows.kind)
     of_mark = mark * kinds + kind[at]
     unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[inside])])
     few = len(unmarked) <= (1 - CONSTANT) * with_mark.sum()
@@ -176,11 +174,13 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: pd.DataFrame) -> St
     return replace(found, detail=f"{found.detail}, {marks}")
 
 
-def _windows(trace: Trace, within: str) -> pd.DataFrame:
-    """The NVTX ranges with this text, or else those whose text matches it."""
-    nvtx = trace["nvtx"]
-    ranges = nvtx[(nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(DEVICE_DOMAINS)]
-    texts = [str(text) for text in ranges["text"].cat.remove_unused_categories().cat.categories]
+def _windows(trace: Trace, within: str) -> Ints:
+    """The rows of `trace.nvtx` that are ranges with this text, or else those whose text matches it."""
+    nvtx = trace.nvtx
+    ranges = (nvtx.end > nvtx.start) & ~nvtx.domain.rows(*DEVICE_DOMAINS)
+    used = np.zeros(len(nvtx.text.words), bool)
+    used[nvtx.text.codes[ranges]] = True
+    texts = [str(text) for text in nvtx.text.words[used]]
     try:
         chosen = [text for text in texts if text == within] or [text for text in texts if re.search(within, text)]
     except re.error as problem:
@@ -192,14 +192,14 @@ def _windows(trace: Trace, within: str) -> pd.DataFrame:
             f"; the first of {len(texts)} texts: {', '.join(texts[:8])}" if texts else "; it has no NVTX ranges at all"
         )
         raise EmptyTraceError(f"no NVTX range {within!r} in the trace{some}")
-    return ranges[ranges["text"].isin(chosen)]
+    return np.flatnonzero(ranges & nvtx.text.rows(*chosen))
 
 
 def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
     """The steps with the number of sequences from the run's own description, if the marks do not give it."""
-    batch = run_json.batch(trace, within)
-    unknown = (steps.table["sequences"] == MISSING) & (steps.table["phase"] == DECODE)
+    batch, rows = run_json.batch(trace, within), steps.rows
+    unknown = (rows.sequences == MISSING) & rows.phase.rows(DECODE)
     if batch is None or not unknown.any():
         return steps
-    completed = {name: steps.table[name].where(~unknown, batch) for name in ("sequences", "gained")}
-    return replace(steps, table=steps.table.assign(**completed))
+    sequences, gained = (np.where(unknown, batch, column) for column in (rows.sequences, rows.gained))
+    return replace(steps, rows=rows.changed(sequences=sequences, gained=gained))

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
-from tracer.model.calls import BEGIN_CAPTURE, BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, letters_of
+from tracer.analysis.calls import Calls
+from tracer.model.calls import BEGIN_CAPTURE, BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
+from tracer.model.columns import Columns, among, grouped, ranks
 from tracer.model.intervals import Bools, Ints
-from tracer.model.rows import among, match_rows, ranks_of
-from tracer.model.schema import COMPUTE_TABLES, MISSING
+from tracer.model.schema import MISSING
+from tracer.model.tables import GraphLaunches, Kernels
 from tracer.model.trace import Trace
 
 SEVERAL: Final = 3
@@ -39,84 +41,125 @@ _MOST_UNITS: Final = 8
 """The number of kernels and graphs, the rarest first, that are tried as the one that occurs once per pass."""
 
 
+@dataclass(frozen=True, eq=False)
+class WorkCalls(Calls):
+    """Calls with the device work that each issued.
+
+    Attributes:
+        code: numbers the kernel or graph that it launched first, per device; MISSING if unknown.
+        lane: numbers its stream; MISSING if unknown.
+        busy: ns, of everything it launched.
+        fetched: bytes copied to the host.
+    """
+
+    code: Ints
+    lane: Ints
+    busy: Ints
+    fetched: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Launches(Columns):
+    """The launches of a host.
+
+    Attributes:
+        call: its position in `Host.calls`.
+        code: numbers the kernel or graph, per device.
+        graph: whether it replays one.
+        busy: ns that the device works for it.
+        fetched: bytes, before the next launch.
+        inputs, waits, captures: since the previous launch: copies to the device, waits (except those for inputs), and
+            captures of graphs, begun in its process.
+        behind: the position in `Host.calls` after the result that is fetched next, or of the next launch.
+    """
+
+    call: Ints
+    code: Ints
+    graph: Bools
+    busy: Ints
+    fetched: Ints
+    inputs: Ints
+    waits: Ints
+    captures: Ints
+    behind: Ints
+
+
 @dataclass(frozen=True)
 class Host:
     """The calls of one host, ordered by start, and its turns.
 
     Attributes:
-        calls: rows of `calls.host_calls`.
+        calls: of its threads.
         process, thread: of the thread with the most launches.
-        launches: call (its position in `calls`), code (numbers the kernel or graph, per device), graph (whether it
-            replays one), busy (ns that the device works for it), fetched (bytes, before the next launch); since the
-            previous launch: inputs (copies to the device), waits (except those for inputs) and captures (of graphs,
-            begun in its process); behind: the position in `calls` after the result that is fetched next, or of the
-            next launch.
+        launches: among the calls.
         turns: the first launch of each turn.
         fetches: whether the trace shows results being fetched; otherwise turns end with waits.
     """
 
-    calls: pd.DataFrame
+    calls: WorkCalls
     process: int
     thread: int
-    launches: pd.DataFrame
+    launches: Launches
     turns: Ints
     fetches: bool
 
 
-def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
+def hosts(trace: Trace, calls: Calls) -> Iterator[Host]:
     """The hosts that launch.
 
     Args:
         trace: the recording.
         calls: from `calls.host_calls`, or some of them.
     """
-    api = trace["api"]
-    captures = api[letters_of(api["name"]) == BEGIN_CAPTURE]
-    for process, of_process in _with_work(trace, calls).groupby("process", sort=False):
-        began = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
+    api = trace.api
+    captures = api.letter == BEGIN_CAPTURE
+    every = _with_work(trace, calls)
+    for (process,), rows in grouped(every.process):
+        of_process = every[rows]
+        began = np.sort(api.start[captures & (api.process == process)])
         for leader, threads in _together(of_process).items():
-            of_host = of_process[of_process["thread"].isin(threads)]
-            yield _host(of_host.sort_values("start", kind="stable", ignore_index=True), leader, began)
+            of_host = of_process[among(of_process.thread, threads)]
+            yield _host(of_host[np.argsort(of_host.start, kind="stable")], leader, began)
 
 
-def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls with the device work that each issued: code (numbers the kernel or graph that it launched first, per
-    device) and lane (numbers its stream), MISSING if unknown, busy (ns, of everything it launched) and fetched (bytes
-    copied to the host)."""
+def _with_work(trace: Trace, calls: Calls) -> WorkCalls:
+    """The calls with the device work that each issued."""
     busy, issues = np.zeros(len(calls)), np.zeros(len(calls), bool)
-    first = {name: np.full(len(calls), MISSING) for name in ("device", "stream", "graph", "name")}
-    for name in COMPUTE_TABLES:
-        table, call = trace[name], match_rows(calls, trace[name])
+    device, stream, graph, name = (np.full(len(calls), MISSING) for _ in range(4))
+    tables: tuple[Kernels | GraphLaunches, ...] = (trace.kernels, trace.graph_launches)
+    for table in tables:
+        call = calls.of(table)
         rows = np.flatnonzero(call >= 0)
-        length = table["end"].to_numpy() - table["start"].to_numpy()
-        busy += np.bincount(call[rows], length[rows], minlength=len(calls))
+        busy += np.bincount(call[rows], (table.end - table.start)[rows], minlength=len(calls))
         rows = rows[~issues[call[rows]]][::-1]  # of several assignments the last stays: of the first row
-        for column in ("device", "stream", "graph"):
-            first[column][call[rows]] = table[column].to_numpy()[rows]
-        if name == "kernels":
-            first["name"][call[rows]] = table["name"].cat.codes.to_numpy()[rows]
-        issues[call[rows]] = True
-    first["name"][first["graph"] >= 0] = MISSING
-    works, named = pd.DataFrame(first)[issues], (first["graph"] >= 0) | (first["name"] >= 0)
+        of = call[rows]
+        device[of], stream[of], graph[of] = table.device[rows], table.stream[rows], table.graph[rows]
+        if isinstance(table, Kernels):
+            name[of] = table.name.codes[rows]
+        issues[of] = True
+    name[graph >= 0] = MISSING
     code, lane = np.full(len(calls), MISSING), np.full(len(calls), MISSING)
-    code[issues], lane[issues] = ranks_of(works, ["graph", "name", "device"]), ranks_of(works, ["device", "stream"])
-    code[~named] = MISSING
-    copies = trace["memcpys"][(trace["memcpys"]["kind"] == "DtoH").to_numpy()]
-    call, size = match_rows(calls, copies), copies["bytes"].to_numpy().clip(0, _MOST_BYTES)
+    if issues.any():
+        code[issues] = ranks(graph[issues], name[issues], device[issues])
+        lane[issues] = ranks(device[issues], stream[issues])
+    code[(graph < 0) & (name < 0)] = MISSING
+    to_host = trace.memcpys[trace.memcpys.kind.rows("DtoH")]
+    call, size = calls.of(to_host), to_host.bytes.clip(0, _MOST_BYTES)
     fetched = np.bincount(call[call >= 0], size[call >= 0], minlength=len(calls))
-    done = {"busy": busy.astype(np.int64), "fetched": fetched.astype(np.int64)}
-    return calls.assign(code=code, lane=lane, **done).reset_index(drop=True)
+    columns: dict[str, Any] = {column: getattr(calls, column) for column in Calls.column_names()}
+    return WorkCalls(**columns, code=code, lane=lane, busy=busy.astype(np.int64), fetched=fetched.astype(np.int64))
 
 
-def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
+def _together(calls: WorkCalls) -> dict[int, list[int]]:
     """Stage 1: the leading thread of each host of a process -> the host's threads."""
-    letters = calls["letter"].to_numpy(dtype="U1")
-    launched = calls.loc[among(letters, LAUNCHES), ["thread", "lane"]]
-    lanes = launched.drop_duplicates().groupby("thread")["lane"].agg(set)
-    fetching = set(calls["thread"][copied_out(calls) | (letters == SYNC)])
-    leaders = [one for one in lanes.index if one in fetching] or launched["thread"].mode()[:1].tolist()
+    launches = among(calls.letter, LAUNCHES)
+    found = sorted(grouped(calls.thread[launches]), key=itemgetter(0))
+    lanes = {thread: set(calls.lane[launches][rows].tolist()) for (thread,), rows in found}
+    fetching = set(calls.thread[copied_out(calls) | (calls.letter == SYNC)].tolist())
+    most_often = max(found, key=lambda each: len(each[1]), default=None)
+    leaders = [one for one in lanes if one in fetching] or ([] if most_often is None else [most_often[0][0]])
     threads = {leader: [leader] for leader in leaders}
-    for one in set(calls["thread"]).difference(leaders) if leaders else ():
+    for one in set(calls.thread.tolist()).difference(leaders) if leaders else ():
         shared = {leader: len(lanes[leader] & lanes.get(one, set())) for leader in leaders}
         most = max(leaders, key=lambda leader: shared[leader])
         if len(leaders) == 1 or shared[most]:
@@ -124,9 +167,9 @@ def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
     return threads
 
 
-def copied_out(calls: pd.DataFrame) -> Bools:
+def copied_out(calls: Calls) -> Bools:
     """Which calls copy to the host."""
-    return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] == "DtoH").to_numpy()
+    return among(calls.letter, COPIES) & calls.kind.rows("DtoH")
 
 
 def brings_drafts(low: Any, high: Any) -> Any:
@@ -135,25 +178,24 @@ def brings_drafts(low: Any, high: Any) -> Any:
     return (low > 0) & (high >= LONGER * low) & (high <= (MOST_DRAFTS + 1) * low)
 
 
-def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
-    letters, fetches = calls["letter"].to_numpy(dtype="U1"), copied_out(calls)
+def _host(calls: WorkCalls, thread: int, captures: Ints) -> Host:
+    letters, fetches = calls.letter, copied_out(calls)
     inputs = among(letters, COPIES) & ~fetches
     waits = among(letters, [SYNC, BLOCKING_COPY])
     of_results = waits & ~((letters == SYNC) & np.append(False, inputs[:-1]))  # otherwise for the copy directly before
     at = np.flatnonzero(among(letters, LAUNCHES))
     cuts = _behind_fetches(np.flatnonzero(waits), at, np.flatnonzero(fetches), len(calls))
-    begun = np.searchsorted(captures, calls["start"].to_numpy()[at])
+    begun = np.searchsorted(captures, calls.start[at])
     until = np.append(cuts, len(calls))[np.searchsorted(cuts, at + 1)]
-    launches = pd.DataFrame({
-        "call": at, "code": calls["code"].to_numpy()[at], "graph": letters[at] == GRAPH_LAUNCH,
-        "busy": calls["busy"].to_numpy()[at], "inputs": np.diff(np.cumsum(inputs)[at], prepend=0),
-        "waits": np.diff(np.cumsum(of_results)[at], prepend=0), "captures": np.diff(begun, prepend=0),
-        "behind": np.minimum(np.append(at[1:], len(calls)), until),
-        "fetched": np.diff(np.append(0, np.cumsum(calls["fetched"]))[np.append(at, len(calls))]),
-    })  # fmt: skip
+    launches = Launches(
+        call=at, code=calls.code[at], graph=letters[at] == GRAPH_LAUNCH, busy=calls.busy[at],
+        fetched=np.diff(np.append(0, np.cumsum(calls.fetched))[np.append(at, len(calls))]),
+        inputs=np.diff(np.cumsum(inputs)[at], prepend=0), waits=np.diff(np.cumsum(of_results)[at], prepend=0),
+        captures=np.diff(begun, prepend=0), behind=np.minimum(np.append(at[1:], len(calls)), until),
+    )  # fmt: skip
     first = np.unique(np.append(0, np.searchsorted(at, cuts)))
     turns = _replays(launches, first[first < len(at)])
-    return Host(calls, int(calls["process"].iloc[0]), thread, launches, turns, bool(fetches.any()))
+    return Host(calls, int(calls.process[0]), thread, launches, turns, bool(fetches.any()))
 
 
 def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Ints:
@@ -170,9 +212,9 @@ def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Int
     return np.asarray(np.where(until - before <= following - until, wait, at) + 1)
 
 
-def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
+def _replays(launches: Launches, first: Ints) -> Ints:
     """Stage 3: the first launch of each turn; turns that repeat themselves are split."""
-    code, graph, busy = (launches[name].to_numpy() for name in ("code", "graph", "busy"))
+    code, graph, busy = launches.code, launches.graph, launches.busy
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
     seen: dict[bytes, Ints] = {}

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
+from tracer.model.columns import grouped
 from tracer.model.intervals import Ints, touching, union
-from tracer.model.rows import among, by_thread, rows_named
 from tracer.model.schema import MISSING, PYTHON_FUNCTION
+from tracer.model.tables import Nvtx
 from tracer.model.trace import Trace
 
 RELEASED, UNKNOWN, RANGE, GIL = "released", "unknown", "range", "gil"
@@ -36,10 +37,10 @@ WAITS: Final = re.compile(
 """Python functions that wait for another thread or process: the innermost, built-in ones."""
 
 
-def waits(functions: pd.DataFrame) -> Spans:
+def waits(functions: Nvtx) -> Spans:
     """Periods in which a thread waits; functions are rows of `trace["nvtx"]` of Python functions."""
-    chosen = functions[rows_named(functions["text"], WAITS.search)]
-    return union(chosen["start"], chosen["end"])
+    chosen = functions[functions.text.chosen(WAITS.search)]
+    return union(chosen.start, chosen.end)
 
 
 RELEASES: Final = re.compile(r"^<built-in method release of _thread\.|^<(built-in )?method '?put\b.*SimpleQueue")
@@ -48,7 +49,7 @@ RELEASES: Final = re.compile(r"^<built-in method release of _thread\.|^<(built-i
 _LOCKED: Final = re.compile(r"^<(built-in method|method) '?acquire\b")
 
 
-def waits_for(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+def waits_for(functions: Nvtx, thread: int) -> dict[int, Spans]:
     """Periods in which a thread waits, by the thread that it waits for; `MISSING` where that is unknown.
 
     Profilers name a lock's method but not the lock, so who releases a lock is known only if no other thread releases
@@ -58,50 +59,52 @@ def waits_for(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
         functions: those of one process.
         thread: the thread that may be waiting.
     """
-    mine = functions["thread"] == thread
-    waiting = functions[mine & rows_named(functions["text"], WAITS.search)]
-    locked = waiting[rows_named(waiting["text"], _LOCKED.search)]
-    start, end = locked["start"].to_numpy(np.int64), locked["end"].to_numpy(np.int64)
-    releases = functions[~mine & rows_named(functions["text"], RELEASES.search)]
-    releasing = {
-        int(str(other)): np.searchsorted(times, end, side="left") > np.searchsorted(times, start, side="left")
-        for other, times in releases.groupby("thread")["start"].agg(np.sort).items()
-    }
-    alone = np.sum([*releasing.values(), np.zeros(len(start), np.int64)], axis=0) == 1
-    found = {other: (start[during & alone], end[during & alone]) for other, during in releasing.items()}
+    mine = functions.thread == thread
+    waiting = functions[mine & functions.text.chosen(WAITS.search)]
+    locked = waiting[waiting.text.chosen(_LOCKED.search)]
+    releases = functions[~mine & functions.text.chosen(RELEASES.search)]
+    releasing = {}
+    for (other,), rows in sorted(grouped(releases.thread), key=itemgetter(0)):
+        times = np.sort(releases.start[rows])
+        before, after = (np.searchsorted(times, each, side="left") for each in (locked.start, locked.end))
+        releasing[other] = after > before
+    alone = np.sum([*releasing.values(), np.zeros(len(locked), np.int64)], axis=0) == 1
+    found = {other: (locked.start[during & alone], locked.end[during & alone]) for other, during in releasing.items()}
     found[MISSING] = waits(waiting)  # what is left of them
     return {other: spans for other, spans in found.items() if len(spans[0])}
 
 
-def functions_of(trace: Trace, process: int) -> pd.DataFrame:
+def functions_of(trace: Trace, process: int) -> Nvtx:
     """The Python functions of a process."""
-    nvtx = trace["nvtx"]
-    return nvtx[among(nvtx["process"].to_numpy(), [process]) & (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()]
+    is_function = trace.nvtx.domain.rows(PYTHON_FUNCTION)
+    return trace.nvtx[is_function & (trace.nvtx.process == process)] if is_function.any() else trace.nvtx[:0]
 
 
-def turns_of_others(functions: pd.DataFrame, thread: int) -> dict[int, Spans]:
+def turns_of_others(functions: Nvtx, thread: int) -> dict[int, Spans]:
     """Periods in which another thread holds the GIL and this one makes no progress: thread -> spans, ns.
 
     Args:
         functions: those of one process.
         thread: the thread that may be waiting.
     """
-    mine = functions["thread"] == thread
-    own = _edges(functions[mine])
+    own = _edges(functions[functions.thread == thread])
     found = {}
-    for other, of_other in functions[~mine].groupby("thread", sort=True):
+    for (other,), rows in sorted(grouped(functions.thread), key=itemgetter(0)):
+        if other == thread:
+            continue
+        of_other = functions[rows]
         edges = _edges(of_other)
         low, high = edges[:-1], edges[1:]
         before = np.searchsorted(own, low, side="left")
         steps = np.searchsorted(own, high, side="right") - before
         chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(of_other))
         if chosen.any():
-            found[int(str(other))] = (low[chosen], high[chosen])
+            found[other] = (low[chosen], high[chosen])
     return found
 
 
-def _edges(functions: pd.DataFrame) -> Ints:
-    return np.unique(np.concatenate([functions["start"].to_numpy(np.int64), functions["end"].to_numpy(np.int64)]))
+def _edges(functions: Nvtx) -> Ints:
+    return np.unique(np.concatenate([functions.start, functions.end]))
 
 
 class Thread(NamedTuple):
@@ -112,13 +115,11 @@ class Thread(NamedTuple):
     how: str
 
 
-Waited = Mapping[Thread, NDArray[np.int64]]
+Waited = Mapping[Thread, Ints]
 """Thread -> how long it is waited for in each window, ns."""
 
 
-def on_threads(
-    functions: pd.DataFrame, ranges: pd.DataFrame, process: int, thread: int
-) -> Iterator[tuple[str, Spans, Thread]]:
+def on_threads(functions: Nvtx, ranges: Nvtx, process: int, thread: int) -> Iterator[tuple[str, Spans, Thread]]:
     """(part, its intervals, the thread waited for) of a thread that makes no call.
 
     Args:
@@ -129,39 +130,58 @@ def on_threads(
     """
     for other, spans in waits_for(functions, thread).items() if len(functions) else ():
         yield "host_wait", spans, Thread(process, other, UNKNOWN if other == MISSING else RELEASED)
-    for _, other, rows in by_thread(ranges):
-        start, end = (ranges[side].to_numpy()[rows] for side in ("start", "end"))
-        yield "host_lock", (start, end), Thread(process, int(other), RANGE)
+    for (_, other), rows in grouped(ranges.process, ranges.thread):
+        yield "host_lock", (ranges.start[rows], ranges.end[rows]), Thread(process, other, RANGE)
     for other, spans in turns_of_others(functions, thread).items() if len(functions) else ():
         yield "host_lock", spans, Thread(process, other, GIL)
 
 
-def waited_table(trace: Trace, waited: Waited, periods: int) -> pd.DataFrame:
-    """The threads that are waited for: process, thread, name, runs (the outermost Python function of the program on it;
-    "" if none is recorded), how (a text of `HOW`) and idle_us per step; the longest first.
+@dataclass(frozen=True)
+class WaitedThread:
+    """A thread that is waited for.
+
+    Attributes:
+        process, thread: `MISSING` if unknown.
+        name: of the thread; "" if unknown.
+        runs: the outermost Python function of the program on it; "" if none is recorded.
+        how: that is known, a text of `HOW`.
+        idle_us: per step.
+    """
+
+    process: int
+    thread: int
+    name: str
+    runs: str
+    how: str
+    idle_us: float
+
+
+def waited_threads(trace: Trace, waited: Waited, periods: int) -> list[WaitedThread]:
+    """The threads that are waited for, the longest first.
 
     Args:
         trace: the recording.
         waited: the idle time, by thread.
         periods: the number of steps.
     """
+    if not waited:
+        return []
     names = {
         (process, thread): str(name)
         for process, thread, name in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
     }
-    rows: list[dict[str, Any]] = [
-        {
-            "process": one.process, "thread": one.thread, "name": names.get((one.process, one.thread), ""),
-            "runs": _runs(trace, one), "how": HOW[one.how], "idle_us": float(ns.sum()) / max(periods, 1) / 1e3,
-        }
+    found = [
+        WaitedThread(
+            one.process, one.thread, names.get((one.process, one.thread), ""), _runs(trace, one), HOW[one.how],
+            float(ns.sum()) / max(periods, 1) / 1e3,
+        )
         for one, ns in waited.items()
     ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=["process", "thread", "name", "runs", "how", "idle_us"])
-    return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True)
+    return sorted(found, key=lambda each: -each.idle_us)
 
 
-def named(row: Mapping[Any, Any]) -> str:
-    """A thread of `waited_table` in words."""
+def named(row: Mapping[str, Any]) -> str:
+    """A `WaitedThread`, by its fields, in words."""
     if row["thread"] == MISSING:
         return "unknown"
     known = ", ".join(text for text in (row["name"], row["runs"]) if text)
@@ -172,6 +192,6 @@ def named(row: Mapping[Any, Any]) -> str:
 def _runs(trace: Trace, one: Thread) -> str:
     """The outermost function of the program that a thread is in."""
     functions = functions_of(trace, one.process)
-    here = functions[functions["thread"] == one.thread].sort_values("start", kind="stable")
-    texts = (str(text) for text in here["text"].unique())
+    here = functions[functions.thread == one.thread]
+    texts = dict.fromkeys(here.text[np.argsort(here.start, kind="stable")])
     return next((text for text in texts if PYTHON_FILE.search(text) and not BELOW_PROGRAM.search(text)), "")

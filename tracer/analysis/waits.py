@@ -6,17 +6,16 @@ A host that repeatedly queries whether work has completed waits for it, as in a 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.calls import outer_calls
-from tracer.model.calls import BLOCKING_COPY, POLL, letters_of
-from tracer.model.intervals import Ints
-from tracer.model.rows import THREAD, grouped, groups_of, last_at, match_rows, taken
+from tracer.analysis.calls import Calls, outer_rows
+from tracer.model.calls import BLOCKING_COPY, POLL
+from tracer.model.columns import NEVER, Columns, Letters, Names, grouped, last_at, numbers, several, spread
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
 
@@ -25,207 +24,250 @@ UNKNOWN: Final = "unknown"
 
 _ON_EVERY_STREAM: Final = re.compile(r"(?:Device|Ctx|Thread)Synchronize")
 _ON_A_STREAM: Final = re.compile(r"stream(?:Synchronize|Query)", re.IGNORECASE)
-_PLACE: Final = ["device", "context", "stream"]
 MANY: Final = 3
 """Minimum number of queries in a loop whose results are unknown; two may be an allocator that queries two events."""
 
-_COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
 _ENDED: Final = 0  # what a query returns once the work has completed; cudaErrorNotReady and hipErrorNotReady are 600
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The targets of waiting calls, one entry per call.
+class Waiting(Protocol):
+    """Calls that may wait: start and end (ns), process, correlation, name and letter of each."""
+
+    @property
+    def start(self) -> Ints:
+        """Of each, ns."""
+
+    @property
+    def end(self) -> Ints:
+        """Of each, ns."""
+
+    @property
+    def process(self) -> Ints:
+        """Of each."""
+
+    @property
+    def correlation(self) -> Ints:
+        """Of each."""
+
+    @property
+    def name(self) -> Names:
+        """Of each."""
+
+    @property
+    def letter(self) -> Letters:
+        """Of each."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Targets(Columns):
+    """The targets of waiting calls, one per call.
 
     Attributes:
-        table: device, context, stream (MISSING: any of the process) and until, ns: only work enqueued before then.
+        device, context, stream: MISSING: any of the process.
+        until: only work enqueued before then, ns.
         known: whether the trace says; otherwise the row has no meaning.
         of_event: whether `until` is when an event was recorded, rather than when the call began.
     """
 
-    table: pd.DataFrame
-    known: NDArray[np.bool_]
-    of_event: NDArray[np.bool_]
+    device: Ints
+    context: Ints
+    stream: Ints
+    until: Ints
+    known: Bools
+    of_event: Bools
 
 
-def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
+@dataclass(frozen=True, eq=False)
+class Awaited(Columns):
+    """What waits waited for last.
+
+    Attributes:
+        table: its position in `DEVICE_TABLES`, or -1 if it had ended before.
+        row: in that table, or -1.
+        end: ns, or -`MOST_NS`.
+    """
+
+    table: Ints
+    row: Ints
+    end: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Polls(Calls):
+    """Polling loops: start of the first query, the other columns of the last; `queries` is their number."""
+
+    queries: Ints
+
+
+def targets(trace: Trace, waits: Waiting) -> Targets:
     """Determine the target of each waiting call.
 
     A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work issued
     to the event's stream before the event was last recorded, and a blocking copy for its stream. If the trace has no
     row for the sync (Kineto without `cuda_sync`, HIP), only a device sync is known by its name, and a stream sync if
     its process uses no other stream.
-
-    Args:
-        trace: the recording.
-        waits: start (ns) process correlation name letter.
     """
-    start = waits["start"].to_numpy()
-    rows = match_rows(trace["syncs"], waits)
-    types = trace["syncs"]["type"].cat
-    type_of = {str(word): code for code, word in enumerate(types.categories)}
-    type_codes = np.append(types.codes.to_numpy(), type_of[UNKNOWN])[rows]
-    place = {c: np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in [*_PLACE, "event"]}
-    copies = match_rows(trace["memcpys"], waits)
-    is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy()
-    has_row = is_copy & (copies >= 0)
-    for column in _PLACE if has_row.any() else ():
-        place[column][has_row] = trace["memcpys"][column].to_numpy()[copies[has_row]]
-    silent = (type_codes == type_of[UNKNOWN]) & ~is_copy
-    every = (type_codes == type_of["context"]) | (silent & _named(waits["name"], silent, _ON_EVERY_STREAM))
-    place["stream"][every] = MISSING
-    alone = silent & _named(waits["name"], silent, _ON_A_STREAM)
-    if alone.any():
-        place["stream"][alone] = _only_stream(trace, waits["process"].to_numpy()[alone])
-    until, by_event = start.copy(), np.zeros(len(waits), bool)
-    of_event = np.flatnonzero((type_codes == type_of["event"]) & (place["event"] != MISSING))
-    if len(of_event) and len(trace["cuda_events"]):
-        recorded, last = _last_record(trace, waits, place["event"], of_event)
-        for column in _PLACE:
-            place[column][recorded] = last[column]
-        until[recorded], by_event[recorded] = last["recorded"], True
-    known = every | (place["stream"] != MISSING)
-    return Targets(pd.DataFrame({name: place[name] for name in _PLACE} | {"until": until}), known, by_event)
-
-
-def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Which of the chosen calls have a name that contains the pattern; each distinct name is searched once."""
-    found = np.zeros(len(names), bool)
-    codes, words = pd.factorize(names[chosen])
-    found[chosen] = np.array([pattern.search(str(word)) is not None for word in words], bool)[codes]
-    return found
+    syncs, copies = trace.syncs, trace.memcpys
+    rows, words = syncs.of(waits), syncs.type.words.tolist()
+    of_type = {str(word): code for code, word in enumerate(words)}
+    kinds = spread(syncs.type.codes, rows, of_type[UNKNOWN])
+    device, context, stream, event = (
+        spread(column, rows, MISSING) for column in (syncs.device, syncs.context, syncs.stream, syncs.event)
+    )
+    is_copy = waits.letter == BLOCKING_COPY
+    if is_copy.any():
+        own = copies.of(waits)
+        has_row = is_copy & (own >= 0)
+        for column, values in ((device, copies.device), (context, copies.context), (stream, copies.stream)):
+            column[has_row] = values[own[has_row]]
+    every, silent = kinds == of_type["context"], (kinds == of_type[UNKNOWN]) & ~is_copy
+    if silent.any():
+        every |= silent & waits.name.chosen(_ON_EVERY_STREAM.search)
+        alone = silent & waits.name.chosen(_ON_A_STREAM.search)
+        stream[every] = MISSING
+        stream[alone] = _only_stream(trace, waits.process[alone])
+    else:
+        stream[every] = MISSING
+    until, by_event = waits.start.copy(), np.zeros(len(waits), bool)
+    of_event = np.flatnonzero((kinds == of_type["event"]) & (event != MISSING))
+    if len(of_event) and len(trace.cuda_events):
+        found, record, when = _last_record(trace, waits, event, of_event)
+        events = trace.cuda_events
+        device[found], context[found], stream[found] = (
+            each[record] for each in (events.device, events.context, events.stream)
+        )
+        until[found], by_event[found] = when, True
+    return Targets(device, context, stream, until, every | (stream != MISSING), by_event)
 
 
 def _only_stream(trace: Trace, processes: Ints) -> Ints:
     """The stream of each process that uses only one, else MISSING."""
-    distinct, number = np.unique(processes, return_inverse=True)
-    return np.array([_stream_of(trace, process) for process in distinct.tolist()], np.int64)[number]
+    found = np.full(len(processes), MISSING)
+    for (process,), rows in grouped(processes):
+        found[rows] = _stream_of(trace, process)
+    return found
 
 
 def _stream_of(trace: Trace, process: int) -> int:
     places = set()
-    for frame in (trace[name] for name in DEVICE_TABLES):
-        mine = frame["process"].to_numpy() == process
-        values = [frame[column].to_numpy()[mine] for column in _PLACE]
-        if any((each != each[0]).any() for each in values if len(each)):
+    for name in DEVICE_TABLES:
+        table: Any = trace.table(name)
+        mine = table.process == process
+        values = [column[mine] for column in (table.device, table.context, table.stream)]
+        if several(*values):
             return MISSING
         places.update([tuple(int(each[0]) for each in values)] if mine.any() else [])
     return places.pop()[-1] if len(places) == 1 else MISSING
 
 
-def _last_record(trace: Trace, waits: pd.DataFrame, event: Ints, asked: Ints) -> tuple[Ints, pd.DataFrame]:
-    """Those of the waits asked for (positions) whose event was recorded before they began, and for each of them on
-    which stream it was last recorded, and when."""
-    api, events = trace["api"], trace["cuda_events"]
-    call = match_rows(api, events)
-    records = taken(events, call >= 0, ["process", "event", *_PLACE])
-    records["recorded"] = api["start"].to_numpy()[call[call >= 0]]
-    asking = pd.DataFrame({"process": waits["process"].to_numpy()[asked], "event": event[asked]})
-    last = last_at(asking, waits["start"].to_numpy()[asked] - 1, records, "recorded", ["process", "event"])
-    return asked[last >= 0], records.iloc[last[last >= 0]]
+def _last_record(trace: Trace, waits: Waiting, event: Ints, asked: Ints) -> tuple[Ints, Ints, Ints]:
+    """Those of the waits asked for (positions) whose event was recorded before they began, and for each of them the row
+    of the last record and when it was made, ns."""
+    call = trace.api.of(trace.cuda_events)
+    rows = np.flatnonzero(call >= 0)
+    records, recorded = trace.cuda_events[rows], trace.api.start[call[rows]]
+    wanted = [waits.process[asked], event[asked]]
+    last = last_at(wanted, waits.start[asked] - 1, [records.process, records.event], recorded)
+    known = last >= 0
+    return asked[known], rows[last[known]], recorded[last[known]]
 
 
-def last_awaited(trace: Trace, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
-    """What each wait waited for last.
+def last_awaited(trace: Trace, waits: Waiting, asked: Targets, end: Ints | None = None) -> Awaited:
+    """What each wait waited for last: the last work of its target that ended in it.
 
     Args:
         trace: the recording.
-        waits: start end (ns) process; `asked` says what they wait for.
-
-    Returns:
-        Per wait the table, the row and the end (ns) of a device's work; "", -1 and -`MOST_NS` if that had ended before.
+        waits: the waits.
+        asked: what they wait for.
+        end: when each returned, if not when it ended, ns.
     """
-    first = np.cumsum([0, *(len(trace[name]) for name in DEVICE_TABLES)])  # of each table, one behind the other
+    tables: list[Any] = [trace.table(name) for name in DEVICE_TABLES]
+    first = np.cumsum([0, *map(len, tables)])  # of each table, one behind the other
     found, ended = np.full(len(waits), -1, dtype=np.int64), np.full(len(waits), -MOST_NS)
-    start, end = waits["start"].to_numpy(), waits["end"].to_numpy()
-    until = asked.table["until"].to_numpy()
-    keys = asked.table[_PLACE].assign(process=waits["process"].to_numpy(), by_event=asked.of_event)[asked.known]
-    asking, tables = np.flatnonzero(asked.known), [name for name in DEVICE_TABLES if len(trace[name])]
-    for (process, *place, by_event), index in grouped(keys, ["process", *_PLACE, "by_event"]) if tables else ():
-        here, at = {name: _at(trace[name], process, place) for name in tables}, asking[index]
-        for names in (tables,) if by_event else zip(tables):
-            rows = np.concatenate([first[DEVICE_TABLES.index(name)] + here[name] for name in names])
-            ends = np.concatenate([trace[name]["end"].to_numpy()[here[name]] for name in names])
+    end = waits.end if end is None else end
+    asking, filled = np.flatnonzero(asked.known), [number for number, table in enumerate(tables) if len(table)]
+    keys = (waits.process, asked.device, asked.context, asked.stream, asked.of_event)
+    for (process, *place, by_event), index in grouped(*(key[asking] for key in keys)) if filled else ():
+        here, at = {number: _at(tables[number], process, place) for number in filled}, asking[index]
+        for numbers_ in (filled,) if by_event else ([number] for number in filled):
+            rows = np.concatenate([first[number] + here[number] for number in numbers_])
+            ends = np.concatenate([tables[number].end[here[number]] for number in numbers_])
             if not len(rows):
                 continue
             order = slice(None) if (ends[1:] >= ends[:-1]).all() else np.argsort(ends, kind="stable")
             rows, ends = rows[order], ends[order]
             last = np.searchsorted(ends, end[at], side="right") - 1
             if by_event:  # a stream completes its work in the order in which it was enqueued
-                begun = np.concatenate([_issued(trace, trace[name].iloc[here[name]]) for name in names])
+                begun = np.concatenate([_issued(trace, tables[number][here[number]]) for number in numbers_])
                 issued = np.maximum.accumulate(begun[order])
-                last = np.minimum(last, np.searchsorted(issued, until[at], side="left") - 1)
-            waited = (last >= 0) & (ends[last] > start[at]) & (ends[last] >= ended[at])
+                last = np.minimum(last, np.searchsorted(issued, asked.until[at], side="left") - 1)
+            waited = (last >= 0) & (ends[last] > waits.start[at]) & (ends[last] >= ended[at])
             found[at[waited]], ended[at[waited]] = rows[last[waited]], ends[last[waited]]
-    table = np.searchsorted(first, found, side="right") - 1
-    return pd.DataFrame({
-        "table": np.array([*DEVICE_TABLES, ""], dtype=object)[table],
-        "row": np.where(found >= 0, found - first[table], -1),
-        "end": ended,
-    })  # fmt: skip
+    table = np.where(found >= 0, np.searchsorted(first, found, side="right") - 1, -1)
+    return Awaited(table, np.where(found >= 0, found - first[table], -1), ended)
 
 
-def _at(frame: pd.DataFrame, process: int, place: list[int]) -> Ints:
+def _at(table: Any, process: int, place: Sequence[int]) -> Ints:
     """The rows of a process at a device, context and stream; MISSING stands for all of them."""
-    chosen = frame["process"].to_numpy() == process
-    for column, value in zip(_PLACE, place, strict=True):
+    chosen = table.process == process
+    for column, value in zip((table.device, table.context, table.stream), place, strict=True):
         if value != MISSING:
-            chosen &= frame[column].to_numpy() == value
+            chosen &= column == value
     return np.flatnonzero(chosen)
 
 
-def _issued(trace: Trace, activities: pd.DataFrame) -> Ints:
+def _issued(trace: Trace, activities: Any) -> Ints:
     """When each activity's call began; before everything else if the trace lacks that call."""
-    call = match_rows(trace["api"], activities)
-    return np.append(trace["api"]["start"].to_numpy(), np.iinfo(np.int64).min)[call]
+    return spread(trace.api.start, trace.api.of(activities), -NEVER)
 
 
-def poll_loops(trace: Trace) -> pd.DataFrame:
-    """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between.
+def poll_loops(trace: Trace) -> Polls:
+    """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between;
+    sorted by (process, thread, start).
 
     If the trace records return values, a loop ends with the query that finds the work completed. A single query is not
     a wait. Neither are several queries that may refer to different events: allocators query which blocks they can
     reuse. If a trace has neither return values nor events, a loop needs at least `MANY` queries, and work of the
     process must end between the last two.
-
-    Returns:
-        Columns start (of the first query) end (of the last) process thread correlation name (both of the last) letter
-        (`POLL`) and queries (their number), sorted by (process, thread, start).
     """
-    api = trace["api"]
-    queried = letters_of(api["name"]) == POLL
+    api = trace.api
+    queried = api.letter == POLL
     if not queried.any():
-        return taken(api, queried, _COLUMNS).assign(letter=POLL, queries=0)
-    thread, count = groups_of(api, THREAD)
-    polling = np.bincount(thread[queried], minlength=count) > 0
-    calls = outer_calls(taken(api, polling[thread], [*_COLUMNS, "return_value"]))
-    poll, returned = letters_of(calls["name"]) == POLL, calls["return_value"].to_numpy()
-    event, stream = _asked(trace, calls)
-    again = np.zeros(len(calls) + 1, dtype=bool)
-    again[1:-1] = poll[1:] & poll[:-1] & (returned[:-1] != _ENDED)
-    for values in (*(calls[c].to_numpy() for c in THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
+        return _loops(trace, queried[:0].nonzero()[0], queried[:0].nonzero()[0])
+    thread, count = numbers(api.process, api.thread)
+    rows = outer_rows(trace, (np.bincount(thread[queried], minlength=count) > 0)[thread])
+    calls, poll = api[rows], queried[rows]
+    asked = trace.syncs.of(calls)
+    event, stream = spread(trace.syncs.event, asked, MISSING), spread(trace.syncs.stream, asked, MISSING)
+    again = np.zeros(len(rows) + 1, dtype=bool)
+    again[1:-1] = poll[1:] & poll[:-1] & (calls.return_value[:-1] != _ENDED)
+    for values in (calls.process, calls.thread, calls.name.codes, event, stream):
         again[1:-1] &= values[1:] == values[:-1]
     first, last = np.flatnonzero(poll & ~again[:-1]), np.flatnonzero(poll & ~again[1:])  # of each loop
     first, last = first[last > first], last[last > first]
-    start, found = calls["start"].to_numpy(), calls[_COLUMNS].iloc[last]
-    recorded = (event[last] != MISSING) | (stream[last] != MISSING) | (returned[last] != MISSING)
-    ended = _work_ended(trace, found["process"].to_numpy(), start[last - 1], found["end"].to_numpy())
-    found = found.assign(start=start[first], letter=POLL, queries=last - first + 1)
-    return pd.DataFrame(found[recorded | ((last - first + 1 >= MANY) & ended)].reset_index(drop=True))
+    recorded = (event[last] != MISSING) | (stream[last] != MISSING) | (calls.return_value[last] != MISSING)
+    ended = _work_ended(trace, calls.process[last], calls.start[last - 1], calls.end[last])
+    kept = recorded | ((last - first + 1 >= MANY) & ended)
+    return _loops(trace, rows[first[kept]], rows[last[kept]], (last - first + 1)[kept])
 
 
-def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[Ints, Ints]:
-    """The event and the stream that each call queries, as far as the trace records them."""
-    rows = match_rows(trace["syncs"], calls)
-    event, stream = (np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in ("event", "stream"))
-    return event, stream
+def _loops(trace: Trace, first: Ints, last: Ints, queries: Ints | None = None) -> Polls:
+    """The loops between these rows of `trace.api`."""
+    found = trace.api[last]
+    return Polls(
+        trace.api.start[first], found.end, found.process, found.thread, found.correlation, found.name,
+        np.full(len(last), POLL), np.full(len(last), MISSING),
+        Names(np.zeros(len(last), np.int64), np.array([""], dtype=object)), last if queries is None else queries,
+    )  # fmt: skip
 
 
-def _work_ended(trace: Trace, process: Ints, since: Ints, until: Ints) -> NDArray[np.bool_]:
+def _work_ended(trace: Trace, process: Ints, since: Ints, until: Ints) -> Bools:
     """Whether work of these processes ended in these times, ns."""
     ended = np.zeros(len(process), dtype=bool)
-    for one in np.unique(process):
-        tables = (trace[name] for name in DEVICE_TABLES)
-        ends = np.sort(np.concatenate([each["end"].to_numpy()[each["process"].to_numpy() == one] for each in tables]))
-        ended |= (process == one) & (np.searchsorted(ends, until) > np.searchsorted(ends, since))
+    for (one,), rows in grouped(process):
+        tables: list[Any] = [trace.table(name) for name in DEVICE_TABLES]
+        ends = np.sort(np.concatenate([each.end[each.process == one] for each in tables]))
+        ended[rows] = np.searchsorted(ends, until[rows]) > np.searchsorted(ends, since[rows])
     return ended

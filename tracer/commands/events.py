@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -12,6 +12,7 @@ from tracer.command_options import Bounds, emit, trace_options
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING, TABLES
+from tracer.model.tables import OnStream
 from tracer.reporting import console as report
 from tracer.text import json_rows
 
@@ -81,7 +82,7 @@ def _events_of(trace: Trace, name: str, within: str | None, bounds: Bounds) -> p
     if "thread" in table:
         at = steps.of(*(table[c].to_numpy() for c in ("start", "process", "thread")))
     else:
-        at = activity_steps(trace, steps, table)
+        at = activity_steps(trace, steps, cast("OnStream", trace.table(name)))
     numbers = np.append(steps.table["step"].to_numpy(), MISSING)  # position -1 is its last
     rows = table.assign(step=numbers[at])[["step", *table]]
     return rows[rows["step"] != MISSING].reset_index(drop=True) if chosen else rows

@@ -15,7 +15,7 @@ from tracer.analysis.call_sites import host_steps, without_site
 from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.gaps import GapReport
-from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import PLACES
 from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
 from tracer.analysis.streams import WAITS, bubble_report
 from tracer.analysis.summary import Summary
@@ -158,7 +158,7 @@ def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
         "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
         "idle_parts_us": report.idle.parts_us,
         "untraced_idle_us": report.untraced_idle_us,
-        "idle_threads": report.idle.threads.to_dict("records"),
+        "idle_threads": [asdict(thread) for thread in report.idle.threads],
         "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 

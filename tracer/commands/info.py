@@ -99,7 +99,7 @@ def show_info(facts: dict[str, Any]) -> None:
 
 def _idle(facts: dict[str, Any]) -> str:
     """The idle time of a step, and its places."""
-    from tracer.analysis.holes import PLACES
+    from tracer.analysis.idle import PLACES
 
     idle = facts["idle_us"]
     if not idle:

@@ -30,9 +30,10 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
     """
     recording = load(path, within, bounds)
     steps = recording.steps
+    spans = recording.spans.frame()[["step", "device", "start", "end"]]
     table = (
         steps.table.drop(columns="closes")
-        .merge(recording.spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute"))
+        .merge(spans, on="step", how="left", suffixes=("", "_compute"))
         .astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
     )
     save(table)

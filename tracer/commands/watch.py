@@ -245,7 +245,7 @@ def _newest(trace: Trace) -> Steps:
     last step is being launched."""
     steps = find_steps(trace)
     whole = max(len(steps) - 1, 1)
-    regimes = regimes_of(steps.table.iloc[:whole])
+    regimes = regimes_of(steps.rows[:whole])
     return without_doubtful(trace, steps.select(regimes[-1].first if regimes else 0, whole))
 
 

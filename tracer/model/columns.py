@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tracer.model.intervals import Bools, Ints
+from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import MISSING
 
 if TYPE_CHECKING:
@@ -264,12 +264,12 @@ def numbers(*columns: ArrayLike) -> tuple[Ints, int]:
     return np.asarray(number, dtype=np.int64), count
 
 
-def several(*columns: Ints) -> bool:
+def several(*columns: NDArray[Any]) -> bool:
     """Whether any two rows differ in these columns."""
     return any((each != each[:1]).any() for each in columns)
 
 
-def grouped(*columns: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
+def grouped(*columns: NDArray[Any]) -> Iterator[tuple[tuple[int, ...], Ints]]:
     """(its integers in these columns, the positions of its rows) of each group of equal rows, in order of appearance.
 
     Example:
@@ -283,7 +283,7 @@ def grouped(*columns: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
         yield tuple(int(each[rows[0]]) for each in columns), rows
 
 
-def runs(*columns: Ints) -> tuple[Ints, Ints]:
+def runs(*columns: NDArray[Any]) -> tuple[Ints, Ints]:
     """The positions of the rows sorted by their integers in these columns, stably; and where in that order each group
     of equal rows begins, as `numpy.ufunc.reduceat` takes it.
 
@@ -297,7 +297,7 @@ def runs(*columns: Ints) -> tuple[Ints, Ints]:
     return order, np.flatnonzero(np.append(True, begins))[: len(order)]
 
 
-def ranks(*columns: Ints) -> Ints:
+def ranks(*columns: NDArray[Any]) -> Ints:
     """Number the rows by their integers in these columns, 0, 1, ... in the order of these integers.
 
     Example:
@@ -310,7 +310,7 @@ def ranks(*columns: Ints) -> Ints:
     return number
 
 
-def within(*columns: Ints) -> Ints:
+def within(*columns: NDArray[Any]) -> Ints:
     """For each row, how many of the rows before it are equal to it in these columns.
 
     Example:
@@ -323,7 +323,7 @@ def within(*columns: Ints) -> Ints:
     return counted
 
 
-def positions(mine: Sequence[Ints], theirs: Sequence[Ints]) -> Ints:
+def positions(mine: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> Ints:
     """For each row of some columns, the position of the last row that is equal to it in other columns, or -1.
 
     Example:
@@ -391,3 +391,21 @@ def spread(values: NDArray[Any], rows: Ints, missing: Any) -> NDArray[Any]:
         [7, 0]
     """
     return np.append(values, np.asarray(missing, dtype=values.dtype))[rows]
+
+
+def medians(values: NDArray[Any], number: Ints, count: int) -> Floats:
+    """The median of the values of each number below `count`; NaN for a number that no row has.
+
+    Example:
+        >>> medians(np.array([1, 9, 4, 2]), np.array([0, 1, 0, 0]), 3).tolist()
+        [2.0, 9.0, nan]
+    """
+    order, sizes = np.lexsort((values, number)), np.bincount(number, minlength=count)
+    ordered, first = np.append(values[order], np.nan), np.cumsum(sizes) - sizes
+    low, high = (np.where(sizes > 0, first + middle, len(values)) for middle in ((sizes - 1) // 2, sizes // 2))
+    return (ordered[low] + ordered[high]) / 2
+
+
+def median(values: NDArray[Any]) -> float:
+    """The median, NaN if there are no values."""
+    return float(np.median(values)) if len(values) else float("nan")

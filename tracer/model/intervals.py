@@ -6,13 +6,10 @@ without a Python loop per event.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -114,11 +111,23 @@ def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> 
     return np.asarray((at >= 0) & (last[at] > _int64(starts)))
 
 
-def within_any(rows: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
+class Timed(Protocol):
+    """Rows with a start and an end, ns."""
+
+    @property
+    def start(self) -> Any:
+        """Of each, ns."""
+
+    @property
+    def end(self) -> Any:
+        """Of each, ns."""
+
+
+def within_any(rows: Timed, windows: Timed) -> Bools:
     """Which rows are entirely inside the union of the windows."""
-    starts, ends = union(windows["start"], windows["end"])
-    at = np.searchsorted(starts, rows["start"], side="right") - 1
-    return np.asarray((at >= 0) & (rows["end"] <= ends[at]))
+    starts, ends = union(windows.start, windows.end)
+    at = np.searchsorted(starts, rows.start, side="right") - 1
+    return np.asarray((at >= 0) & (rows.end <= ends[at]))
 
 
 def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:

@@ -219,6 +219,8 @@ class Activities(Correlated):
         return super().frame().assign(table=pd.Categorical.from_codes(self.table, dtype=dtype))
 
 
+OnStream = Kernels | Memcpys | Memsets | GraphLaunches | Activities
+"""Tables of work on a stream."""
 KERNELS: Final = DEVICE_TABLES.index("kernels")
 GRAPHS: Final = DEVICE_TABLES.index("graph_launches")
 TYPED: Final[dict[str, type[Columns]]] = {

@@ -21,7 +21,7 @@ from pandas.api.types import union_categoricals
 from tracer.analysis.causality.dag import NEVER, Dag, walk
 from tracer.analysis.causality.edges import CALL, DEVICE, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
 from tracer.analysis.causality.segments import Segments, find_segments
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.step_work import steps_of_frame
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import COPIES, LAUNCHES, SYNC
@@ -122,7 +122,7 @@ class StepEnds:
         """
         activities = causality.segments.activities
         rows = np.flatnonzero(computes(activities))
-        at = activity_steps(causality.trace, steps, activities.iloc[rows])
+        at = steps_of_frame(causality.trace, steps, activities.iloc[rows])
         compute = pd.DataFrame({"at": at, "end": activities["end"].to_numpy()[rows], "row": rows})
         compute = compute[compute["at"] >= 0].sort_values(["at", "end"], kind="stable")
         last = compute.drop_duplicates("at", keep="last").reset_index(drop=True)

@@ -21,7 +21,7 @@ from tracer.analysis.causes import PARTS
 from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.idle import statistics
 from tracer.analysis.recording import Recording
-from tracer.analysis.step_work import activity_steps, steps_per_s, tokens_per_step
+from tracer.analysis.step_work import steps_of_frame, steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes
@@ -184,7 +184,7 @@ class Base:
     def communicates(self) -> bool:
         """Whether its steps contain collectives, which wait for other ranks."""
         kernels = self.causality.trace["kernels"]
-        return bool((activity_steps(self.causality.trace, self.steps, kernels[collectives(kernels)]) >= 0).any())
+        return bool((steps_of_frame(self.causality.trace, self.steps, kernels[collectives(kernels)]) >= 0).any())
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,

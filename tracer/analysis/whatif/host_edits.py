@@ -11,8 +11,8 @@ import pandas as pd
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import ORDER
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causes import of_host_compute
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.causes import names_host_compute
+from tracer.analysis.step_work import steps_of_frame
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, FewerCalls, Unmeasured
 from tracer.analysis.whatif.needed import bringing_copies, reading_syncs, sending_copies
@@ -20,6 +20,7 @@ from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 from tracer.model.calls import COPIES, LAUNCHES, SYNC
 from tracer.model.collectives import computes
 from tracer.model.fits import fits_for
+from tracer.model.rows import rows_named
 from tracer.model.schema import MISSING
 
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
@@ -121,7 +122,7 @@ def _check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd
 def _check_host_idle(edit: str, causality: Causality, steps: Steps) -> None:
     """Raise UnsafePlanError if the host computes in the steps."""
     ranges = causality.trace["nvtx"]
-    ranges = ranges[of_host_compute(ranges)]
+    ranges = ranges[rows_named(ranges["text"], names_host_compute)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
     if host.any():
         raise UnsafePlanError(
@@ -151,7 +152,7 @@ def _choose_on_device(changes: Changes, steps: Steps) -> str:
     return the assumption."""
     causality = changes.causality
     activities = causality.segments.activities
-    at = activity_steps(causality.trace, steps, activities)
+    at = steps_of_frame(causality.trace, steps, activities)
     brings = (activities["name"] == "memcpy DtoH").to_numpy() & (at >= 0)
     sizes = causality.trace["memcpys"]["bytes"].to_numpy()[activities["row"].to_numpy()[brings]]
     if not len(sizes) or (sizes == MISSING).all():

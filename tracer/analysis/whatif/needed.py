@@ -8,6 +8,7 @@ taken to be intended.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Final
 
 import numpy as np
@@ -17,11 +18,12 @@ from tracer.analysis.calls import between_devices
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.segments import ordered_by_events, sync_lanes
-from tracer.analysis.causes import of_host_compute
+from tracer.analysis.causes import names_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.model.calls import COPY, LAUNCHES, SYNC
+from tracer.model.columns import Names
 from tracer.model.intervals import Ints
-from tracer.model.rows import among
+from tracer.model.rows import among, rows_named
 from tracer.model.schema import MISSING
 
 READS: Final = "the host reads the result of the copy before it"
@@ -69,7 +71,7 @@ def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
     outside of splits are kept.
     """
     ranges = causality.trace["nvtx"]
-    ranges = ranges[of_host_compute(ranges)].sort_values("start", kind="stable")
+    ranges = ranges[rows_named(ranges["text"], names_host_compute)].sort_values("start", kind="stable")
     if not len(ranges) or not len(readers):
         return readers
     calls = causality.segments.calls.iloc[np.unique(readers)][["start", "process", "thread"]]
@@ -130,7 +132,12 @@ def _work(causality: Causality) -> pd.DataFrame:
     issued = activities[activities["call"] >= 0].drop_duplicates(["call", "lane"])
     kinds = issued["name"].astype(str)
     memcpys = causality.trace["memcpys"]
-    between = between_devices(causality.trace, calls)
+    between = between_devices(
+        causality.trace,
+        SimpleNamespace(
+            process=calls["process"], correlation=calls["correlation"], name=Names.of_series(calls["name"])
+        ),
+    )
     pageable = np.zeros(len(issued), bool)
     copies = (issued["table"] == "memcpys").to_numpy()
     pageable[copies] = (memcpys["src_kind"].to_numpy() == "pageable")[issued["row"].to_numpy()[copies]]

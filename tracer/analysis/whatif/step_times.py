@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracer.analysis.causality.paths import Causality, StepEnds
 from tracer.analysis.idle import IdleReport, statistics
-from tracer.analysis.step_work import activity_steps
+from tracer.analysis.step_work import steps_of_frame
 from tracer.analysis.tokens import Steps
 from tracer.errors import CannotTellError
 from tracer.model.collectives import computes
@@ -43,7 +43,7 @@ class StepTimes:
         activities = causality.segments.activities
         rows = np.flatnonzero(computes(activities))
         table = activities.iloc[rows][["device"]].assign(row=rows)
-        table["at"] = activity_steps(causality.trace, steps, activities.iloc[rows])
+        table["at"] = steps_of_frame(causality.trace, steps, activities.iloc[rows])
         table = table[table["at"] >= 0]
         table["group"] = steps.table["group"].to_numpy()[table["at"]]
         table = table.sort_values(["device", "group", "at"], kind="stable", ignore_index=True)
