@@ -1,13 +1,14 @@
 """Call sites of any program under the light recorder, over a driver without a GPU."""
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.tracer.fake_driver import Build, run
+from tests.tracer.fake_driver import Build, compiler_or_skip, run
 from tracer import read
 from tracer.analysis.call_sites import NATIVE, call_sites
 from tracer.model.trace import Trace
@@ -51,8 +52,6 @@ def test_a_program_without_symbols_has_calls_without_sites(built: Build, tmp_pat
         pytest.skip("there is no strip")
     bare = tmp_path / "bare"
     shutil.copy(built.folder / "sites", bare)
-    import subprocess
-
     subprocess.run([strip, bare], check=True)
     built.run(str(bare), "2", INTERTOKEN_LIGHT_SITES="1")
     trace = light_trace(built.read())
@@ -67,6 +66,28 @@ def test_processes_and_threads_have_sites_of_their_own(built: Build) -> None:
     used = trace["api"].groupby("process", sort=False)["callchain"].agg(set)
     assert not used.iloc[0] & used.iloc[1]
     assert {site for _, site in sites_by_call(trace)} == {"waits (decode)"}
+
+
+WRAPS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int backtrace(void **frames, int most) {
+    int (*next)(void **, int) = (int (*)(void **, int))dlsym(RTLD_NEXT, "backtrace");
+    volatile int found = next(frames, most);
+    return found;
+}
+"""
+
+
+def test_a_library_that_interposes_backtrace_is_no_site(built: Build, tmp_path: Path) -> None:
+    """As the runtimes of sanitizers do."""
+    (tmp_path / "wraps.c").write_text(WRAPS)
+    command = [compiler_or_skip(), "-shared", "-fPIC", "-o", tmp_path / "wraps.so", tmp_path / "wraps.c", "-ldl"]
+    subprocess.run(command, check=True)
+    built.run("sites", "1", INTERTOKEN_LIGHT_SITES="1", LD_PRELOAD=str(tmp_path / "wraps.so"))
+    assert [site for _, site in sites_by_call(light_trace(built.read()))] == [
+        "copy_inputs (sites)", "wait_for_logits (sites)", "decode (sites)",
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("recorder")

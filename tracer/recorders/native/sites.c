@@ -84,8 +84,10 @@ static void write_stack(uint32_t site, void *const *stack, int depth) {
     static Files files;
     files = (Files){stack, depth, {{0}}};
     size_t length = 0;
+    int i = 0;
     dl_iterate_phdr(note, &files);
-    for (int i = 0; i < depth; i++) {
+    while (i < depth && !files.of[i].is_own) i++; /* a library that interposes backtrace comes first */
+    for (; i < depth; i++) {
         if (!files.of[i].file || files.of[i].is_own) continue;
         length += (size_t)snprintf(text + length, 64, "%u\t%lu\t", site,
                                    (unsigned long)((uintptr_t)stack[i] - files.of[i].base));
