@@ -51,8 +51,10 @@ struct Stream_ {
 };
 
 static struct Context_ first_context;
-static _Thread_local Context stack[8] = {&first_context};
-static _Thread_local int depth;
+/* Not allocated by the first call of a thread, which may be made in the handler of a signal. */
+#define OF_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
+static OF_THREAD Context stack[8] = {&first_context};
+static OF_THREAD int depth;
 int fake_failing;           /* launches of graphs that are to fail */
 void (*fake_called)(void); /* within each launch, as a profiler in the program would */
 char device_log[1 << 16];
