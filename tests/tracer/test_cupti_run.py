@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from tests.tracer import fake_cuda
-from tests.tracer.fake_driver import Build, compiler_or_skip, run
+from tests.tracer.fake_driver import Build, compiler_or_skip, run, unless_sanitized
 from tracer import read
 from tracer.errors import FormatError
 from tracer.model.trace import Trace
@@ -364,6 +364,7 @@ def test_both_recorders_can_record_one_process(cuda: Path, built: Build) -> None
     assert Counter(ring.calls[call] for call in ring.records["call"])["cuGraphLaunch"] == TOKENS
 
 
+@unless_sanitized("has a sanitizer of its own")
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     compiler = compiler_or_skip()

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.fake_driver import Build, compiler_or_skip
+from tests.tracer.fake_driver import Build, compiler_or_skip, unless_sanitized
 from tracer.cli import main
 from tracer.errors import RecordError
 from tracer.recorders import light
+
+loads_it = unless_sanitized("loads the library into this process, which has no runtime of a sanitizer")
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +23,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@loads_it
 def test_it_is_compiled_once(cache: Path, built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a compiler that has done so before, as it takes its time."""
     compiler = cache / "cc"
@@ -36,6 +39,7 @@ def test_it_is_compiled_once(cache: Path, built: Build, monkeypatch: pytest.Monk
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
+@loads_it
 def test_that_of_a_wheel_comes_first(cache: Path, built: Build) -> None:
     shipped = shutil.copy(built.folder / "light.so", cache / "shipped.so")
     assert light.library() == shipped

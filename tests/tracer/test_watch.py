@@ -25,11 +25,8 @@ ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 
 
 @pytest.fixture
-def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def program(built: Build, recorder: None) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
-    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     with light_folder.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         command = [built.folder / "decode", "proc", "stays", str(STEPS)]

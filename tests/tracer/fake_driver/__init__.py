@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.tracer.compiled_once import compiled_once
+from tests.tracer.compiled_once import FOLDER, compiled_once
 from tracer.cli import main
 from tracer.recorders.light_ring import Ring, read_ring
 from tracer.recorders.native.compile import SOURCES, compile_library
@@ -20,17 +21,59 @@ from tracer.recorders.native.compile import SOURCES, compile_library
 HERE = Path(__file__).parent
 SANITIZER = os.environ.get("INTERTOKEN_TEST_SANITIZER", "")
 """With which the library is compiled in all tests: "address", "thread" or "undefined"; none by default."""
+RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
+"""What must come first in every program that the library is preloaded into."""
+OPTIONS = ":".join([
+    "halt_on_error=1",
+    "allocator_may_return_null=1",  # as malloc does
+    "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:use_sigaltstack=0",  # the program's
+    "detect_leaks=0:report_thread_leaks=0",  # programs end with memory and threads of their own
+    "die_after_fork=0",  # a child may have threads
+    "atexit_sleep_ms=0",
+])  # fmt: skip
 
 
-def sanitizing() -> tuple[list[str], dict[str, str]]:
-    """The flags of the compiler for the sanitizer, and what its runtime needs in the environment of a program."""
-    if SANITIZER in ("", "undefined"):  # of undefined behaviour without a runtime: it ends the program
-        trapping = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-g"]
-        return (trapping if SANITIZER else []), {}
-    name = {"address": "libasan.so", "thread": "libtsan.so"}[SANITIZER]
-    found = subprocess.run([compiler_or_skip(), f"-print-file-name={name}"], capture_output=True, text=True, check=True)
-    quiet = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1"}
-    return [f"-fsanitize={SANITIZER}", "-g"], {"LD_PRELOAD": found.stdout.strip(), **quiet}
+def unless_sanitized(why: str, *by: str) -> pytest.MarkDecorator:
+    """Leave a test out under these sanitizers, by default those with a runtime."""
+    return pytest.mark.skipif(SANITIZER in (by or RUNTIMES), reason=why)
+
+
+def sanitizing() -> list[str]:
+    """The flags of the compiler for the sanitizer."""
+    if SANITIZER == "undefined":  # without a runtime: it ends the program
+        return ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-g"]
+    return [f"-fsanitize={SANITIZER}", "-g"] if SANITIZER else []
+
+
+@cache
+def _runtime() -> str:
+    """The runtime, and a library that only starts it, as nothing in a program does that was compiled without."""
+    compiler, starts = compiler_or_skip(), f"{os.environ[FOLDER]}/starts-{os.getpid()}.so"
+    made = [f"-fsanitize={SANITIZER}", "-shared", "-fPIC", "-o", starts, "-x", "c", "/dev/null"]
+    subprocess.run([compiler, *made], check=True)
+    asked = [compiler, f"-print-file-name={RUNTIMES[SANITIZER]}"]
+    return f"{subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()} {starts}"
+
+
+def sanitized(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program, with the sanitizer's runtime before all that is preloaded, if it has one.
+
+    It reports to files, which `reported` reads: a program may close stderr, and has to print what it prints without us.
+    """
+    if SANITIZER not in RUNTIMES:
+        return dict(environment)
+    options = f"{OPTIONS}:log_path={os.environ[FOLDER]}/reported-{os.getpid()}"
+    preloaded = f"{_runtime()} {environment.get('LD_PRELOAD', '')}".strip()
+    return {**environment, "ASAN_OPTIONS": options, "TSAN_OPTIONS": options, "LD_PRELOAD": preloaded}
+
+
+def reported() -> str:
+    """What the sanitizer has reported since the last time, other than that it knows little of coroutines."""
+    lines = []
+    for path in Path(os.environ[FOLDER]).glob(f"reported-{os.getpid()}.*"):
+        lines += [line for line in path.read_text(errors="replace").splitlines() if "makecontext" not in line]
+        path.unlink()
+    return "\n".join(lines).strip()
 
 
 @dataclass
@@ -63,7 +106,7 @@ class Build:
     def library(folder: Path, flags: Sequence[str] = ()) -> Path:
         """Compile the library alone, as light.so; a warning is an error."""
         compiler = compiler_or_skip()
-        flags = [*flags, *sanitizing()[0]]
+        flags = [*flags, *sanitizing()]
 
         def library(folder: Path) -> None:
             compile_library(folder / "light.so", compiler, ["-Werror", *flags])
@@ -79,14 +122,13 @@ class Build:
 
     def environment(self, **extra: str) -> dict[str, str]:
         """What a program gets to run under the recorder."""
-        extra = {**sanitizing()[1], **extra}
-        return {
+        return sanitized({
             "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
             "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096",
             "INTERTOKEN_LIGHT_BUDGET": "0", **extra,
             "NVTX_INJECTION64_PATH": str(self.folder / "light.so"),
             "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
-        }  # fmt: skip
+        })  # fmt: skip
 
     def run(self, *command: str, code: int = 0, **extra: str) -> str:
         """Run a program of `folder` under the recorder; what it printed."""
