@@ -115,7 +115,7 @@ PROGRAMS = [
     Program("signals ticks", 0, cupti=False),
     Program("signals first", 0, 40 * 5, rings=41, cupti=False),
     Program("signals jumps", 0, rings=None, cupti=False),
-    Program("signals alternate", 0, 2, without={"thread": "the driver itself takes memory in the handler"}),
+    Program("signals alternate", 0, 2),
     Program("clones clone", 0, rings=None, cupti=False),
     Program("clones Fork", 0, rings=None, cupti=False),
     Program("clones shares", 0, 21, cupti=False, without={"thread": "a child that shares its memory faults"}),

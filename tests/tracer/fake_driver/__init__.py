@@ -64,7 +64,8 @@ def sanitized(environment: Mapping[str, str]) -> dict[str, str]:
         return dict(environment)
     options = f"{OPTIONS}:log_path={os.environ[FOLDER]}/reported-{os.getpid()}"
     preloaded = f"{_runtime()} {environment.get('LD_PRELOAD', '')}".strip()
-    return {**environment, "ASAN_OPTIONS": options, "TSAN_OPTIONS": options, "LD_PRELOAD": preloaded}
+    given = {"ASAN_OPTIONS": options, "TSAN_OPTIONS": f"{options}:suppressions={HERE}/thread.supp"}
+    return {**environment, **given, "LD_PRELOAD": preloaded}
 
 
 def reported() -> str:
