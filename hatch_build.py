@@ -32,7 +32,7 @@ class NativeLibrary(BuildHookInterface[Any]):
         """Compile the library; an editable installation compiles it when recording, to follow the sources."""
         if version == "editable" or not sys.platform.startswith("linux"):
             return
-        native = runpy.run_path(str(Path(self.root, NATIVE, "compile.py")))
+        native = runpy.run_path(str(Path(self.root, NATIVE, "__init__.py")))
         compiler = native["compiler"]()
         if compiler is None:
             self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel lacks the recorder's library")

@@ -43,7 +43,7 @@ from tracer.errors import TraceError
 from tracer.formats import write
 from tracer.recorders import cupti_library, cupti_run, light
 from tracer.recorders.light import library
-from tracer.recorders.light_folder import SETTINGS, folder
+from tracer.recorders.light_ring import SETTINGS, folder
 
 HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 150  # per run

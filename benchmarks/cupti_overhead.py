@@ -20,7 +20,7 @@ from typing import Any
 
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from tracer.recorders.cupti_records import SETS
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--tokens", "8", "--times", "16"]

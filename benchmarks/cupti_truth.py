@@ -22,7 +22,7 @@ from gpu_machine import commit, save
 from under_nsys import profile
 
 import tracer
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 
 PROGRAM = Path(__file__).with_name("cupti_program.py")
 TOLERANCE, TWO_TICKS, FEWEST = 0.02, 64, 30

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run import Result, execute
 from executor.run.configuration import Configuration, combinations
 from executor.run.light_pass import record_light

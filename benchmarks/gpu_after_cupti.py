@@ -19,9 +19,8 @@ import numpy as np
 from gpu_machine import commit, interval, save
 
 import tracer
-from executor.backends.cuda.backend import CudaBackend
-from executor.backends.cuda.handles import CudaGraph
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.backend import CudaBackend, CudaGraph
+from executor.backends.cuda.library import load_cuda
 from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration

@@ -20,7 +20,7 @@ import pandas as pd
 from gpu_machine import commit, interval, logits_differ, save
 
 import tracer
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run import Result, execute
 from executor.run.configuration import Configuration
 from executor.run.light_pass import record_light

@@ -19,7 +19,7 @@ from typing import Any
 from gpu_machine import commit, interval, save
 from under_nsys import profile
 
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run import execute
 from executor.run.configuration import Configuration, combinations
 from executor.run.directory import write_run
@@ -28,7 +28,7 @@ from executor.run.passes import pass_figures, record_traced
 from executor.scheduling.strategies import STRATEGIES
 from tracer.errors import RecordError
 from tracer.formats import nsys_parquet
-from tracer.recorders import nsys
+from tracer.recorders import foreground
 
 LOOKERS = ("light", "graph", "node", "nsys graph", "nsys node")
 
@@ -70,7 +70,7 @@ def measure(options: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
         configuration = result.configuration
         path = write_run(result, runs)
         figures = record_traced(configuration, path)
-        if configuration.concurrency == "sequential" and configuration.sampling == "host" and nsys.available():
+        if configuration.concurrency == "sequential" and configuration.sampling == "host" and foreground.has_nsys():
             short = Configuration(**asdict(configuration) | {"tokens": 40, "repeats": 1})
             run = json.loads((path / nsys_parquet.RUN_FILE).read_text(encoding="utf-8"))
             for level in ("graph", "node"):

@@ -35,7 +35,7 @@ import pandas as pd
 from gpu_machine import commit, interval, logits_differ, save
 
 from executor.backends.cpu.compiled import default_threads
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.graph.models import MODELS
 from executor.planning.devices import BLOCK_NAME
 from executor.run import Result

@@ -21,7 +21,7 @@ from cupti_program import Loop
 from gpu_machine import commit, interval, machine
 
 import tracer
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 
 VARIANTS = ("none", "beside", "idle")
 TOKENS, WARM_UP = 100, 3

@@ -21,7 +21,7 @@ import numpy as np
 from gpu_machine import commit, interval, save
 
 from executor.backends import open_backend
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS, sample_on_device
@@ -31,8 +31,7 @@ from executor.planning import Prepared, prepare
 from executor.planning.devices import Device
 from executor.scheduling.memory import Weights, load_weights
 from executor.scheduling.prompts import Prefill, Prompts
-from executor.scheduling.scheduler import Scheduler
-from executor.scheduling.several import GrowingScheduler
+from executor.scheduling.scheduler import GrowingScheduler, Scheduler
 from executor.scheduling.strategies import SCCC, STRATEGIES
 
 WARMUP = 8

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.backends.cuda.runtime import Cuda
+from executor.backends.cuda.library import Cuda
 from executor.run import Result
 
 

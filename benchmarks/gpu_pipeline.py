@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from gpu_machine import commit, interval, logits_differ, save
 
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run import Result
 from executor.run.configuration import Configuration, fitting_strategies
 from executor.run.light_pass import record_light

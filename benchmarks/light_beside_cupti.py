@@ -31,7 +31,7 @@ from tracer.errors import TraceError
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_library, cupti_run, light
 from tracer.recorders import cupti_records as activity
-from tracer.recorders.light_folder import SETTINGS, folder
+from tracer.recorders.light_ring import SETTINGS, folder
 from tracer.recorders.window import TimeRange, within
 
 LIMIT = 300  # s per run

@@ -43,8 +43,7 @@ from tracer.formats import write
 from tracer.model.trace import Trace
 from tracer.recorders import cupti_run
 from tracer.recorders.light import FOLDER, SITES, environment, library, read_folder, read_rings
-from tracer.recorders.light_folder import folder
-from tracer.recorders.light_ring import switch_recording
+from tracer.recorders.light_ring import folder, switch_recording
 
 LIMIT = 540  # s
 ROLE = "LIGHT_BLOCKS"  # of the process that runs the engine: "blocks", or "truth" under CUPTI

@@ -25,8 +25,8 @@ from read_nsys_sqlite import machine
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.tracer.fake_driver import Build, compiler_or_skip
-from tracer.recorders import light_folder
-from tracer.recorders.native.compile import FLAGS
+from tracer.recorders import light_ring
+from tracer.recorders.native import FLAGS
 
 
 def measured(built: Build, rings: Path, library: str) -> dict[str, float]:
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, light_folder.folder() as rings:
+    with tempfile.TemporaryDirectory() as folder, light_ring.folder() as rings:
         built = Build.into(Path(folder))
         libraries = ["", "light.so"]
         if options.against:

@@ -21,7 +21,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.model.calls import GRAPH_LAUNCH, LAUNCH, LETTERS, plain
 from tracer.model.trace import Trace
 from tracer.recorders.light import record
-from tracer.recorders.light_folder import folder
+from tracer.recorders.light_ring import folder
 
 
 def per_step(trace: Trace) -> dict[str, float]:

@@ -22,8 +22,8 @@ import pandas as pd
 from record_engines import machine
 
 from tracer.recorders.light import environment, read_rings
-from tracer.recorders.light_folder import folder
-from tracer.recorders.native.compile import compile_library, compiler
+from tracer.recorders.light_ring import folder
+from tracer.recorders.native import compile_library, compiler
 
 LIMIT = 300  # s per run
 LAUNCH = "cuGraphLaunch"  # begins a step

@@ -25,7 +25,7 @@ import numpy as np
 from record_engines import machine
 
 from tracer.recorders.light import environment, library, read_rings
-from tracer.recorders.light_folder import folder
+from tracer.recorders.light_ring import folder
 from tracer.recorders.light_work import stamped_work
 
 LIMIT = 300  # s per run

@@ -1,8 +1,8 @@
 """What the browser works for an answer: elements that no callback changes in one component, and with one each, as Dash
 has them.
 
-Two dashboards of the same recordings are served, one as it is and one without `dashboard/markup.py`, and opened in
-turn in one Chromium. There each action is made --turns times on both, in alternating order; the work is the browser's
+Two dashboards of the same recordings are served, one as it is and one without `with_markup`, and opened in turn in one
+Chromium. There each action is made --turns times on both, in alternating order; the work is the browser's
 own count of its main thread's tasks, the time that until no request is under way and the page rests.
 Usage: python benchmarks/page_components.py RECORDING RECORDING [--turns N] [--json FILE]
 """
@@ -30,7 +30,7 @@ from selenium import webdriver
 
 from dashboard import pages
 from dashboard.app import create_app
-from dashboard.markup import answering_markup, with_markup
+from dashboard.pages import answering_markup, with_markup
 
 WAYS: Final = ("markup", "dash")
 ACTIONS: Final = {

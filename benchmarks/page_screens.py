@@ -26,7 +26,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.view import View
-from tracer.stored.cache import Cache
+from tracer.stored import Cache
 
 SAMPLES: Final = Path(__file__).parents[1] / "sample_traces"
 SIX: Final = tuple(f"llama-1.1b-{way}-sequential-cuda" for way in ("sccc", "saaas", "aaas", "aga", "aaeg", "ggg"))

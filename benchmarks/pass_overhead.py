@@ -20,7 +20,7 @@ from typing import Any
 
 from gpu_machine import commit, interval, save
 
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run.configuration import Configuration
 from executor.run.passes import recorded_pass, unrecorded_pass
 from tracer.recorders.cupti_records import SETS

@@ -27,9 +27,9 @@ from record_engines import machine
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import TraceError
-from tracer.formats import nsys_rep, read
+from tracer.formats import nsys_sqlite, read
 from tracer.model.trace import Trace
-from tracer.recorders import nsys
+from tracer.recorders import foreground
 from tracer.recorders.foreground import run
 
 WAYS: Final = ("none", "graph", "node", "nsys-graph", "nsys-node")
@@ -44,8 +44,8 @@ def ran(way: str, command: list[str], folder: Path) -> tuple[str, Trace | None, 
     if way.startswith("nsys"):
         report = folder / f"{way}.nsys-rep"
         report.unlink(missing_ok=True)
-        nsys.run(shell, way.removeprefix("nsys-"), report)
-        trace = nsys_rep.read(report) if report.exists() else None
+        foreground.run_under_nsys(shell, way.removeprefix("nsys-"), report)
+        trace = nsys_sqlite.read_report(report) if report.exists() else None
     else:
         run(shell if way == "none" else [*intertoken, way, "--", *shell])
         trace = read(target) if way != "none" and target.exists() else None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracer.errors import RecordError
-from tracer.formats import nsys_rep
+from tracer.formats import nsys_sqlite
 from tracer.model.trace import Trace
-from tracer.recorders import nsys
+from tracer.recorders import foreground
 
 
 def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
@@ -19,8 +19,8 @@ def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, i
         RecordError: nsys is missing, or wrote no report.
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
-        report = Path(directory) / nsys.REPORT
-        code = nsys.run(command, graph_trace, report)
+        report = Path(directory) / foreground.NSYS_REPORT
+        code = foreground.run_under_nsys(command, graph_trace, report)
         if not report.exists():
             raise RecordError(f"nsys wrote no report (exit code {code})")
-        return nsys_rep.read(report), code
+        return nsys_sqlite.read_report(report), code

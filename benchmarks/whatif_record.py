@@ -26,7 +26,7 @@ from typing import Any
 from gpu_machine import commit, interval, machine
 
 import tracer
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.library import load_cuda
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.directory import write_run

@@ -25,7 +25,7 @@ import pandas as pd
 import pyarrow as pa
 from read_nsys_sqlite import machine
 
-from tracer.formats import nsys_sqlite_write
+from tracer.formats import nsys_sqlite
 from tracer.formats.nsys_tables import from_trace
 from tracer.model.trace import Trace
 
@@ -75,7 +75,7 @@ def _peak_ratio(rows: int) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # the peak (VmHWM) counts from here, see proc(5)
     before = _status("VmRSS")
     with tempfile.TemporaryDirectory() as directory:
-        nsys_sqlite_write.write(trace, Path(directory) / "a.sqlite")
+        nsys_sqlite.write(trace, Path(directory) / "a.sqlite")
     return 1 + (_status("VmHWM") - before) / table_bytes(trace)
 
 
@@ -104,7 +104,7 @@ def measure(rows: int, repeats: int) -> dict[str, Any]:
         database.close()
 
     writers: dict[str, Callable[[Path], None]] = {
-        "intertoken": lambda path: nsys_sqlite_write.write(trace, path),
+        "intertoken": lambda path: nsys_sqlite.write(trace, path),
         "pandas.to_sql": write_pandas,
     }
     times: dict[str, list[float]] = {name: [] for name in writers}

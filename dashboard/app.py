@@ -28,7 +28,7 @@ from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.guard import content_security_policy, guard, require_token
 from dashboard.serving.uploads import Inbox, add_uploads
-from tracer.stored.cache import Cache
+from tracer.stored import Cache
 
 INTERVAL: Final = 1.0
 """Minimum number of seconds between two scans, however many pages poll."""

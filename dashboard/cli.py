@@ -150,8 +150,7 @@ def dashboard(
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import create_app
-        from tracer.pandas_options import set_options
-        from tracer.stored.cache import Cache, directory_of_user
+        from tracer.stored import Cache, directory_of_user, set_options
 
         set_options()
         inbox = folder / "uploads"  # a reader sees the name where two recordings have the same
@@ -213,7 +212,7 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
     """
     from dashboard.reading.store import runs_to_compare
     from dashboard.report import report_page
-    from tracer.pandas_options import set_options
+    from tracer.stored import set_options
 
     set_options()
     check_output(output, "a report", (".html", ".htm"), replace=force)
@@ -259,7 +258,7 @@ def timeline(
     from dashboard import scene
     from dashboard.figures.timeline import IMAGES, image, with_legend
     from dashboard.reading.store import runs_to_compare
-    from tracer.pandas_options import set_options
+    from tracer.stored import set_options
 
     set_options()
     check_output(output, "a picture", IMAGES, replace=force)

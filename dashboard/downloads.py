@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
 
-from dashboard.figures.causes import causes_of
-from dashboard.reading.comparisons import comparison_table
-from dashboard.reading.read import write_copy
+from dashboard.figures import causes_of
+from dashboard.reading.answers import comparison_table
 from dashboard.reading.readers import Readers
-from dashboard.reading.run import Run
+from dashboard.reading.run import Run, write_copy
 from dashboard.reading.store import RunStore
 from dashboard.report import report_page
 from dashboard.text import plain, safe_name
@@ -74,59 +73,54 @@ def causes_table(runs: Sequence[Run]) -> pd.DataFrame:
     )
 
 
-def tokens_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per token step of each run."""
-    return _joined(runs, lambda run: None if run.steps is None else run.steps.table)
-
-
-def gaps_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per inter-token gap of each run, with its causes, which add up to it."""
-    return _joined(runs, lambda run: None if run.gaps is None else run.gaps.table)
-
-
-def calls_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per host call inside a token step of each run, and what it waited for."""
-    return _joined(runs, lambda run: None if run.syncs is None else run.syncs.calls)
-
-
-def syncs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per sync of a token step of each run, over all its steps."""
-    return _joined(runs, lambda run: None if run.syncs is None else run.syncs.inventory())
-
-
-def nodes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per node of the graph of each run that has one, with the median time of its kernel if known."""
-    return _joined(runs, _nodes)
-
-
-def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per allocator and run with a graph: arena and live bytes at the peak."""
-    return _joined(
-        runs, lambda run: None if run.graph_file is None else pd.DataFrame([asdict(m) for m in run.graph.memory])
-    )
-
-
-TABLES: Final = {
-    "runs": Download("All runs: their figures", runs_table),
-    "comparison": Download("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
-    "gaps": Download("Gaps: one row per gap, with its causes, ns", gaps_table),
-    "causes": Download("Causes of the gap: mean per run, µs", causes_table),
-    "syncs": Download("Syncs of a token: what they wait for, µs", syncs_table),
-    "calls": Download("Host calls of every token, ns", calls_table),
-    "tokens": Download("Tokens: start and end, ns", tokens_table),
-    "nodes": Download("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
-    "memory": Download("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
-}
-"""Name -> table; `runs` covers all runs, the others cover the selected ones."""
-
-
 def _nodes(run: Run) -> pd.DataFrame | None:
+    """The nodes of the graph, if the run has one, with the median time of their kernels if known."""
     if run.graph_file is None:
         return None
     columns = ("name", "op", "shape", "dtype", "nbytes", "weight_bytes", "stream")
     nodes = pd.DataFrame([{name: getattr(node, name) for name in columns} for node in run.graph.nodes])
     nodes["shape"] = [" × ".join(map(str, shape)) for shape in nodes["shape"]]
     return nodes.astype({"stream": "Int64"}).join(run.executions.durations["median"].rename("kernel_median_ns"))
+
+
+def _memory(run: Run) -> pd.DataFrame | None:
+    """Arena and live bytes at the peak of each allocator, if the run has a graph."""
+    return None if run.graph_file is None else pd.DataFrame([asdict(memory) for memory in run.graph.memory])
+
+
+def _of_each(table_of: Callable[[Run], pd.DataFrame | None]) -> Callable[[Sequence[Run]], pd.DataFrame]:
+    """What makes one table of those of the runs that have one, with the run in front."""
+
+    def joined(runs: Sequence[Run]) -> pd.DataFrame:
+        found = [(run.key, table) for run in runs if (table := table_of(run)) is not None]
+        if not found:
+            return pd.DataFrame({"run": []})
+        return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in found], ignore_index=True)
+
+    return joined
+
+
+TABLES: Final = {
+    "runs": Download("All runs: their figures", runs_table),
+    "comparison": Download("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
+    "gaps": Download(
+        "Gaps: one row per gap, with its causes, ns", _of_each(lambda run: None if run.gaps is None else run.gaps.table)
+    ),
+    "causes": Download("Causes of the gap: mean per run, µs", causes_table),
+    "syncs": Download(
+        "Syncs of a token: what they wait for, µs",
+        _of_each(lambda run: None if run.syncs is None else run.syncs.inventory()),
+    ),
+    "calls": Download(
+        "Host calls of every token, ns", _of_each(lambda run: None if run.syncs is None else run.syncs.calls)
+    ),
+    "tokens": Download(
+        "Tokens: start and end, ns", _of_each(lambda run: None if run.steps is None else run.steps.table)
+    ),
+    "nodes": Download("Nodes of the graph: streams, sizes, times, ns", _of_each(_nodes), of_graph=True),
+    "memory": Download("Memory of the graph: peaks per allocator, bytes", _of_each(_memory), of_graph=True),
+}
+"""Name -> table; `runs` covers all runs, the others cover the selected ones."""
 
 
 def _figures(run: Run) -> dict[str, Any]:
@@ -142,13 +136,6 @@ def _figures(run: Run) -> dict[str, Any]:
     figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
     figures["notes"] = "; ".join(figures["notes"])
     return figures
-
-
-def _joined(runs: Sequence[Run], table_of: Callable[[Run], pd.DataFrame | None]) -> pd.DataFrame:
-    found = [(run.key, table) for run in runs if (table := table_of(run)) is not None]
-    if not found:
-        return pd.DataFrame({"run": []})
-    return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in found], ignore_index=True)
 
 
 def csv_of(table: pd.DataFrame) -> Iterator[str]:

@@ -38,13 +38,22 @@ from dashboard.figures.timeline import (
 )
 from dashboard.palette import COLOURS, KINDS, THEMES
 from dashboard.reading.run import Run
-from dashboard.timeline import align, holes
+from dashboard.text import duration
+from dashboard.timeline import align
 from dashboard.timeline.flows import counterpart, flows_of
 from dashboard.timeline.layout import Panel, Placed, arranged, panels, places_of
-from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
+from dashboard.timeline.marks import (
+    HoleRow,
+    Window,
+    connectors,
+    detail_of,
+    detail_of_holes,
+    joined,
+    marks_of,
+    shades_of,
+)
 from dashboard.timeline.pyramid import Detail, Pyramid
 from dashboard.timeline.rows import Row
-from dashboard.units import duration
 from dashboard.view import Spot, View, span
 from tracer.analysis.causes import CAUSES
 from tracer.model.intervals import Ints
@@ -209,7 +218,7 @@ def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> li
             for (_, panel, _), window in zip(anchors, windows, strict=True)
         ]
         shades = [
-            [holes.detail_of(row, window) for row in run.holes]
+            [detail_of_holes(row, window) for row in run.holes]
             for (run, _, _), window in zip(anchors, windows, strict=True)
         ]
         if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable((*details, *shades)))) <= _HEAVIEST:
@@ -219,7 +228,7 @@ def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> li
     return [
         replace(
             _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key), brief),
-            holes=holes.shades_of(run.holes, shaded, panel, window),
+            holes=shades_of(run.holes, shaded, panel, window),
         )
         for (run, panel, _), window, drawn, shaded in zip(anchors, windows, details, shades, strict=True)
     ]
@@ -328,7 +337,7 @@ def rings_of(limits: tuple[int, int], whole: tuple[int, int]) -> list[tuple[int,
 
 
 def around(
-    runs: Sequence[tuple[Sequence[holes.HoleRow], Panel, int]], limits: tuple[int, int], whole: tuple[int, int],
+    runs: Sequence[tuple[Sequence[HoleRow], Panel, int]], limits: tuple[int, int], whole: tuple[int, int],
     theme: str,
 ) -> dict[str, Any]:  # fmt: skip
     """What the browser draws around a view.

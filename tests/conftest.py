@@ -99,7 +99,7 @@ def pytest_collection(session):
 def pytest_collection_finish():
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
     if "pandas" in sys.modules:
-        from tracer.pandas_options import set_options
+        from tracer.stored import set_options
 
         set_options()  # as commands do
     if "tracer.analysis.estimates" in sys.modules:
@@ -112,7 +112,7 @@ def pytest_collection_finish():
 
 @cache
 def why_no_gpu():
-    from executor.backends.cuda.runtime import load_cuda
+    from executor.backends.cuda.library import load_cuda
     from tracer.errors import ExecutionError
 
     try:
@@ -124,7 +124,7 @@ def why_no_gpu():
 
 @cache
 def gpus():
-    from executor.backends.cuda.runtime import load_cuda
+    from executor.backends.cuda.library import load_cuda
 
     return load_cuda().runtime.getDeviceCount()
 

@@ -12,12 +12,12 @@ import executor
 import intertoken
 import tracer
 
-FIRST = ("errors", "compiled", "text", "extensions", "progress", "pandas_options")
+FIRST = ("errors", "compiled", "text", "extensions", "progress")
 LAST = ("command_options", "record_python", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
-        "text", "units", "palette", "markup", "links", "rates", "view", "timeline", "reading", "figures", "scene",
-        "report", "downloads", "pages", "serving", "app", "notebook", "cli", "commands",
+        "text", "palette", "view", "timeline", "reading", "figures", "scene", "report", "downloads", "pages", "serving",
+        "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
@@ -72,7 +72,7 @@ def test_each_folder_imports_only_those_before_it(package):
         if order.index(folder(imported)) > order.index(folder(importer))
     }
     assert not above
-    assert sum(map(len, found.values())) > 200
+    assert sum(map(len, found.values())) > 150
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -80,7 +80,7 @@ def test_what_reads_writes_and_records_imports_no_analysis(name):
     known = modules(tracer)
     found = [imports(path, known) for importer, path in known.items() if importer.startswith(f"tracer.{name}")]
     assert set(map(folder, set().union(*found))) <= ALONE[name] | {name}
-    assert len(found) > 3
+    assert len(found) >= 3
 
 
 def test_there_is_no_circle_of_files():

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from tracer import stored
 from tracer.analysis.compare import Comparison, Side
 from tracer.analysis.compare import compare as compare_runs
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Bounds
 from tracer.errors import UsageError, printable
 from tracer.model.trace import Trace
-from tracer.stored import cache
 
 Source: TypeAlias = str | Path | Trace | Recording
 """A recording: its path, its trace, or as `analyse` returns it."""
@@ -55,7 +55,7 @@ def analyse(
     if not all(0 < rate < float("inf") for rate in rates):
         raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
     bounds = Bounds(part.start, part.stop, phase, pattern)
-    trace, path = (source, None) if isinstance(source, Trace) else (cache.read(Path(source)), Path(source))
+    trace, path = (source, None) if isinstance(source, Trace) else (stored.read(Path(source)), Path(source))
     called = name or (printable(path.name) if path else trace.name) or "the trace"
     return Recording(trace, called, place=str(path or ""), within=within, bounds=bounds, rates=rates)
 

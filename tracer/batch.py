@@ -132,7 +132,7 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         "batch": recording.conditions.get("batch", ""), "source": recording.conditions.get("source", ""),
         "graph_trace": recording.graph_trace, "steps": len(steps), "token_source": steps.source,
         "class": recording.strategy or "", "signature": recording.signature or "",
-        "configuration": _configuration(trace, within),
+        "configuration": printable(json.dumps(run_json.configuration(trace, within))),
         **{f"{kind}_per_token": value for kind, value in counts_per_token(recording.steps).items()},
         "tokens_per_s": recording.untraced.median if recording.untraced else None, "distortion": recording.distortion,
         "gap_corrected": recording.corrected, "notes": "; ".join(recording.notes),
@@ -289,10 +289,6 @@ def overview(table: pd.DataFrame) -> Overview:
     of_rank = ["run", "rank", "step_idle_us", "step_communication_us", "waiting_us", "caused_share"]
     ranks = table.loc[table["waiting_us"].notna(), of_rank].sort_values(["run", "rank"], ignore_index=True)
     return Overview(pd.DataFrame(runs), ranks, outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
-
-
-def _configuration(trace: Trace, within: str | None) -> str:
-    return printable(json.dumps(run_json.configuration(trace, within)))
 
 
 def _runs_apart(table: pd.DataFrame) -> list[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -18,11 +18,16 @@ from tracer.analysis.bounds import RATES
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.engines.engine import PHASES
 from tracer.errors import naming, printable
+from tracer.files.output import check_output, write_output
 from tracer.reporting import console as report
+from tracer.text import without_formulas
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracer.analysis.recording import Recording
     from tracer.model.trace import Trace
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -137,12 +142,12 @@ def recorded(
 
 def read(path: Path, *, python_functions: bool = False) -> Trace:
     """Read the trace; see `load`."""
-    from tracer.pandas_options import set_options
-    from tracer.stored import cache
+    from tracer import stored
+    from tracer.stored import set_options
 
     set_options()
     with report.reading(path):
-        return cache.read(path, python_functions=python_functions)
+        return stored.read(path, python_functions=python_functions)
 
 
 def say(notes: list[str]) -> None:
@@ -158,3 +163,48 @@ def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], 
         click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
     else:
         show(facts)
+
+
+Save = Callable[["pd.DataFrame"], None]
+"""Saves the table of a command."""
+
+
+def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    with path.open("wb") as file:  # Arrow cannot open paths that are not UTF-8
+        table.to_parquet(file, index=False)
+
+
+_WRITERS: Final[dict[str, Callable[[pd.DataFrame, Path], None]]] = {
+    ".csv": lambda table, path: without_formulas(table).to_csv(path, index=False),
+    ".parquet": _write_parquet,
+}
+
+
+def table_option(holds: str) -> Callable[[Command], Command]:
+    """Add --table and --force to a command, which gets `save` to call with its table; `holds` describes the table."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def saving(*args: Any, table: Path | None, force: bool, **options: Any) -> None:
+            command(*args, save=saver(table, force), **options)
+
+        options = (
+            click.option("--force", is_flag=True, help="Replace the table's FILE."),
+            click.option("--table", metavar="FILE", type=click.Path(path_type=Path),
+                         help=f"Also write a table (.csv or .parquet): {holds}."),
+        )  # fmt: skip
+        decorated = saving
+        for option in options:
+            decorated = option(decorated)
+        return cast(Command, decorated)
+
+    return decorate
+
+
+def saver(path: Path | None, replace: bool) -> Save:
+    """A function that writes a table to the path, which is checked immediately; without a path it does nothing."""
+    if path is None:
+        return lambda table: None
+    check_output(path, "a table", _WRITERS, replace=replace)
+    write = _WRITERS[path.suffix.lower()]
+    return lambda table: write_output(path, partial(write, table), replace=replace)

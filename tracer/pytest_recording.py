@@ -29,7 +29,7 @@ from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 from tracer.recorders import Recorder, annotate
 from tracer.recorders.host import HostRecorder, watched
-from tracer.recorders.stacks import Frame, Stack
+from tracer.recorders.ranges import Frame, Stack
 from tracer.reporting.verdicts import MARKS, allowed_words, excess_words, figure, surplus_words
 
 Backend = Literal["cupti", "host"]

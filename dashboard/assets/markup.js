@@ -1,4 +1,4 @@
-// Elements that no callback changes, in one Dash component: see dashboard/markup.py.
+// Elements that no callback changes, in one Dash component: see dashboard/pages/__init__.py.
 (function () {
   const element = (tree) => {
     if (typeof tree === "string") return tree;

@@ -1,17 +1,27 @@
-"""Figures: pure functions from tables to Plotly figures; and a figure as a page receives it.
+"""Figures: pure functions from tables to Plotly figures; a figure as a page receives it; and the causes of the gap and
+of the idle time as stacked bars, one per run or per place.
 
-Its numbers are packed, and what the marks of a trace have in common is sent once, because most of a timeline's payload
-would be repetition.
+The numbers of a figure are packed, and what the marks of a trace have in common is sent once, because most of a
+timeline's payload would be repetition.
 """
 
 from __future__ import annotations
 
 import base64
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import plotly.graph_objects as go
 from numpy.typing import NDArray
+
+from dashboard.palette import COLOURS, THEMES
+from dashboard.reading.run import Run
+from dashboard.text import duration, markup, microseconds, ticks
+from tracer.analysis.idle import PLACES
 
 Plot = dict[str, Any]
 """A figure in Plotly's own form: `data` and `layout`, with NumPy arrays."""
@@ -65,3 +75,175 @@ def _common(texts: list[str]) -> str:
     """What all texts begin with: no more than the first and the last of them in order, and no less."""
     first, last = min(texts, default=""), max(texts, default="")
     return "".join(one for one, _ in takewhile(lambda both: both[0] == both[1], zip(first, last, strict=False)))
+
+
+CAUSE_COLOURS: Final = {
+    "communication": COLOURS["communication"],
+    "sync": COLOURS["sync"],
+    "copy": COLOURS["copy"],
+    "launch": COLOURS["launch"],
+    "host": COLOURS["host"],
+    "other process/thread": COLOURS["other"],
+}
+"""Cause, as in `tracer.analysis.causes.CAUSES` -> colour; also the order of the stack."""
+
+_LEAST = 0.01  # of the idle time: a place with less has no bar
+_BAND = 58  # px per run
+_LINE = 17  # px of a note on a line of its own
+_NARROW = 600  # px; then notes are on their own lines
+_CHARACTER = 7.2  # px
+_TICK = 75  # px per label of the axis
+_LEAST_TEXT = 9  # px; smaller labels are left out
+_INSIDE = 0.055  # share of the axis below which a segment has no label
+
+
+@dataclass(frozen=True)
+class Causes:
+    """A mean: its name, its causes (cause -> µs), a note such as "traced", a description, and its causes from the
+    untraced rate, if that gives them."""
+
+    name: str
+    causes_us: dict[str, float]
+    note: str = ""
+    of: str = "the gap"
+    untraced_us: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def total_us(self) -> float:
+        """The mean, µs."""
+        return sum(self.causes_us.values())
+
+
+def causes_of(runs: Sequence[Run]) -> list[Causes]:
+    """The causes of the gaps of these runs, with notes."""
+    found = []
+    for run in runs:
+        summary = run.summary
+        if not summary.causes_us:
+            continue
+        notes = [f"median {microseconds(summary.gap_p50_us)}"]
+        if summary.traced:
+            level = f" ({summary.graph_trace} level)" if summary.graph_trace != "none" else ""
+            notes.append(f"traced{level}: inflated")
+            if summary.untraced_gap_us is not None:
+                untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
+                notes.append(f"untraced {untraced}")
+        if summary.distortion is not None and summary.distortion != 1.0:
+            notes.append(f"tracing overhead × {summary.distortion:.2f}")
+        found.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
+    return found
+
+
+def idle_of(runs: Sequence[Run]) -> list[Causes]:
+    """The causes of the idle time of a step of each run; empty if no run idles outside the gap."""
+    idles = [(run, run.gaps.idle.idle_us, run.gaps.idle.causes_us) for run in runs if run.gaps is not None]
+    found = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
+    if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in found):
+        return []
+    return [
+        Causes(
+            run.name,
+            {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS},
+            " · ".join(
+                [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
+                + (["traced: inflated"] if run.inflated else [])
+                + (
+                    [f"median {microseconds(us)} untraced"]
+                    if run.inflated and (us := run.summary.untraced_idle_us)
+                    else []
+                )
+            ),
+            "the idle time",
+        )
+        for run, idle_us, causes_us in found
+    ]
+
+
+def places_of(runs: Sequence[Run]) -> list[Causes]:
+    """The causes of the idle time at each place where a run idles for a significant time."""
+    return [
+        Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
+               f"idle time{', traced: inflated' if run.inflated else ''}", "it")
+        for run in runs
+        if run.gaps is not None and (idle := run.gaps.idle).idle_us
+        for place, name in PLACES.items()
+        if idle.idle_us[place] > _LEAST * idle.idle_us["mean"]
+    ]  # fmt: skip
+
+
+def causes_text(causes: Sequence[Causes]) -> str:
+    """A description of the bars."""
+    return "; ".join(f"{each.name}: {duration(each.total_us * 1e3)} ({each.note})" for each in causes)
+
+
+def causes_figure(runs: Sequence[Causes], theme: str, width: int = _NARROW) -> go.Figure:
+    """One bar per run, its name above it and its total after it, on a common axis, for a page this wide (px)."""
+    look, lines, letters = THEMES[theme], _lines(runs, width), _letters(width)
+    band = _BAND + lines * _LINE
+    longest = max((run.total_us for run in runs), default=0.0) or 1.0
+    figure = go.Figure([_bar(cause, runs, longest, band) for cause in CAUSE_COLOURS])
+    times, texts = ticks(0, round(longest * 1.02e3), most=min(8, max(width // _TICK, 2)))
+    annotations: list[dict[str, object]] = []
+    for i, run in enumerate(runs):
+        note = "<br>".join(map(markup, textwrap.wrap(run.note, letters))) if lines else markup(run.note)
+        note = f'{"<br>" if lines else "  "}<span style="color:{look.muted}">{note}</span>' if run.note else ""
+        common = {"showarrow": False, "xanchor": "left", "yanchor": "middle", "align": "left"}
+        annotations += [
+            {**common, "name": "run", "x": 0, "y": (i + 1) * band - 36, "yanchor": "bottom",
+             "font": {"size": 12.5}, "text": f"{markup(run.name, min(60, letters))}{note}"},
+            {**common, "name": "total", "x": run.total_us * 1e-6, "y": (i + 1) * band - 22, "font": {"size": 14},
+             "text": f"<b>{duration(run.total_us * 1e3)}</b>", "xshift": 8},
+        ]  # fmt: skip
+    figure.update_layout(
+        barmode="stack",
+        bargap=0,
+        margin={"l": 8, "r": 76, "t": 0, "b": 26},
+        **look.layout,
+        dragmode=False,
+        uniformtext={"minsize": _LEAST_TEXT, "mode": "hide"},
+        xaxis={"range": [0, longest * 1.02e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
+               "fixedrange": True, "gridcolor": look.line, "zeroline": False,
+               "tickfont": {"color": look.muted, "size": 11}},
+        yaxis={"range": [max(len(runs), 1) * band, 0], "visible": False, "fixedrange": True},
+        annotations=annotations,
+    )  # fmt: skip
+    return figure
+
+
+def causes_height(runs: Sequence[Causes], width: int = _NARROW) -> int:
+    """Height of the figure, px."""
+    return max(len(runs), 1) * (_BAND + _lines(runs, width) * _LINE) + 26
+
+
+def _lines(runs: Sequence[Causes], width: int) -> int:
+    """How many lines the notes have of their own below the names."""
+    if width >= _NARROW:
+        return 0
+    return max((len(textwrap.wrap(run.note, _letters(width))) for run in runs), default=0)
+
+
+def _letters(width: int) -> int:
+    return max(int(width / _CHARACTER), 1)
+
+
+def _bar(cause: str, runs: Sequence[Causes], longest: float, band: int) -> go.Bar:
+    values = [run.causes_us.get(cause, 0.0) for run in runs]
+    return go.Bar(
+        name=cause,
+        orientation="h",
+        x=[value * 1e-6 for value in values],
+        y=[(i + 1) * band - 22 for i in range(len(runs))],
+        width=22,
+        marker={"color": CAUSE_COLOURS[cause], "line": {"width": 0}},
+        text=[duration(value * 1e3) if value > _INSIDE * longest else "" for value in values],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"size": 11, "color": "#1B2430" if cause in {"launch", "host"} else "#FFFFFF"},
+        hovertext=[
+            f"{cause}: {duration(value * 1e3)}, {value / (run.total_us or 1):.0%} of {run.of}"
+            for value, run in zip(values, runs, strict=True)
+        ],
+        hoverinfo="text",
+        showlegend=False,
+    )

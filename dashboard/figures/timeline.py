@@ -19,10 +19,9 @@ import plotly.graph_objects as go
 
 from dashboard.figures import Plot, hover, width_of_bars
 from dashboard.palette import CLEAR, COLOURS, DARK_TEXT_ON, FONT, HOLES, KINDS, NAMES, THEMES, Theme
-from dashboard.text import fitting, markup, plain
+from dashboard.text import difference, duration, fitting, markup, plain, ticks
 from dashboard.timeline.layout import GAP_STRIP, RULER, Panel
 from dashboard.timeline.marks import SIZE_OF_TEXTS, joined
-from dashboard.units import difference, duration, ticks
 from tracer.analysis.idle import PLACES
 from tracer.errors import UsageError
 from tracer.model.schema import MISSING
@@ -66,7 +65,7 @@ class Drawing:
         marks: as returned by `timeline.marks.marks_of`.
         lines: as returned by `timeline.marks.connectors`.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
-        holes: what is shaded as idle, as returned by `timeline.holes.shades_of`.
+        holes: what is shaded as idle, as returned by `timeline.marks.shades_of`.
         tokens: those that the ruler numbers: x (s), step; None for no ruler.
         chosen, arrows: of the chosen event, as returned by `scene.choice`; None if there is none.
     """
@@ -307,13 +306,7 @@ def _tracks(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, object]]
         for p in d.panel.rows
     ]
     return tracks + [
-        {
-            **across,
-            "type": "line",
-            "y0": d.panel.top,
-            "y1": d.panel.top,
-            "line": {"color": look.line, "width": 1},
-        }
+        {**across, "type": "line", "y0": d.panel.top, "y1": d.panel.top, "line": {"color": look.line, "width": 1}}
         for d in drawings[1:]
     ]
 

@@ -39,14 +39,11 @@ from dashboard.pages.parts import (
 from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
 from dashboard.palette import CLEAR, COLOURS, THEMES
-from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.reading.background import known
-from dashboard.reading.predictions import Sites, advice_of, sites_of
+from dashboard.reading.answers import Sites, advice_of, sites_of
 from dashboard.reading.run import Run
-from dashboard.reading.store import RunStore
-from dashboard.text import apart, markup, plain
-from dashboard.units import duration
-from dashboard.view import View
+from dashboard.reading.store import RunStore, known
+from dashboard.text import apart, duration, markup, plain
+from dashboard.view import NoRate, View, rate_of, text_of
 from tracer.analysis.advice import Advice, Advised, KernelOutsideGraph
 from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
@@ -507,9 +504,7 @@ def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
         )
     )
     figure.update_layout(
-        margin={"l": 0, "r": 0, "t": 24, "b": 0},
-        **look.layout,
-        uniformtext={"minsize": 9, "mode": "hide"},
+        margin={"l": 0, "r": 0, "t": 24, "b": 0}, **look.layout, uniformtext={"minsize": 9, "mode": "hide"}
     )
     return figure
 

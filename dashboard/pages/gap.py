@@ -17,8 +17,7 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from plotly.subplots import make_subplots
 
-from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
-from dashboard.links import Linked, part
+from dashboard.figures import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
 from dashboard.pages import Page, in_browser, link
 from dashboard.pages.parts import (
     HIDDEN,
@@ -45,9 +44,8 @@ from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import range_of
-from dashboard.text import markup, plain
-from dashboard.units import duration, microseconds
-from dashboard.view import MOST_RUNS, WORD, View, one_of, switched
+from dashboard.text import duration, markup, microseconds, plain
+from dashboard.view import MOST_RUNS, WORD, Linked, View, one_of, part, switched
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.interval import Interval

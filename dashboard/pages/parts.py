@@ -2,12 +2,16 @@
 
 Of two overlapping calls Dash drops the first one's result. So a page keeps in the store `pressed` how often each of its
 buttons had been pressed when it was last handled, and handles all presses since (`done`), whatever made Dash call.
+
+Pages with a timeline share its legend, the buttons that move it (`moves`), and how the view follows them
+(`after_move`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +19,11 @@ import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
-from dashboard.palette import CLEAR
+from dashboard.palette import CLEAR, COLOURS, HOLE_SWATCHES, NAMES
+from dashboard.reading.run import Run
+from dashboard.scene import limits_of, range_of, token_of
+from dashboard.view import View, span, switched, zoom
+from tracer.analysis.idle import PLACES
 
 MOST_PRESSES: Final = 200
 """Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
@@ -76,11 +84,7 @@ def button(key: Any, text: str, says: str, **options: Any) -> html.Button:
 def stepper(key: str, word: str) -> list[Any]:
     """Buttons to the previous and the next one, and between them the place that says which it is."""
     back, on = f"Previous {word}", f"Next {word}"
-    return [
-        button(f"{key}-back", "‹", back),
-        html.Span(id=f"{key}-label"),
-        button(f"{key}-on", "›", on),
-    ]
+    return [button(f"{key}-back", "‹", back), html.Span(id=f"{key}-label"), button(f"{key}-on", "›", on)]
 
 
 def text_field(key: str, debounce: int | bool, **options: Any) -> dbc.Input:
@@ -222,3 +226,72 @@ def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> lis
     since = {button: int((times or 0) - ((heeded or {}).get(button) or 0)) for button, times in clicks.items()}
     presses = chain.from_iterable(repeat(button, min(times, MOST_PRESSES)) for button, times in since.items())
     return [*(name for name in changed if name not in clicks), *islice(presses, MOST_PRESSES)]
+
+
+LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
+MOVES = {
+    "show-gap": ("Gap", "Zoom to the gap"),
+    "show-token": ("Token", "Show one token"),
+    "show-all": ("Whole run", "Show the whole recording"),
+    "zoom-out": ("−", "Zoom out"),
+    "zoom-in": ("+", "Zoom in"),
+    "pan-left": ("←", "Pan left"),
+    "pan-right": ("→", "Pan right"),
+}
+_ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
+_SHOWS = {"show-gap", "show-token", "show-all"}
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action of the reader: the component and its new value."""
+
+    source: str
+    value: Any = None
+
+
+def after_move(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
+    """The view after the timeline was moved or the theme switched.
+
+    Args:
+        view: the view before.
+        action: what happened.
+        runs: the runs of `view`.
+        scheme: "light" or "dark", the page's current theme.
+    """
+    match action:
+        case Action("token-back" | "token-on" as which):
+            step = 1 if which == "token-on" else -1
+            return replace(view, token=max(token_of(runs, view) + step, 0))
+        case Action("timeline", dict(change)):
+            return _dragged(view, change)
+        case Action(source) if source in _ZOOMS:
+            return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
+        case Action(source) if source in _SHOWS:
+            return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
+        case Action("theme"):
+            return replace(view, theme=switched(view.theme, scheme))
+    return view
+
+
+def moves(*more: Any) -> html.Div:
+    """The buttons of `MOVES`, and more after them."""
+    buttons = [button(key, text, hint) for key, (text, hint) in MOVES.items()]
+    return html.Div([*buttons, *more], className="moves", role="group", **named("Range of the time axis"))
+
+
+def legend_of_timeline() -> html.Ul:
+    """The legend of the timeline: colours, and the patterns of idle holes."""
+    drawn = {NAMES[kind]: COLOURS[kind] for kind in LEGEND}
+    drawn |= {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items()}
+    return legend(drawn)
+
+
+def _dragged(view: View, change: dict[str, Any]) -> View:
+    """Plotly's report after a drag or a double click."""
+    if change.get("xaxis.autorange"):
+        return replace(view, range=None)
+    low, high = change.get("xaxis.range[0]"), change.get("xaxis.range[1]")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        return replace(view, range=span(low * 1e9, high * 1e9))
+    return view

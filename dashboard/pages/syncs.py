@@ -35,12 +35,10 @@ from dashboard.pages.parts import (
 )
 from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
-from dashboard.reading.background import known
-from dashboard.reading.predictions import Listed, gain_without, inventory_of, site_of, slack_of
+from dashboard.reading.answers import Listed, gain_without, inventory_of, site_of, slack_of
 from dashboard.reading.run import Run
-from dashboard.reading.store import RunStore
-from dashboard.text import brief_site, plain
-from dashboard.units import duration
+from dashboard.reading.store import RunStore, known
+from dashboard.text import brief_site, duration, plain
 from dashboard.view import Spot, View, span
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction

@@ -15,16 +15,19 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from pydantic import AfterValidator, Field
 
-from dashboard.links import Linked, one, part, several
 from dashboard.pages import Page, link
 from dashboard.pages.parts import (
     HIDDEN,
+    MOVES,
     NO_RECORDINGS,
     SHOWN,
+    Action,
     asking,
     chart,
     choice,
     done,
+    legend_of_timeline,
+    moves,
     named,
     poll,
     rate_field,
@@ -33,18 +36,14 @@ from dashboard.pages.parts import (
     table_of_lines,
     text_field,
 )
+from dashboard.pages.parts import after_move as moved
 from dashboard.pages.runs import keep_options, lead, opened_at_once, run_options
-from dashboard.pages.timeline import MOVES, Action, legend, moves
-from dashboard.pages.timeline import after as moved
-from dashboard.rates import NoRate, rate_of, text_of
-from dashboard.reading.background import known
-from dashboard.reading.predictions import WhatIf, inventory_of, what_if
+from dashboard.reading.answers import WhatIf, inventory_of, what_if
 from dashboard.reading.run import Run
-from dashboard.reading.store import RunStore
+from dashboard.reading.store import RunStore, known
 from dashboard.scene import timeline, token_of
-from dashboard.text import plain
-from dashboard.units import duration
-from dashboard.view import WORD, View, one_of
+from dashboard.text import duration, plain
+from dashboard.view import WORD, Linked, NoRate, View, one, one_of, part, rate_of, several, text_of
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleKernels, edits_of
 from tracer.analysis.whatif.host_edits import LADDER, FollowStrategy
@@ -270,8 +269,8 @@ def sections() -> list[Any]:
         ),
         section(
             "Timelines",
-            [_token(), moves()],
-            legend(),
+            [html.Div(stepper("token", "token"), className="token", role="group", **named("Token shown")), moves()],
+            legend_of_timeline(),
             chart("timeline", "Timelines of the recorded and the predicted run"),
             key="timeline-section",
         ),
@@ -287,10 +286,6 @@ def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
     field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
     return html.Label([html.Span(label), field], title=f"{low:,g} to {high:,g}")
-
-
-def _token() -> html.Div:
-    return html.Div(stepper("token", "token"), className="token", role="group", **named("Token shown"))
 
 
 def register(app: Dash, store: RunStore) -> None:

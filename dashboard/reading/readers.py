@@ -26,8 +26,7 @@ import pyarrow as pa
 
 from tracer import progress
 from tracer.errors import TraceError, printable
-from tracer.pandas_options import set_options
-from tracer.stored.cache import Cache
+from tracer.stored import Cache, set_options
 
 _ARENA_MAX: Final = -8
 _MMAP_MAX: Final = -4

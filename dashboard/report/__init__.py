@@ -2,7 +2,7 @@
 
 It has the figures of each run, and their differences from those of the first run, the base.
 
-Differences are those of the figures shown; `comparisons` decides whether they are significant.
+Differences are those of the figures shown; `reading.answers` decides whether they are significant.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
+from dashboard.figures import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
-from dashboard.reading.comparisons import Against, against_base, cautions_of, methods_of
+from dashboard.reading.answers import Against, against_base, cautions_of, methods_of
 from dashboard.reading.run import LONGEST_NAME, Run, same_work
 from dashboard.scene import range_of, timeline, token_of
-from dashboard.text import plain
-from dashboard.units import difference, microseconds
+from dashboard.text import difference, microseconds, plain
 from dashboard.view import View
 from tracer.analysis.advice import advise
 from tracer.analysis.causality.paths import Causality

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracer import formats
 from tracer.errors import FormatError
-from tracer.files.gunzip import Gunzip
+from tracer.files.bounded import Gunzip
 
 _END: Final = struct.Struct("<4s4H2LH")
 _MOST_FILES, _MOST_DIRECTORY, _DEEPEST = 2_000, 1 << 20, 3

@@ -1,7 +1,11 @@
-"""Events related to an event: a launch and what it started, a sync and what it waited for, the record of a CUDA event
-and the waits for it, on the host and between streams.
+"""What belongs to an event: related events, and the operator and NVTX ranges around it.
 
-All positions are those of `rows.Row` tables, all times ns of the recording.
+Flows: a launch and what it started, a sync and what it waited for, the record of a CUDA event and the waits for it, on
+the host and between streams. All positions are those of `rows.Row` tables, all times ns of the recording.
+
+The operator is the innermost one of PyTorch's profiler that was open on the event's thread when it was launched or, in
+recordings without, the innermost NVTX range. Work of a replayed CUDA graph belongs to what was open when the graph was
+launched, because recordings contain no more.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dashboard.timeline.rows import Row
+from tracer.analysis.call_sites import innermost_ranges
 from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
 from tracer.model.intervals import Ints
 from tracer.model.rows import match_rows, of_thread
-from tracer.model.schema import MISSING
+from tracer.model.schema import DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 
 COLUMNS: Final = ["kind", "row0", "event0", "time0", "row1", "event1", "time1"]
@@ -63,7 +69,7 @@ def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pai
             first = int(np.searchsorted(other.start, start))
             for found in (first + np.flatnonzero(_correlation(other)[first:] == number)).tolist():
                 yield LAUNCH, row, event, start, at, found, int(other.start[found])
-    mine = of_thread(_at(waits, "start", start), call.process, call.thread)
+    mine = of_thread(waits.iloc[slice(*waits["start"].searchsorted([start, start + 1]))], call.process, call.thread)
     for stream, until in mine[["stream", "waited_until"]].itertuples(index=False):
         for at, other in _rows(rows, "stream", call.process):
             cause = _ending(other, until) if until != MISSING and stream in (other.stream, MISSING) else None
@@ -124,11 +130,6 @@ def _rows(rows: Sequence[Row], role: str, process: int) -> Iterator[tuple[int, R
 
 def _correlation(row: Row) -> Ints:
     return row.events["correlation"].to_numpy()
-
-
-def _at(table: pd.DataFrame, column: str, value: int) -> pd.DataFrame:
-    """The rows of a table with this value in this column."""
-    return table.iloc[slice(*table[column].searchsorted([value, value + 1]))]
 
 
 def _ending(row: Row, time: int) -> int | None:
@@ -210,3 +211,62 @@ def _named(row: Row, name: str, span: tuple[int, int]) -> Ints:
     """The events of this full name that begin in a span, ns."""
     first, last = np.searchsorted(row.start, span).tolist()
     return np.asarray(first + np.flatnonzero((row.events["full"].iloc[first:last] == name).to_numpy()))
+
+
+OPERATORS: Final = "cpu_op"
+NO_OPERATOR: Final = "(no operator or range around its launch)"
+
+
+def operators_of(trace: Trace, row: Row) -> pd.Series:
+    """The operator of each event of a device's row, categorical."""
+    calls, known = _launches(trace, row)
+    ranges = trace["nvtx"]
+    of_torch = (ranges["domain"] == OPERATORS).to_numpy()
+    if not of_torch.any():
+        of_torch = (~ranges["domain"].isin(PROFILER_DOMAINS)).to_numpy()
+    names = np.full(len(row.events), NO_OPERATOR, object)
+    found = innermost_ranges(ranges[of_torch & (ranges["kind"] == "push/pop").to_numpy()], calls)
+    names[known] = np.where(found == "", NO_OPERATOR, found)
+    return pd.Series(names).astype("category")
+
+
+def _launches(trace: Trace, row: Row) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """The calls that made a row's events, and which events have one."""
+    numbers = pd.DataFrame({"process": row.process, "correlation": row.events["correlation"]})
+    at = match_rows(trace["api"], numbers)
+    return trace["api"].iloc[at[at >= 0]].reset_index(drop=True), at >= 0
+
+
+def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:
+    """The host call behind an event: itself, or the one that launched it; None if it is not recorded."""
+    if row.role == "nvtx":
+        return None
+    api = trace["api"]
+    if row.role == "api":
+        first, last = np.searchsorted(api["start"], (row.start[event], row.start[event] + 1))
+        near = of_thread(api.iloc[first:last], row.process, row.thread)
+        near = near[near["end"] == row.end[event]]
+    else:
+        number = int(row.events["correlation"].iloc[event])
+        near = api[(api["correlation"] == number) & (api["process"] == row.process)] if number >= 0 else api[:0]
+    return None if near.empty else near.iloc[0]
+
+
+def open_ranges(trace: Trace, process: int, thread: int, time: int) -> pd.DataFrame:
+    """The rows of `nvtx` that are open on a thread of the host at a time, outermost first."""
+    nvtx = trace["nvtx"]
+    begun = nvtx.iloc[: int(nvtx["start"].searchsorted(time, side="right"))]
+    begun = of_thread(begun[begun["end"] > time], process, thread)
+    begun = begun[~begun["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    return begun.sort_values(["start", "end"], ascending=[True, False], kind="stable", ignore_index=True)
+
+
+def own_ranges(ranges: pd.DataFrame) -> list[str]:
+    """The texts of the ranges that the program itself opened."""
+    return [str(text) for text in ranges.loc[~ranges["domain"].isin(PROFILER_DOMAINS), "text"]]
+
+
+def operator_in(ranges: pd.DataFrame) -> str:
+    """The innermost operator of PyTorch's profiler among open ranges, "" for none."""
+    texts = ranges.loc[ranges["domain"] == OPERATORS, "text"].tolist()
+    return str(texts[-1]) if texts else ""

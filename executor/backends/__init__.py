@@ -8,7 +8,7 @@ from importlib import import_module
 from traceback import walk_tb
 from typing import Final
 
-from executor.backends.cpu.host import HostBackend
+from executor.backends.cpu.backend import HostBackend
 from executor.backends.interface import Backend
 from executor.names import lookup
 from executor.planning.devices import Device
@@ -48,7 +48,7 @@ def open_backend(device: Device | str) -> Backend:
         return backend_class(device.backend).start(device)
     if device.profile is None:
         return HostBackend.start(device)
-    from executor.backends.sim.host import SimHostBackend
+    from executor.backends.sim.backend import SimHostBackend
 
     return SimHostBackend.start(device)
 

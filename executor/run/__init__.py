@@ -25,8 +25,7 @@ from executor.scheduling.launchers import OUTCOMES
 from executor.scheduling.memory import Backends, Weights, load_weights
 from executor.scheduling.prompts import Prefill
 from executor.scheduling.run_hazards import refuse_hazards
-from executor.scheduling.scheduler import Scheduler
-from executor.scheduling.several import GrowingScheduler, Halves, halves_of
+from executor.scheduling.scheduler import GrowingScheduler, Halves, Scheduler, halves_of
 from executor.scheduling.strategies import STRATEGIES, Strategy, for_prompts
 from tracer.errors import UsageError
 from tracer.model.trace import Trace

@@ -50,7 +50,7 @@ class Configuration:
         experts: "device"; "cpu" if experts stay on the host; "copy" if only their weights do, and the rows that a step
             uses are copied.
         halves: whether the parts of each token step on the host and on the devices alternate for two halves of the
-            sequences, see `several`.
+            sequences, see `scheduler.Halves`.
         profile: name or file of the cost profile of a simulated device; None for the backend's default.
         threads: number of threads for products on the CPU or the host; None for the machine's default.
         pinned: whether each of these threads is pinned to its own core.

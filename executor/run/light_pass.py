@@ -28,7 +28,7 @@ from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
 from tracer.model.trace import Trace
 from tracer.recorders import light as recorder
-from tracer.recorders import light_folder
+from tracer.recorders import light_ring
 from tracer.recorders.foreground import end_with, how_it_ended, module_command
 from tracer.recorders.window import TimeRange, within
 
@@ -59,7 +59,7 @@ def record_light(
         folder = Path(made)
         order = [asdict(c) | {"keep_logits": c in keep_logits} for c in configurations]
         (folder / _ORDER).write_text(json.dumps(order), encoding="utf-8")
-        with light_folder.folder() as rings:
+        with light_ring.folder() as rings:
             outcome, error = _recorded(command, folder, rings, progress)
         if outcome.code == -signal.SIGINT:
             raise KeyboardInterrupt

@@ -21,8 +21,7 @@ from executor.planning import Prepared
 from executor.planning.devices import Device
 from executor.planning.hazards import HOST_STREAM, Hazard, happens_before, unordered
 from executor.scheduling.memory import COPIED, ExpertCopies, Weights
-from executor.scheduling.scheduler import Scheduler
-from executor.scheduling.several import alternate
+from executor.scheduling.scheduler import Scheduler, alternate
 from executor.scheduling.strategies import Strategy, check_needs, for_prompts
 from tracer.errors import UnsafePlanError
 

@@ -1,20 +1,33 @@
-"""Runs token steps: sends, launches and fetches every step according to the strategy."""
+"""Runs token steps: sends, launches and fetches every step according to the strategy.
+
+`Piece` is a split on its device, ready to receive inputs and be launched.
+
+`GrowingScheduler` and `Halves` are several schedulers as one: for the sizes of a growing KV cache, or for two halves of
+the sequences. Attention grows with the filled part of the cache, like llama.cpp's n_kv, with one step per size. In
+halves, while the host computes its part for one half, the devices compute theirs for the other: layers on both, or
+experts on the host and attention on the devices. Each half has its own memory and graphs; they share weights and state,
+of which each touches only what belongs to its sequences. Both read all weights, so this pays off if the time of a part
+grows with the number of sequences: with many of them, or if each uses different experts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import numpy as np
 
-from executor.backends.interface import Array, Guarantee, HostArray
+from executor.backends.interface import Array, Guarantee, HostArray, Kernel
 from executor.graph import Tensor
-from executor.graph.models.kv_cache import Position
+from executor.graph.models.kv_cache import KvCache, Position
 from executor.graph.models.step import DecodeStep, HostArrays
-from executor.planning import Prepared
+from executor.names import lookup
+from executor.planning import Prepared, PreparedSplit
 from executor.planning.concurrency import MAIN_STREAM
-from executor.scheduling.memory import Backends, State, Weights
-from executor.scheduling.piece import Piece
+from executor.scheduling.launchers import LAUNCHERS, Launcher
+from executor.scheduling.memory import COPIED, Backends, CopiedWeights, ExpertCopies, Place, State, Weights, bind_memory
 from executor.scheduling.strategies import Copy, Strategy, check_needs
 from tracer.errors import ExecutionError, UsageError
 from tracer.recorders import annotate
@@ -34,7 +47,7 @@ class Scheduler:
         smaller: the scheduler of the same steps over fewer cells, which shares state and graphs, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
         allow_hazards: whether backends may lack what the strategy needs.
-        alternates: its steps alternate with those of another scheduler on the same devices, see `several`.
+        alternates: its steps alternate with those of another scheduler on the same devices, see `Halves`.
 
     Raises:
         UnsafePlanError: a backend does not guarantee what the strategy needs.
@@ -314,3 +327,259 @@ class Scheduler:
     def _array(self, tensor: Tensor) -> Array:
         """Return the array, in the last split, of a tensor of the whole graph."""
         return self._last.arrays[self._last.split.results[tensor]]
+
+
+_MOST_MADE = 256
+
+
+class Piece:
+    """A split on its device: its memory, its kernels, and the copies to it from other devices.
+
+    Results from another accelerator have several places used in turn, so that one can be copied while that of the
+    previous step is still read. Each turn has its own kernels, and an event marks when these have run.
+
+    Attributes:
+        arrays: arrays of the first turn; only results from other accelerators, here or in an earlier split, differ.
+        places: places of every tensor in each turn.
+
+    Args:
+        backends: backends of all devices.
+        number: number of the prepared split.
+        before: the pieces of the splits before it.
+        state: state of all devices, see `memory.bind_memory`.
+        turns: number of places.
+        smaller: the piece of the same split in a smaller step, whose graphs this one takes over, see `take_over`.
+    """
+
+    def __init__(
+        self, backends: Backends, prepared: PreparedSplit, number: int, before: list[Piece], launch: str,
+        weights: Weights, state: State, turns: int, smaller: Piece | None = None,
+    ) -> None:  # fmt: skip
+        self.split = split = prepared.split
+        self.backend = backend = backends[split.device]
+        self.name = f"split {number}: {split.device}"
+        fetched = {leaf: o for leaf, o in split.origins.items() if leaf in split.inputs}
+        peers = [
+            leaf for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
+        ]
+        reused = [before[o.split].places[o.node] for leaf, o in split.origins.items() if leaf not in split.inputs]
+        count = max([turns if peers else 1, *(len(places) for places in reused)])
+        self.read = [backend.event() for _ in range(count)] if peers else []
+        self.fetched: list[list[Copy]] = []
+        self.launchers: list[Launcher] = [] if smaller is None else smaller.launchers
+        self._plan, self._kernels = prepared.plan, list[dict[Tensor, Kernel]]()
+        arena = backend.alloc(prepared.memory.peak_bytes)
+        elsewhere = dict(self._elsewhere(before, state))
+        self.places: dict[Tensor, list[Place]] = {}
+        for turn in range(count):
+            of_turn = {leaf: places[turn % len(places)] for leaf, places in elsewhere.items()}
+            if turn:
+                of_turn |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
+            arrays, places = bind_memory(backend, split, prepared.memory, weights[split.device], state, arena, of_turn)
+            if turn == 0:
+                self.arrays: dict[Tensor, Array] = arrays
+            for tensor, place in places.items():
+                self.places.setdefault(tensor, []).append(place)
+            kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel}
+            self._kernels.append(kernels)
+            if smaller is None:
+                way = lookup("launch kind", "eager" if split.device.is_host else launch, LAUNCHERS)
+                self.launchers.append(way(backend, prepared.plan, kernels))
+            self.fetched.append(
+                [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
+            )
+        self._sent = [leaf for leaf in split.inputs if leaf not in split.origins]
+        self._made: dict[tuple[Tensor, int], tuple[HostArray, Copy]] = {}
+        self.experts = self._expert_copies(before, weights)
+        self.sources = [source for source in dict.fromkeys(c.backend for c in self.fetched[0]) if source != backend]
+
+    def _elsewhere(self, before: list[Piece], state: State) -> Iterator[tuple[Tensor, list[Place]]]:
+        """Yield the leaves outside the arena, in each turn: results of earlier splits, and host memory for copies.
+
+        Copied weights are included. Those of all splits of a device share memory, as the splits run in sequence.
+        """
+        for number, weight in enumerate(self.split.copied):
+            key = (self.split.device, f"copied weight {number} of {weight.nbytes} bytes")
+            if key not in state:
+                state[key] = self.backend.alloc(weight.nbytes)
+            yield weight, [(state[key], 0)]
+        for leaf, origin in self.split.origins.items():
+            source = before[origin.split]
+            if leaf not in self.split.inputs:
+                yield leaf, source.places[origin.node]
+            elif self.split.device.is_host:
+                yield leaf, [(source.backend.host_array((leaf.nbytes,), "uint8"), 0)]
+
+    def _expert_copies(self, before: list[Piece], weights: Weights) -> list[ExpertCopies]:
+        by_ids: dict[Tensor, list[CopiedWeights]] = {}
+        home: dict[Tensor, Piece] = {}
+        for weight, origin in self.split.copied.items():
+            by_ids.setdefault(origin.node, []).append(
+                CopiedWeights(weight, self.places[weight][0], weights[COPIED][weight.name])
+            )
+            home[origin.node] = before[origin.split]
+        return [
+            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in by_ids.items()
+        ]  # fmt: skip
+
+    def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:
+        """Return the copy of another device's result. Between accelerators it runs on the stream of the result."""
+        array, backend = source.arrays[node], self.backend
+        if source.split.device.is_host:
+            return Copy(partial(backend.copy_to_device, destination, array, MAIN_STREAM), backend)
+        if self.split.device.is_host:
+            return Copy(partial(source.backend.copy_to_host, destination, array, MAIN_STREAM), source.backend)
+        copy = partial(source.backend.copy_to_peer, backend, destination, array, MAIN_STREAM, self.read[turn])
+        return Copy(copy, source.backend)
+
+    def take_over(self) -> None:
+        """Change the shared graphs to this piece."""
+        self.backend.activate()
+        for launcher, kernels in zip(self.launchers, self._kernels, strict=True):
+            launcher.take(self._plan, kernels)
+
+    def launch(self, turn: int) -> None:
+        """Issue the split's kernels."""
+        turn %= len(self.launchers)
+        self.launchers[turn].launch()
+        if self.read:
+            self.backend.event_record(self.read[turn], MAIN_STREAM)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Outcomes of its graphs, see `launchers.OUTCOMES`."""
+        return sum((launcher.outcomes for launcher in self.launchers), Counter())
+
+    def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
+        """Yield name and copy of every input that the host sends; most use the same memory at every step."""
+        for leaf in self._sent:
+            source = values.get(leaf.name)
+            if source is None:
+                continue
+            if len(self._made) > _MOST_MADE:  # the tokens of a long prompt use new memory at every step
+                self._made.clear()
+            known = self._made.get((leaf, id(source)))
+            if known is None or known[0] is not source:
+                send = partial(self.backend.copy_to_device, self.arrays[leaf], source, MAIN_STREAM)
+                known = self._made[leaf, id(source)] = source, Copy(send, self.backend)
+            yield leaf.name, known[1]
+
+
+class GrowingScheduler:
+    """Continues with the scheduler of the next size when the cells of one are full.
+
+    All sizes are planned before the first step. They share one graph, which is updated in place on a change of size, or
+    instantiated again where that is not possible. All devices are idle then, because inputs and results move.
+
+    Args:
+        schedulers: schedulers of the same steps, fewest cells first, each created from the previous one.
+
+    Attributes:
+        now: the current scheduler.
+    """
+
+    def __init__(self, schedulers: Sequence[Scheduler]) -> None:
+        self._schedulers, self.now = schedulers, schedulers[0]
+
+    def begin(self, tokens: HostArray, position: Position = 0) -> None:
+        """Start all sequences, see `Scheduler.begin`. The cache drops all tokens from the position on."""
+        cache = self.now.step_taken.cache
+        if cache is not None:
+            cache.truncate(position)
+        self.start(tokens, position)
+
+    def start(self, tokens: HostArray, position: Position) -> None:
+        """Start its sequences; the sequences of all schedulers of the cache must have the lengths given by their
+        positions."""
+        fitting = self._fitting(position)
+        if fitting is not self.now:
+            self._become(fitting)
+        self.now.begin(tokens, position)
+
+    def step(self) -> None:
+        """Run one step, of the size that it needs."""
+        self.grow()
+        self.now.step()
+
+    def grow(self) -> None:
+        """Become the scheduler of the size that the next step needs."""
+        if not self.now.room and (larger := self._fitting(self.now.position)) is not self.now:
+            tokens, position = self.now.tokens, self.now.position
+            self._become(larger)
+            self.now.begin(tokens, position)
+
+    def _fitting(self, position: Position) -> Scheduler:
+        """Return the first scheduler with enough room, else the last one."""
+        having = (s for s in self._schedulers if s.step_taken.room(position))
+        return next(having, self._schedulers[-1])
+
+    def _become(self, other: Scheduler) -> None:
+        with annotate(f"n_kv {other.step_taken.attended}"):
+            self.now.finish()
+            other.take_over()
+            self.now = other
+
+
+def halves_of(batch: int) -> tuple[range, range]:
+    """Return the numbers of the sequences in each half."""
+    return range((batch + 1) // 2), range((batch + 1) // 2, batch)
+
+
+def alternate(schedulers: Sequence[Scheduler]) -> None:
+    """Run a step of each scheduler, alternating after every stage."""
+    running = [scheduler.stages() for scheduler in schedulers]
+    while running:
+        running = [stages for stages in running if next(stages, "done") != "done"]
+    for scheduler in schedulers:
+        scheduler.take()
+
+
+class Halves:
+    """Two schedulers as one, with the interface of `GrowingScheduler` and of its current scheduler (`now`).
+
+    Args:
+        cache: the KV cache of all sequences.
+        schedulers: the scheduler of each half.
+    """
+
+    def __init__(self, cache: KvCache | None, schedulers: Sequence[GrowingScheduler]) -> None:
+        self._cache, self._schedulers = cache, schedulers
+
+    @property
+    def now(self) -> Halves:
+        """Itself."""
+        return self
+
+    def begin(self, tokens: HostArray, position: Position = 0) -> None:
+        """Start all sequences, see `Scheduler.begin`."""
+        if self._cache is not None:
+            self._cache.truncate(position)
+        positions = np.broadcast_to(position, len(tokens))
+        for half, scheduler in zip(halves_of(len(tokens)), self._schedulers, strict=True):
+            scheduler.start(tokens[half], positions[half].copy())
+
+    def step(self) -> None:
+        """Run one step of all sequences."""
+        for scheduler in self._schedulers:
+            scheduler.grow()
+        alternate([scheduler.now for scheduler in self._schedulers])
+
+    @property
+    def tokens(self) -> HostArray:
+        """The tokens sampled by the last step, (S,)."""
+        return np.concatenate([scheduler.now.tokens for scheduler in self._schedulers])
+
+    @property
+    def logits(self) -> HostArray:
+        """The logits of the last step, (S, vocabulary)."""
+        return np.concatenate([scheduler.now.logits for scheduler in self._schedulers])
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """The splits of both halves."""
+        return [piece for scheduler in self._schedulers for piece in scheduler.now.pieces]
+
+    def finish(self) -> None:
+        """Wait for all steps."""
+        for scheduler in self._schedulers:
+            scheduler.now.finish()

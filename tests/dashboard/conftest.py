@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
-from dashboard.reading import read
+from dashboard.reading import run
 from dashboard.serving import Serving
 from dashboard.serving.patience import listen
 from tests.dashboard.traces import decode
@@ -221,8 +221,8 @@ def analysed_once():
         return answer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "recording_of", once(read.recording_of))
-        patch.setattr(read, "choose_steps", once(read.choose_steps))
+        patch.setattr(run, "recording_of", once(run.recording_of))
+        patch.setattr(run, "choose_steps", once(run.choose_steps))
         yield
 
 

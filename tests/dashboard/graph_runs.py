@@ -8,8 +8,7 @@ from executor.graph.models import MODELS
 from executor.planning import prepare
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe_graph import run_graph
-from executor.run.directory import write_run
+from executor.run.directory import run_graph, write_run
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.model.graph_json import GRAPH_FILE, write_graph

@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dashboard.reading import read as reading
-from tracer.files import snapshot
+from dashboard.reading import run as reading
+from tracer import stored
 
 
 def plant():
@@ -24,7 +24,7 @@ def plant():
             case "killed":  # with a temporary file, and while an entry of the cache is made
                 Path(tempfile.mkstemp()[1]).write_text("x")
                 Path(tempfile.mkdtemp(), "x").touch()
-                snapshot.save = lambda value, place: os.kill(os.getpid(), signal.SIGKILL)
+                stored.save_value = lambda value, place: os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(3)
             case "hungry":

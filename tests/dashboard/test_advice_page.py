@@ -11,9 +11,8 @@ from selenium.webdriver.common.by import By
 
 from dashboard.pages import advice, parts
 from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of, waited_lines
-from dashboard.reading.background import known
-from dashboard.reading.predictions import Sites, advice_of, sites_of
-from dashboard.reading.store import RunStore
+from dashboard.reading.answers import Sites, advice_of, sites_of
+from dashboard.reading.store import RunStore, known
 from tests.dashboard.conftest import alter, faults, load, served, until
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.nsys_exports import GLOBAL_TID, export

@@ -8,7 +8,7 @@ import pytest
 from dash import Dash, html
 from dash._utils import to_json
 
-from dashboard.markup import with_markup
+from dashboard.pages import with_markup
 from dashboard.pages.overview import event
 from dashboard.pages.overview.event import details_of, facts_of, made_at
 from dashboard.palette import KINDS

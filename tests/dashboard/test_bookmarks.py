@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.pages.overview.actions import after_request
-from dashboard.pages.overview.bookmarks import SUFFIX, file_of, keep, kept, listed, may_keep, written
+from dashboard.pages.overview.tools import SUFFIX, file_of, keep, kept, listed, may_keep, written
 from dashboard.reading.store import RunStore
 from dashboard.view import FURTHEST, MOST_BOOKMARKS, Bookmark, View
 from tests.dashboard.traces import GAP, PERIOD, decode

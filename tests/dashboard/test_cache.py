@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from dashboard.reading.read import read_runs
+from dashboard.reading.run import read_runs
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline_of
 from dashboard.timeline import pyramid
@@ -18,9 +18,8 @@ from dashboard.timeline.align import Tokens
 from dashboard.view import View
 from tests.dashboard.traces import PERIOD, decode
 from tests.recordings import SAMPLES
-from tracer import formats
-from tracer.files import snapshot
-from tracer.stored.cache import Cache
+from tracer import formats, stored
+from tracer.stored import Cache
 
 
 @pytest.fixture
@@ -69,8 +68,8 @@ def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
         }),
         "empty": pd.DataFrame({"start": np.zeros(0, np.int64), "name": pd.Categorical([])}),
     }  # fmt: skip
-    snapshot.save(value, tmp_path)
-    found = snapshot.load(tmp_path, [Tokens])
+    stored.save_value(value, tmp_path)
+    found = stored.load_value(tmp_path, [Tokens])
     assert found["plain"] == value["plain"]
     for name in ("step", "start", "end", "gap"):
         np.testing.assert_array_equal(getattr(found["tokens"], name), getattr(value["tokens"], name))
@@ -80,9 +79,9 @@ def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     assert found["empty"].columns.tolist() == ["start", "name"]
     assert not found["frame"]["number"].to_numpy().flags.writeable
     with pytest.raises(KeyError, match="Tokens"):
-        snapshot.load(tmp_path, [])
+        stored.load_value(tmp_path, [])
     with pytest.raises(TypeError, match="Path"):
-        snapshot.save(Path("x"), tmp_path)
+        stored.save_value(Path("x"), tmp_path)
 
 
 def test_a_second_opening_reads_no_trace_and_draws_the_same(cache, recording, reads, monkeypatch):

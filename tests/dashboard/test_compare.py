@@ -8,9 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
-from dashboard.reading.background import known
-from dashboard.reading.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
-from dashboard.reading.store import RunStore
+from dashboard.reading.answers import against_base, ask_against_base, cautions_of, comparison_table, methods_of
+from dashboard.reading.store import RunStore, known
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from dash._utils import to_json
 
-from dashboard.figures import packed
-from dashboard.figures.causes import Causes, causes_figure, causes_height
+from dashboard.figures import Causes, causes_figure, causes_height, packed
 from dashboard.figures.timeline import timeline_figure, timeline_plot
 from dashboard.palette import COLOURS
 from dashboard.reading.store import RunStore
 from dashboard.scene import draw, limits_of, timeline_of
-from dashboard.text import markup, plain
-from dashboard.units import duration, ticks
+from dashboard.text import duration, markup, plain, ticks
 from dashboard.view import View
 from executor.run import execute
 from executor.run.configuration import Configuration

@@ -18,7 +18,7 @@ from dashboard.pages.gap import (
     steps_figure,
 )
 from dashboard.reading.store import RunStore
-from dashboard.units import microseconds
+from dashboard.text import microseconds
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import SAMPLES
 from tracer import formats

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard.figures.graph import draw, memory_figure
 from dashboard.pages.graph import (
     GraphView,
+    draw,
     first_part,
+    memory_figure,
     panel,
     part_of,
     parts_of,

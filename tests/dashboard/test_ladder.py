@@ -2,13 +2,7 @@
 
 import pytest
 
-from dashboard.pages.overview.ladder import (
-    ladder_figure,
-    ladder_height,
-    ladder_line,
-    ladders_of,
-    rung_text,
-)
+from dashboard.pages.overview.compare import ladder_figure, ladder_height, ladder_line, ladders_of, rung_text
 from dashboard.reading.run import Run
 from tracer.analysis.summary import Summary
 

@@ -5,8 +5,7 @@ import pytest
 from dashboard.pages.gap import GapView
 from dashboard.pages.graph import GraphView
 from dashboard.pages.whatif import WhatIfView
-from dashboard.rates import Rate
-from dashboard.view import Area, Arrangement, Bookmark, Spot, View
+from dashboard.view import Area, Arrangement, Bookmark, Rate, Spot, View
 
 EVERYTHING = (
     "?run=a+b&run=c%26&token=3&align=launch&range=-5000..90000&find=gemm+%3E5us&event=1.2.c%26&ruler=7..-7&area=0..900"

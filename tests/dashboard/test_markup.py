@@ -3,7 +3,7 @@
 import pytest
 from dash import dcc, html
 
-from dashboard.markup import Markup, with_markup
+from dashboard.pages import Markup, with_markup
 from tests.dashboard.conftest import served, until, visit
 from tests.dashboard.traces import decode
 from tracer import formats

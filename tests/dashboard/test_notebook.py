@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.pages.overview.compare import sentence, table_of
 from dashboard.pages.overview.table import chips
-from dashboard.reading.comparisons import against_base
+from dashboard.reading.answers import against_base
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline
 from dashboard.view import View

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.downloads import TABLES, csv_of
-from dashboard.figures.causes import causes_of
+from dashboard.figures import causes_of
 from dashboard.pages.gap import figures_of, made_of
 from dashboard.pages.overview.table import row
 from dashboard.reading.run import LazyTrace, Run, run_of

@@ -11,10 +11,20 @@ from dashboard.cli import dashboard
 from dashboard.pages.overview.actions import Action, actions_of, after
 from dashboard.pages.overview.table import COLUMNS, row
 from dashboard.pages.runs import extremes
-from dashboard.rates import MOST_RATES, Rate
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore, find_traces
-from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, words_of
+from dashboard.view import (
+    ALIGNMENTS,
+    MOST_RATES,
+    MOST_RUNS,
+    SHORTEST,
+    THEME_NAMES,
+    Arrangement,
+    Rate,
+    Spot,
+    View,
+    words_of,
+)
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.bounds import RATES

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from dashboard.palette import KINDS
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.rows import lines_of, rows_of
-from dashboard.timeline.search import Finder, Query, query_of
+from dashboard.timeline.rows import Finder, Query, lines_of, query_of, rows_of
 from tracer import Trace
 from tracer.model.schema import MISSING
 

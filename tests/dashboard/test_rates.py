@@ -15,11 +15,10 @@ from click.testing import CliRunner
 from dashboard.app import create_app
 from dashboard.pages.graph import GraphView
 from dashboard.pages.whatif import WhatIfView
-from dashboard.rates import MOST_RATES, NoRate, Rate, rate_of, text_of, with_rate
-from dashboard.reading.predictions import gain_without
+from dashboard.reading.answers import gain_without
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.view import View
+from dashboard.view import MOST_RATES, NoRate, Rate, View, rate_of, text_of, with_rate
 from tests.dashboard.conftest import click_on, faults, served, until
 from tests.dashboard.traces import decode
 from tests.fuzz.callbacks import callbacks_of, post

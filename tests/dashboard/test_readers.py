@@ -21,8 +21,8 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from dashboard.app import create_app
-from dashboard.reading.read import read_runs
 from dashboard.reading.readers import Limits, Readers
+from dashboard.reading.run import read_runs
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.uploads import SLICE
@@ -31,7 +31,7 @@ from tests.dashboard.traces import KERNELS, decode
 from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.errors import TraceError
-from tracer.stored.cache import Cache
+from tracer.stored import Cache
 
 KILLER = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"
 SAID = {

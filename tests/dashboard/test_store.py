@@ -10,12 +10,12 @@ from dashboard import cli
 from dashboard.pages import runs as of_page
 from dashboard.pages.overview import progress_text
 from dashboard.pages.overview.table import row
-from dashboard.reading import read as reading
+from dashboard.reading import run as reading
 from dashboard.reading.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tracer import formats, progress
-from tracer.stored.cache import Cache
+from tracer.stored import Cache
 
 
 class Gate:

@@ -11,7 +11,7 @@ from dashboard.pages.overview.actions import Action, after, after_request
 from dashboard.pages.overview.areas import GroupedRow, area_sums, grouped_rows, sums, sums_of, text_of
 from dashboard.reading.store import RunStore
 from dashboard.scene import panels_of
-from dashboard.timeline.operators import NO_OPERATOR, operators_of
+from dashboard.timeline.flows import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import GROUPINGS, Area, Arrangement, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode

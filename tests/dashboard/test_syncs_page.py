@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.pages.syncs import columns_of, dearest, in_words, rows_of, warning_of
-from dashboard.reading.background import Background
-from dashboard.reading.predictions import gain_without, inventory_of, site_of, slack_of
-from dashboard.reading.store import RunStore
+from dashboard.reading.answers import gain_without, inventory_of, site_of, slack_of
+from dashboard.reading.store import Background, RunStore
 from dashboard.view import View
 from tests.recordings import LLAMA, SAMPLES
 from tracer.analysis.causality.report import BESIDE_SYNC
@@ -147,7 +146,7 @@ def test_answers_asked_for_longest_ago_are_forgotten():
 
 
 def test_what_is_kept_takes_a_sixteenth_of_the_memory(monkeypatch):
-    monkeypatch.setattr("dashboard.reading.background.half_of_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("dashboard.reading.store.half_of_memory", lambda: 8 * 10**9)
     background = Background()
     for number in range(3):
         background.ask("lane", number, lambda: None, lambda _: 8_000_000).result(20)

@@ -13,7 +13,7 @@ from dashboard.pages.overview.actions import Action, after
 from dashboard.pages.overview.tools import found
 from dashboard.reading.store import RunStore
 from dashboard.scene import next_match, place_of, timeline_of
-from dashboard.timeline.search import Finder
+from dashboard.timeline.rows import Finder
 from dashboard.view import View
 from tests.dashboard.test_timeline_tools import TOKENS, runs
 from tests.dashboard.traces import PERIOD, decode

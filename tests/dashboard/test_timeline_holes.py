@@ -11,16 +11,14 @@ from dashboard.figures.timeline import with_legend
 from dashboard.palette import HOLES
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline
-from dashboard.timeline.holes import COLUMNS, detail_of, hole_rows, shades_of
 from dashboard.timeline.layout import Band, Panel
-from dashboard.timeline.marks import Window
+from dashboard.timeline.marks import SHADE_COLUMNS, Window, detail_of_holes, hole_rows, shades_of
 from dashboard.view import View
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.causes import PART_COLUMNS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle import PLACES
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.idle import PLACES, IdleReport
 from tracer.analysis.tokens import find_steps
 
 PANEL = Panel(0, 100, [Band(0, 20, 90)], [])
@@ -39,7 +37,7 @@ def holed() -> Trace:
 
 def shaded(idle: IdleReport, low: int, high: int, bins: int = 1000) -> pd.DataFrame:
     rows, window = hole_rows(idle), Window(low, high, 0, 1000, bins)
-    return shades_of(rows, [detail_of(row, window) for row in rows], PANEL, window)
+    return shades_of(rows, [detail_of_holes(row, window) for row in rows], PANEL, window)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def idle() -> IdleReport:
 def test_every_hole_of_a_step_is_shaded_over_the_rows_of_its_device(idle):
     found = shaded(idle, 0, 100_000)
     inside = found[found["x"] < 0.0001].sort_values("x")
-    assert [*found.columns] == COLUMNS
+    assert [*found.columns] == SHADE_COLUMNS
     assert inside[["place", "x", "dx", "ns", "share", "top", "bottom"]].to_numpy().tolist() == [
         ["before_graph", 10e-6, 20e-6, 20_000, 1, 20, 90],
         ["after_graph", 70e-6, 5e-6, 5_000, 1, 20, 90],
@@ -90,9 +88,9 @@ def test_holes_too_narrow_to_be_seen_are_merged_and_none_is_lost():
 
 def test_a_million_holes_are_shaded_at_once():
     rows, window = hole_rows(many(1_000_000)), Window(0, 5_000_000_000, 0, 1000, 1000)
-    detail_of(rows[0], window)  # its pyramid is made with the recording
+    detail_of_holes(rows[0], window)  # its pyramid is made with the recording
     start = time.process_time()
-    found = shades_of(rows, [detail_of(row, window) for row in rows], PANEL, window)
+    found = shades_of(rows, [detail_of_holes(row, window) for row in rows], PANEL, window)
     assert time.process_time() - start < 0.1
     assert found["ns"].sum() == pytest.approx(1e9, rel=0.01)
 

@@ -16,12 +16,12 @@ from dashboard.pages.overview.tools import measured, row_list
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.scene import chosen_in, panels_of, timeline_of, token_of
+from dashboard.text import duration
+from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, NO_PHASES, captures, phases_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.layout import AS_RECORDED, all_groups, arranged, groups_of, moved
 from dashboard.timeline.marks import NO_WAITS
-from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, NO_PHASES, captures, phases_of
 from dashboard.timeline.rows import rows_of
-from dashboard.units import duration
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats

@@ -8,9 +8,9 @@ from dataclasses import asdict
 import pytest
 from click.testing import CliRunner
 
+from dashboard.pages.parts import Action
+from dashboard.pages.parts import after_move as moved
 from dashboard.pages.runs import lead
-from dashboard.pages.timeline import Action
-from dashboard.pages.timeline import after as moved
 from dashboard.pages.whatif import (
     ALL,
     WhatIfView,
@@ -21,7 +21,7 @@ from dashboard.pages.whatif import (
     lines_of,
     notes_of,
 )
-from dashboard.reading.predictions import what_if
+from dashboard.reading.answers import what_if
 from dashboard.reading.store import RunStore
 from dashboard.scene import timeline
 from dashboard.view import View

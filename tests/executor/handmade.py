@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from executor.backends.cpu.backend import CpuBackend
-from executor.backends.cpu.handles import CpuKernel
+from executor.backends.cpu.backend import CpuBackend, CpuKernel
 from executor.backends.cpu.kernels import KERNELS
 from executor.graph import Flag, Graph, ops
 from executor.graph.models import advance_on_device

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from executor.graph.models import builder_of
-from executor.graph.models.shape import SHAPES, DeltaNet, Experts, Shape
+from executor.graph.models import SHAPES, DeltaNet, Experts, Shape, builder_of
 from executor.graph.models.step import random_weight
 
 ODD = Shape(

@@ -102,7 +102,7 @@ def test_a_row_that_does_not_exist_is_refused(wrong):
 
 
 def test_the_exponential_is_right_to_two_units_in_the_last_place():
-    from executor.backends.cpu.rows import exponential
+    from executor.backends.cpu.loops import exponential
 
     def every(x, out):
         for i in range(len(x)):

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
-from executor.backends.cuda.backend import MADE_ON_DEVICE, CudaBackend
-from executor.backends.cuda.copies import TAKEN_BY_DRIVER
-from executor.backends.cuda.handles import SLOTS
-from executor.backends.cuda.library import KernelCall
-from executor.backends.cuda.runtime import load_cuda
+from executor.backends.cuda.backend import MADE_ON_DEVICE, SLOTS, TAKEN_BY_DRIVER, CudaBackend
+from executor.backends.cuda.library import KernelCall, load_cuda
 from executor.graph import Flag, Graph, ops
 from executor.graph.models import MODELS
 from executor.planning import prepare

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from executor.backends.cuda import backend as cuda
-from executor.backends.cuda.runtime import Cuda
+from executor.backends.cuda.library import Cuda
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES

@@ -5,9 +5,8 @@ import pytest
 
 from executor.backends import open_backend
 from executor.backends.cpu.kernels import KERNELS
-from executor.backends.cuda import attention
-from executor.backends.cuda.attention import VARIANTS, Spread, blocks_of, chunks_of, spread
-from executor.backends.cuda.kernels import OPS
+from executor.backends.cuda import kernels
+from executor.backends.cuda.kernels import OPS, VARIANTS, Spread, blocks_of, chunks_of, spread
 from executor.backends.cuda.library import Gemm
 from executor.graph import Flag, Graph, ops
 from executor.graph.fusion import fuse
@@ -260,7 +259,7 @@ class TestAttentionOverManyCells:
     )
     def test_every_kernel(self, monkeypatch, group, head, dtype, together, splits, listed):
         """Groups of heads that a block's heads divide or not; runs of cells, single ones, none in most words, all."""
-        monkeypatch.setattr(attention, "spread", lambda *_: Spread(together, splits, listed))
+        monkeypatch.setattr(kernels, "spread", lambda *_: Spread(together, splits, listed))
         columns, token = np.arange(1700), np.arange(4)[:, None]
         own = (columns % 512 // 16 == token) | (columns % 32 == 7 * token) & (columns > 1000)
         for mask in (own, columns <= 500 * token, columns == 1699 - token):
@@ -268,7 +267,7 @@ class TestAttentionOverManyCells:
 
     @pytest.mark.parametrize("together", VARIANTS)
     def test_more_cells_than_a_block_lists_at_a_time(self, monkeypatch, together):
-        monkeypatch.setattr(attention, "spread", lambda *_: Spread(together, 1, listed=True))
+        monkeypatch.setattr(kernels, "spread", lambda *_: Spread(together, 1, listed=True))
         columns = np.arange(40000)
         self.check(2, 8, 64, 1, 40000, "float16", np.stack([columns % 3 > 0, columns > 39000]))
 

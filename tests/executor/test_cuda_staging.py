@@ -1,6 +1,6 @@
 """Which copies are known to be done: that is when a pinned slot may be taken again."""
 
-from executor.backends.cuda.handles import CopyCount
+from executor.backends.cuda.backend import CopyCount
 
 
 def counts(*issued):

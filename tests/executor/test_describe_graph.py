@@ -12,8 +12,7 @@ from executor.planning.devices import Device, Placement
 from executor.planning.plans import Record, Wait
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.run.describe_graph import run_graph
-from executor.run.directory import write_run
+from executor.run.directory import run_graph, write_run
 from tracer import formats
 from tracer.model.graph_json import GRAPH_FILE, read_graph, write_graph
 

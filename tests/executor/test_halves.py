@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 
-from executor.backends.sim.backend import SimBackend
-from executor.backends.sim.host import SimHostBackend
+from executor.backends.sim.backend import SimBackend, SimHostBackend
 from executor.backends.sim.profiles import HostCost
 from executor.graph.models.step import first_tokens
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.scheduling.scheduler import Scheduler
-from executor.scheduling.several import halves_of
+from executor.scheduling.scheduler import Scheduler, halves_of
 from executor.scheduling.strategies import AAAG, AAEG, STRATEGIES
 from tests.covering import covering
 from tests.executor import reference

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dashboard.palette import KINDS
-from dashboard.reading.read import read_runs
+from dashboard.reading.run import read_runs
 from executor.run import execute, light_pass
 from executor.run.configuration import Configuration, combinations
 from executor.run.directory import write_run
@@ -26,8 +26,8 @@ from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, UsageError
 from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.schema import HOST_COMPUTE
-from tracer.recorders import light_folder
-from tracer.stored.run_directory import node_kernels
+from tracer.recorders import light_ring
+from tracer.stored import node_kernels
 
 BASE = Configuration("cuda", tokens=6, repeats=2, warmup=1)
 pytestmark = pytest.mark.usefixtures("recorder")
@@ -125,7 +125,7 @@ def test_without_a_gpu_the_error_is_one_line(tmp_path):
 
 def test_rings_are_gone(tmp_path):
     record_light([replace(BASE, repeats=1)], command=COMMAND)
-    assert not light_folder.left_folders()
+    assert not light_ring.left_folders()
     assert not list(tmp_path.iterdir())
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from executor import planning as prepare_module
-from executor.graph.models.shape import SHAPES
+from executor.graph.models import SHAPES
 from executor.graph.models.step import first_tokens
 from executor.planning.devices import HOST, Device
 from executor.run import execute

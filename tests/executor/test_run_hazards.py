@@ -9,8 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from executor.backends.cpu.backend import CpuBackend
-from executor.backends.cpu.host import HostBackend
+from executor.backends.cpu.backend import CpuBackend, HostBackend
 from executor.backends.tape import TapeBackend
 from executor.graph.models import MODELS
 from executor.graph.models.kv_cache import KvCache

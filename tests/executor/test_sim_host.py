@@ -5,9 +5,8 @@ from functools import partial
 
 import pytest
 
-from executor.backends.sim.backend import SimBackend
+from executor.backends.sim.backend import SimBackend, SimHostBackend
 from executor.backends.sim.device import moved_bytes
-from executor.backends.sim.host import SimHostBackend
 from executor.backends.sim.profiles import HostCost
 from executor.graph.fusion import reads_of
 from executor.run import execute

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from executor.graph.models import MODELS, builder_of
-from executor.graph.models.shape import SHAPES, Experts
+from executor.graph.models import MODELS, SHAPES, Experts, builder_of
 from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies

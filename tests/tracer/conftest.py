@@ -59,7 +59,7 @@ def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr("tracer.recorders.cupti_run.library", lambda: built.folder / "light.so")
     monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
     monkeypatch.setattr("tracer.recorders.cupti_library.find", lambda: str(cuda / "libcupti.so.13"))
-    monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
+    monkeypatch.setattr("tracer.recorders.light_ring._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
@@ -70,5 +70,5 @@ def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
     monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
     monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
-    monkeypatch.setattr("tracer.recorders.light_folder._MEMORY", tmp_path)
+    monkeypatch.setattr("tracer.recorders.light_ring._MEMORY", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -18,7 +18,7 @@ from tests.tracer.fake_driver import Build, compiler_or_skip, run, unless_saniti
 from tracer import read
 from tracer.errors import FormatError
 from tracer.model.trace import Trace
-from tracer.recorders import cupti_library, cupti_run, light_folder
+from tracer.recorders import cupti_library, cupti_run, light_ring
 from tracer.recorders.light import read_rings
 
 pytestmark = pytest.mark.usefixtures("cupti")
@@ -150,16 +150,16 @@ def test_what_does_not_fit_is_counted(cuda: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_files_are_the_users_alone(cuda: Path) -> None:
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         cupti_run.record([str(cuda / "traced")], "node", rings)
         assert {stat.S_IMODE(path.stat().st_mode) for path in rings.iterdir()} == {0o600}
         assert len(list(rings.glob("*.ring.cupti"))) == 1
-        assert light_folder.running_rings() == []
+        assert light_ring.running_rings() == []
 
 
 @pytest.mark.parametrize("damage", ["kind", "cut", "version"])
 def test_a_damaged_file_is_said_and_loses_no_other(cuda: Path, damage: str) -> None:
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         cupti_run.record([str(cuda / "traced"), "execs", str(TOKENS)], "node", rings)
         one, other = sorted(rings.glob("*.cupti"))
         content = bytearray(one.read_bytes())
@@ -335,7 +335,7 @@ def test_a_killed_recorder_leaves_what_can_be_recovered(
     cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, folder = waiting(cuda, tmp_path / "out")
-    monkeypatch.setattr(light_folder, "_MEMORY", folder.parent)  # wherever most space was
+    monkeypatch.setattr(light_ring, "_MEMORY", folder.parent)  # wherever most space was
     recorder.kill()
     recorder.wait()
     for stream in (recorder.stdout, recorder.stderr):  # which the program goes on holding
@@ -352,9 +352,9 @@ def test_a_killed_recorder_leaves_what_can_be_recovered(
 
 def test_both_recorders_can_record_one_process(cuda: Path, built: Build) -> None:
     """The way benchmarks/light_beside_cupti.py compares them; neither loses anything through the other."""
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         told = cupti_run.settings("node", str(cuda / "libcupti.so.13")) + "wrap driver\n"
-        (rings / light_folder.SETTINGS).write_text(told)
+        (rings / light_ring.SETTINGS).write_text(told)
         given = cupti_run.environment(built.folder / "light.so", rings)
         subprocess.run([cuda / "traced", "", str(TOKENS)], env=given, check=True)
         (ring,) = read_rings(rings)
@@ -376,8 +376,8 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     built = Build.library(tmp_path, flags)
     fake_cuda.build(tmp_path, flags)
     for what, code in {"": 0, "threads": 0, "forks": 0, "execs": 0, "left": 3, "profiles": 0, "window": 0}.items():
-        with light_folder.folder() as rings:
-            (rings / light_folder.SETTINGS).write_text(cupti_run.settings("node", str(tmp_path / "libcupti.so.13")))
+        with light_ring.folder() as rings:
+            (rings / light_ring.SETTINGS).write_text(cupti_run.settings("node", str(tmp_path / "libcupti.so.13")))
             given = cupti_run.environment(built, rings, {"LD_PRELOAD": found.stdout.strip()})
             given |= {"LD_LIBRARY_PATH": str(tmp_path), "ASAN_OPTIONS": "detect_leaks=0"}
             program = [tmp_path / "traced", what, "2000" if what == "threads" else "3"]

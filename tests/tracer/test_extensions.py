@@ -14,10 +14,9 @@ import pytest
 
 import tracer
 from tests.tracer.handmade import decode_loop
-from tracer import engines, extensions, formats
+from tracer import engines, extensions, formats, scrub
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExtensionError
-from tracer.scrub import texts
 
 MODULE = """
 import json
@@ -71,7 +70,7 @@ Install = Callable[..., Path]
 
 
 def forget() -> None:
-    for known in (extensions.extensions, extensions._installed, engines.engines, texts.vocabulary, texts._of_mark):
+    for known in (extensions.extensions, extensions._installed, engines.engines, scrub.vocabulary, scrub._of_mark):
         known.cache_clear()
 
 
@@ -115,7 +114,7 @@ def test_the_marks_of_an_engine_are_steps_and_survive_scrubbing(install: Install
     steps = find_steps(script.trace)
     assert (steps.what, steps.source) == ("4 decode steps", "nvtx")
     assert steps.table["sequences"].tolist() == [8] * 4
-    assert re.fullmatch("tiny turn of 8 for x[a-z]{10}", texts.Texts().range("tiny turn of 8 for ada", "nvtx"))
+    assert re.fullmatch("tiny turn of 8 for x[a-z]{10}", scrub.Texts().range("tiny turn of 8 for ada", "nvtx"))
 
 
 def test_an_analysis_gets_the_trace_and_the_steps_that_are_meant(install: Install) -> None:

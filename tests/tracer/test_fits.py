@@ -19,7 +19,7 @@ from tracer.cli import main
 from tracer.errors import UsageError
 from tracer.model.fits import VARIABLE, Fits, fits_of
 from tracer.model.trace import Trace
-from tracer.stored.cache import Cache
+from tracer.stored import Cache
 
 if sys.version_info >= (3, 11):
     pass

@@ -147,7 +147,7 @@ def test_damaged_gzip(tmp_path: Path) -> None:
 
 
 def test_a_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.formats.chrome_stream._ACCEPTED", 1 << 20)
+    monkeypatch.setattr("tracer.formats.chrome._ACCEPTED", 1 << 20)
     path = write(tmp_path / "a.json.gz", b'{"traceEvents": [' + b" " * (8 << 20) + b"]}")
     assert "unpacks to more than 200 times its size" in error_of(path)
 

@@ -27,7 +27,7 @@ PER_BYTE = 32
 READ = """
 import json, resource, sys
 from pathlib import Path
-import tracer.formats.nsys_sqlite, tracer.formats.nsys_parquet, tracer.recorders.nsys
+import tracer.formats.nsys_sqlite, tracer.formats.nsys_parquet, tracer.recorders.foreground
 from tracer import formats
 from tracer.errors import FormatError
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -14,7 +14,7 @@ from tests.tracer.nsys_exports import DATA, SCHEMAS, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
 from tracer.errors import FormatError, TraceError
-from tracer.formats import nsys_sqlite_write
+from tracer.formats import nsys_sqlite
 from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -146,7 +146,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     trace = formats.read(export(target))
     before = target.read_bytes()
     # A page limit makes SQLite fail half-way, as a full disk does.
-    monkeypatch.setattr(nsys_sqlite_write, "_PRAGMAS", (*nsys_sqlite_write._PRAGMAS, "max_page_count = 5"))
+    monkeypatch.setattr(nsys_sqlite, "_PRAGMAS", (*nsys_sqlite._PRAGMAS, "max_page_count = 5"))
     with pytest.raises(TraceError, match=r"b\.sqlite: cannot be written: .*full"):
         formats.write(trace, tmp_path / "b.sqlite")
     with pytest.raises(TraceError, match="full"):

@@ -19,7 +19,7 @@ from tests.tracer.test_formats_chrome import error_of
 from tracer import formats
 from tracer.cli import main
 from tracer.errors import FormatError
-from tracer.files.gunzip import LEAST_BYTES, MOST_MEMBERS, Gunzip
+from tracer.files.bounded import LEAST_BYTES, MOST_MEMBERS, Gunzip
 
 EMPTY, SPACE = gzip.compress(b"", mtime=0), gzip.compress(b" ", mtime=0)
 BEGIN = b'{"traceEvents": [' + json.dumps(event("cpu_op", "op", 1, 1)).encode()

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import ijson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from tests.tracer.test_formats_chrome import error_of
 from tracer import formats
 from tracer.errors import printable
 from tracer.files.bounded import MOST_DIGITS, Pieces
-from tracer.formats import chrome_stream
+from tracer.formats import chrome
 
 EVENT = json.dumps(event("cpu_op", "op", 1, 1))
 LONG = "1" * 4301  # what CPython refuses to make a number of
@@ -90,9 +91,9 @@ def test_sniffing_sees_no_more_than_the_head(tmp_path: Path, monkeypatch: pytest
     def parse(*_: object) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(chrome_stream.ijson, "parse", parse)
-    monkeypatch.setattr(chrome_stream.ijson, "items", parse)
-    monkeypatch.setattr(chrome_stream, "parsed", parse)
+    monkeypatch.setattr(ijson, "parse", parse)
+    monkeypatch.setattr(ijson, "items", parse)
+    monkeypatch.setattr(chrome, "parsed", parse)
     assert formats.is_trace(write(tmp_path / "a.json", f'{{"a": 1, "traceEvents": [{EVENT}]}}'.encode()))
     assert formats.is_trace(write(tmp_path / "b.json", REFUSED["one before the events"][0].encode()))
     assert not formats.is_trace(write(tmp_path / "c.txt", REFUSED["one before the events"][0].encode()))

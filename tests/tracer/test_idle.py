@@ -13,8 +13,7 @@ from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
 from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.idle import PLACES, Holes, holes_of
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.idle import PLACES, Holes, IdleReport, holes_of
 from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.cli import main

@@ -9,15 +9,14 @@ from click.testing import CliRunner
 from pandas.testing import assert_frame_equal
 
 from tests.recordings import SAMPLES
-from tracer import formats
+from tracer import formats, stored
 from tracer.cli import main
-from tracer.stored import cache
 
 
 @pytest.fixture
 def directory(tmp_path, monkeypatch):
     monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(cache, "LEAST", 1)
+    monkeypatch.setattr(stored, "LEAST", 1)
     return tmp_path / "kept"
 
 
@@ -44,7 +43,7 @@ def _said(command, recording):
 @pytest.mark.parametrize("name", ["vllm-b8-torch", "transformers-batching", "vllm-b8-graph-nvtx"])
 def test_what_is_kept_is_what_was_read(directory, reads, name):
     path = SAMPLES / name
-    first, second = cache.read(path), cache.read(path)
+    first, second = stored.read(path), stored.read(path)
     assert len(reads) == 1
     assert (first.metadata, first.notes) == (second.metadata, second.notes)
     for table, frame in first.tables.items():
@@ -76,12 +75,12 @@ def test_one_that_changes_while_it_is_read_is_not_kept(directory, recording, mon
         return trace
 
     monkeypatch.setattr(formats, "read", slow)
-    cache.read(recording)
+    stored.read(recording)
     assert not directory.exists()
 
 
 def test_only_the_user_can_read_what_is_kept(directory, recording):
-    cache.read(recording)
+    stored.read(recording)
     made = [directory, *directory.rglob("*")]
     assert len(made) == 4
     assert all(stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600) for path in made)
@@ -106,7 +105,7 @@ def test_a_broken_cache_is_read_again_without_a_word(directory, recording, reads
 def test_where_nothing_can_be_written_every_command_reads(recording, reads, tmp_path, monkeypatch, capfd):
     (tmp_path / "file").touch()
     monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "file" / "kept"))
-    monkeypatch.setattr(cache, "LEAST", 1)
+    monkeypatch.setattr(stored, "LEAST", 1)
     assert _said("gaps", recording) == _said("gaps", recording)
     assert len(reads) == 2
     assert capfd.readouterr() == ("", "")
@@ -114,8 +113,8 @@ def test_where_nothing_can_be_written_every_command_reads(recording, reads, tmp_
 
 def test_a_small_recording_and_one_without_a_cache_leave_nothing(recording, tmp_path, monkeypatch):
     monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "kept"))
-    cache.read(recording)
-    monkeypatch.setattr(cache, "LEAST", 1)
+    stored.read(recording)
+    monkeypatch.setattr(stored, "LEAST", 1)
     monkeypatch.setenv("INTERTOKEN_CACHE", "off")
-    cache.read(recording)
+    stored.read(recording)
     assert not (tmp_path / "kept").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tracer.fake_driver import HERE
 from tracer.recorders.light import light_trace, read_rings
-from tracer.recorders.native.compile import compile_library
+from tracer.recorders.native import compile_library
 
 COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
 SYSTEM = Path("/usr/aarch64-linux-gnu")

@@ -14,7 +14,7 @@ from tests.tracer.fake_driver import Build, run
 from tracer import formats, read
 from tracer.errors import TraceError
 from tracer.files.output import lock_folder
-from tracer.recorders import light, light_folder
+from tracer.recorders import light, light_ring
 from tracer.recorders.light import read_rings
 
 TOKENS = 40
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.usefixtures("recorder")
 
 def test_folders_of_recorders_that_live_are_left_alone(tmp_path: Path) -> None:
     """Also where their process cannot be seen, as in another container that shares the memory."""
-    with light_folder.folder() as made:
+    with light_ring.folder() as made:
         (made / "1-0.ring").touch()
-        assert light_folder.left_folders() == []
+        assert light_ring.left_folders() == []
         result = run("record", "-o", tmp_path / "out", "--recover", made)
         assert result.exit_code == 2
         assert "not a folder left by a light recorder of this user" in result.stderr
@@ -37,7 +37,7 @@ def test_an_empty_folder_that_a_recorder_left_is_removed(tmp_path: Path) -> None
     left = tmp_path / "intertoken-light-x"
     left.mkdir()
     os.close(lock_folder(left))
-    assert light_folder.left_folders() == []
+    assert light_ring.left_folders() == []
     assert not left.exists()
 
 
@@ -61,7 +61,7 @@ def test_what_a_killed_recorder_left_is_said_and_recovered(built: Build, tmp_pat
         assert recorder.stdout.readline()  # the program is done, and waits for a line
         recorder.kill()
         recorder.wait()
-        (left,) = light_folder.left_folders()
+        (left,) = light_ring.left_folders()
         result = run("record", "-o", tmp_path / "other", "--", built.folder / "decode", "proc")
         advice = f"`intertoken record -o TRACE --recover {left}`"
         assert f"note: a killed recorder left a recording: {advice}" in result.stderr
@@ -83,7 +83,7 @@ def test_what_cannot_be_written_stays_in_memory(
         patched.setattr(formats, "write", fails)
         result = run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
     assert result.exit_code != 0
-    (left,) = light_folder.left_folders()
+    (left,) = light_ring.left_folders()
     assert f"the recording is kept: `intertoken record -o TRACE --recover {left}`" in result.stderr
     assert run("record", "-o", tmp_path / "out", "--recover", left).exit_code == 0
     assert len(read(tmp_path / "out")["graph_launches"]) == 2 * TOKENS
@@ -105,7 +105,7 @@ def test_rings_of_programs_that_ended_take_little_memory(built: Build, tmp_path:
     built.run("decode", "proc", "", str(TOKENS))
     before = built.ring()
     assert used(before.path) > 2_000_000
-    with light_folder.kept_small(built.rings):
+    with light_ring.kept_small(built.rings):
         deadline = time.monotonic() + 30
         while used(before.path) > 800_000 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -121,7 +121,7 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
     decode = f"{built.folder}/decode proc '' 2 > /dev/null"
     names = 65536  # of kernels, beside the ring
     most = str(2 * (ring + names) + (131072 + 4096) * 16 + 50_000)
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         subprocess.run(
             ["sh", "-c", f"{decode}; {decode}; {decode}"], check=True,

@@ -14,7 +14,7 @@ from tests.tracer.fake_driver import Build, run, sanitized, unless_sanitized
 from tracer import read
 from tracer.analysis.tokens import find_steps
 from tracer.errors import FormatError, RecordError
-from tracer.recorders import light, light_folder
+from tracer.recorders import light, light_ring
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.window import Window, switched
 
@@ -147,7 +147,7 @@ def test_a_limit_on_the_size_of_files_kills_nobody(built: Build, tmp_path: Path,
     plain = subprocess.run(
         ["sh", "-c", code], env=sanitized({"LD_LIBRARY_PATH": str(built.folder)}), capture_output=True, check=False
     )
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings) | {"INTERTOKEN_LIGHT_RECORDS": "4096"}
         done = subprocess.run(["sh", "-c", code], env=environment, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr) == (0, b"")
@@ -166,7 +166,7 @@ def test_the_programs_own_preload_stays(built: Build, tmp_path: Path) -> None:
 
 
 def test_a_ring_is_read_while_its_program_runs(built: Build, tmp_path: Path) -> None:
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         with subprocess.Popen(
             [sys.executable, "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -234,7 +234,7 @@ def test_a_window_in_which_nothing_came_is_said(built: Build, tmp_path: Path) ->
 
 def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path) -> None:
     """The device counts every launch, so the host has to, or the stamps would go to other launches."""
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         subprocess.run(
             [built.folder / "decode", "proc", "", "9"], env={**environment, "INTERTOKEN_LIGHT_PAUSED": "1"}, check=True,
@@ -290,7 +290,7 @@ def test_one_window_at_a_time(tmp_path: Path) -> None:
 
 def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path) -> None:
     """Graphs are stamped on, and 65,536 launches take the place of all stamps of the window."""
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         environment |= {**Window(is_programs=True).variables, "FAKE_SILENT": "1"}
         with (

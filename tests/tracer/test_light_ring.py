@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tracer.fake_driver import Build
 from tracer.errors import FormatError
-from tracer.recorders import light, light_folder
+from tracer.recorders import light, light_ring
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import PAIR, RECORD, check_of, header_check, marks, read_ring
 from tracer.recorders.symbols import chains_beside, functions_at, kernel_names
@@ -146,7 +146,7 @@ def test_nothing_waits_for_the_writer_of_a_fifo(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / name)
     with pytest.raises(FormatError, match=r"1-0\.ring: cannot be read: not a regular file"):
         read_ring(tmp_path / "1-0.ring")
-    for touch in (light_folder.trim, light_folder._has_ended):
+    for touch in (light_ring.trim, light_ring._has_ended):
         with pytest.raises(OSError, match=r"not a regular file|not seekable"):
             touch(tmp_path / "1-0.ring")
     assert light.without_room(tmp_path) == []
@@ -156,9 +156,9 @@ def test_nothing_waits_for_the_writer_of_a_fifo(tmp_path: Path) -> None:
 def test_a_copy_of_a_ring_takes_no_more_memory_than_what_was_written(content: bytes, tmp_path: Path) -> None:
     path, copy = tmp_path / "1-0.ring", tmp_path / "copy"
     path.write_bytes(content)
-    light_folder.trim(path)
+    light_ring.trim(path)
     os.truncate(path, len(content) + (1 << 30))
-    light_folder.copy_small(path, copy)
+    light_ring.copy_small(path, copy)
     assert copy.stat().st_size == path.stat().st_size
     assert copy.stat().st_blocks * 512 <= path.stat().st_blocks * 512 + (1 << 18)
     with copy.open("rb") as file:
@@ -169,9 +169,9 @@ def test_a_ring_is_not_copied_where_there_is_no_room(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "1-0.ring").write_bytes(content)
-    monkeypatch.setattr(light_folder, "_free_bytes", lambda base: 4096)
+    monkeypatch.setattr(light_ring, "_free_bytes", lambda base: 4096)
     with pytest.raises(OSError) as refused:
-        light_folder.copy_small(tmp_path / "1-0.ring", tmp_path / "copy")
+        light_ring.copy_small(tmp_path / "1-0.ring", tmp_path / "copy")
     assert refused.value.errno == errno.ENOSPC
 
 
@@ -179,7 +179,7 @@ def test_more_than_a_ring_is_not_read_to_free_its_memory(tmp_path: Path) -> None
     with (tmp_path / "1-0.ring").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="too large"):
-        light_folder.trim(tmp_path / "1-0.ring")
+        light_ring.trim(tmp_path / "1-0.ring")
 
 
 HUGE = "9" * 30

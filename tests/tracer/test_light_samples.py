@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.fake_driver import HERE, compiler_or_skip
-from tracer.recorders.native.compile import FLAGS, SOURCES
+from tracer.recorders.native import FLAGS, SOURCES
 
 MS, S = 1_000_000, 1_000_000_000
 APART = 1000  # a share of 0.1 %: 1 ms each second

@@ -9,13 +9,13 @@ import pytest
 from tests.recordings import LLAMA
 from tests.tracer.light_engine import Engine
 from tests.tracer.machine import recorded
-from tracer import Trace, formats
+from tracer import Trace, formats, scrub
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.model.trace import PAUSES, Pause, add_pauses, pauses
 from tracer.recorders.light import light_trace
 from tracer.recorders.window import TimeRange, pauses_between, within
-from tracer.scrub import Texts, facts
+from tracer.scrub import Texts
 
 PAUSED_NS = 50_000_000  # less than what a clock is taken to have jumped
 
@@ -77,7 +77,7 @@ def test_pauses_survive_every_format_of_ours_and_scrubbing(tmp_path: Path) -> No
     for name in ("cut", "cut.sqlite", "cut.json", "cut.json.gz"):
         formats.write(cut, tmp_path / name)
         assert pauses(formats.read(tmp_path / name)) == pauses(cut) != []
-    assert facts.metadata(cut.metadata, Texts())[PAUSES] == cut.metadata[PAUSES]
+    assert scrub.scrub_metadata(cut.metadata, Texts())[PAUSES] == cut.metadata[PAUSES]
 
 
 @pytest.mark.parametrize(

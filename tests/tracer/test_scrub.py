@@ -36,9 +36,7 @@ from tracer.model.calls import LETTERS
 from tracer.model.graph_json import read_graph, write_graph
 from tracer.model.schema import TABLES
 from tracer.model.trace import Trace
-from tracer.scrub import Texts, learn, scrub
-from tracer.scrub.facts import metadata
-from tracer.scrub.texts import vocabulary
+from tracer.scrub import Texts, learn, scrub, scrub_metadata, vocabulary
 
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 RECORDINGS = KINDS
@@ -358,11 +356,11 @@ def test_run_json_keeps_known_keys_and_all_their_numbers() -> None:
         "run": {"measured": {"traced": False}, "created": "2026-11-21T13:28:53+00:00"},
     }  # fmt: skip
     texts = Texts()
-    assert metadata(given, texts) == given | {"clock": {"name": "CLOCK_REALTIME", "origin_ns": 5}}
+    assert scrub_metadata(given, texts) == given | {"clock": {"name": "CLOCK_REALTIME", "origin_ns": 5}}
     assert dict(texts.removed) == {"metadata: unknown entries": 1}
     for run_directory in (RUN_DIRECTORY, RUN_DIRECTORY / "node"):
         trace = formats.read(run_directory)
-        assert metadata(trace.metadata, Texts()) == trace.metadata
+        assert scrub_metadata(trace.metadata, Texts()) == trace.metadata
 
 
 def test_related_recordings_share_what_they_learn() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.tracer.hostile import KERNELS
 from tests.tracer.nsys_exports import RECORDING, export
 from tracer.errors import FormatError
-from tracer.formats import nsys_sqlite, nsys_sqlite_tables, sqlite_pages
+from tracer.formats import nsys_sqlite, sqlite_pages
 
 PAGE_SIZES = [1 << bits for bits in range(9, 17)]
 EDGES = [0, 1, *(edge for bits in (7, 15, 23, 31, 47, 63) for edge in (2**bits - 1, -(2**bits)))]
@@ -201,8 +201,8 @@ def were_plain(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return table
 
     monkeypatch.setattr(sqlite_pages, "read_integers", watched)
-    monkeypatch.setattr(nsys_sqlite_tables, "_CHUNK", 100)
-    monkeypatch.setattr(nsys_sqlite, "_MANY_ROWS", 100)
+    monkeypatch.setattr(nsys_sqlite, "_CHUNK", 100)
+    monkeypatch.setattr(nsys_sqlite, "_WORTH_PAGES", 100)
     return found
 
 
@@ -210,8 +210,8 @@ def outcomes(path: Path, only: frozenset[str] | None) -> list[dict[str, pa.Table
     """What is read of an export, or why it is not: from pages, and by SQLite alone."""
     found: list[dict[str, pa.Table] | str] = []
     with pytest.MonkeyPatch.context() as patched:
-        for many_rows in (nsys_sqlite._MANY_ROWS, 1 << 60):
-            patched.setattr(nsys_sqlite, "_MANY_ROWS", many_rows)
+        for many_rows in (nsys_sqlite._WORTH_PAGES, 1 << 60):
+            patched.setattr(nsys_sqlite, "_WORTH_PAGES", many_rows)
             try:
                 found.append(nsys_sqlite.read_tables(path, only))  # tables are equal if their types are
             except FormatError as error:
@@ -272,10 +272,7 @@ def test_damaged_exports_are_the_same(
     if not good.exists():
         export(good, {KERNELS: ROWS})
     with nsys_sqlite._connect(good) as connection:
-        pages = [
-            n - 1
-            for (n,) in nsys_sqlite_tables._rows(connection, f"SELECT pageno FROM dbstat WHERE name = '{KERNELS}'")
-        ]
+        pages = [n - 1 for (n,) in nsys_sqlite._rows(connection, f"SELECT pageno FROM dbstat WHERE name = '{KERNELS}'")]
     content = bytearray(good.read_bytes())
     for page, at, byte in flips:  # in the kernels' pages or in the header
         content[at % 100 if page < 0 else pages[page % len(pages)] * 4096 + at] = byte

@@ -18,7 +18,7 @@ from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.cli import main
 from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
-from tracer.recorders import light, light_folder
+from tracer.recorders import light, light_ring
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
@@ -27,7 +27,7 @@ ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 @pytest.fixture
 def program(built: Build, recorder: None) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""
-    with light_folder.folder() as rings:
+    with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
         command = [built.folder / "decode", "proc", "stays", str(STEPS)]
         with subprocess.Popen(
@@ -103,7 +103,7 @@ def test_a_window_of_what_runs_is_kept_as_a_recording(
 
 
 def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr(light_ring, "_MEMORY", tmp_path)
     result = CliRunner().invoke(main, ["watch", "vllm", "--keep", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "no process with id vllm or vllm in its name runs under the light recorder" in result.stderr
@@ -112,7 +112,7 @@ def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr(light_ring, "_MEMORY", tmp_path)
     folder = tmp_path / "intertoken-light-1-x"
     folder.mkdir()
     (folder / "999999999-0.ring").touch()

@@ -101,7 +101,7 @@ def _findings(
     """The findings for each line of a budget, and the notes."""
     from tracer.analysis.budget_check import check_lines
     from tracer.formats import format_of, read
-    from tracer.pandas_options import set_options
+    from tracer.stored import set_options
 
     set_options()
     budget = read_budget(budget_path)

@@ -13,9 +13,8 @@ from rich.text import Text
 
 from tracer import progress
 from tracer.analysis.bounds import RATES
-from tracer.command_options import Bounds, emit, load, step_options
+from tracer.command_options import Bounds, Save, emit, load, saver, step_options
 from tracer.errors import IncomparableError, UsageError, naming, printable
-from tracer.files.tables import Save, saver
 from tracer.reporting import console as report
 from tracer.text import json_rows
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from tracer.analysis.bounds import ALL_STEPS
-from tracer.command_options import Bounds, emit, trace_options
+from tracer.command_options import Bounds, Save, emit, table_option, trace_options
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.files.tables import Save, table_option
 from tracer.model.schema import MISSING, TABLES
 from tracer.model.tables import OnStream
 from tracer.reporting import console as report

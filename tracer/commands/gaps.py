@@ -20,9 +20,8 @@ from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampl
 from tracer.analysis.streams import WAITS, bubble_report
 from tracer.analysis.summary import Summary
 from tracer.analysis.waited_for import named
-from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
+from tracer.command_options import Bounds, Save, emit, load, table_option, trace_options, untraced_option
 from tracer.files.output import check_output, write_output
-from tracer.files.tables import Save, table_option
 from tracer.model.collectives import shown_name
 from tracer.reporting.console import (
     CAUSE_STYLES,
@@ -39,7 +38,7 @@ from tracer.reporting.console import (
     where_label,
 )
 from tracer.reporting.stacks import SUFFIXES, write_stacks
-from tracer.stored.run_directory import node_kernels
+from tracer.stored import node_kernels
 from tracer.text import spelled
 
 _MOST_HOLES: Final = 20

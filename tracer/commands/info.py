@@ -26,7 +26,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
     Works also for recordings without kernels or token steps, which the other commands refuse.
     """
-    from tracer.stored.run_directory import node_kernels
+    from tracer.stored import node_kernels
 
     recording = recorded(path, within, bounds)
     start, end = recording.trace.span

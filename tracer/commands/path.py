@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from tracer.command_options import Bounds, emit, load, trace_options
-from tracer.files.tables import Save, table_option
+from tracer.command_options import Bounds, Save, emit, load, table_option, trace_options
 from tracer.reporting import console as report
 from tracer.reporting.console import number
 from tracer.text import json_rows, plain

@@ -101,7 +101,7 @@ def record(
     from tracer.model.fits import fits_of
     from tracer.recorders.foreground import shell_code
     from tracer.recorders.window import Window
-    from tracer.stored.run_directory import is_part_of_run
+    from tracer.stored import is_part_of_run
 
     chosen = (graph_trace,) if graph_trace else levels
     is_part = is_part_of_run if len(levels) > 1 else nsys_parquet.is_part
@@ -162,12 +162,12 @@ def _record_pass(
         RecordError: the command cannot be started or recorded, or it succeeded and there was nothing to record.
         TraceError: the recording cannot be written; what was recorded is kept in the folder of the recorder.
     """
-    from tracer.recorders import cupti_run, light, light_folder
+    from tracer.recorders import cupti_run, light, light_ring
     from tracer.recorders.foreground import how_it_ended
 
-    for left in light_folder.left_folders():
+    for left in light_ring.left_folders():
         click.echo(f"note: a killed recorder left a recording: {_advice(left)}", err=True)
-    with light_folder.folder(large=level != "light") as rings:
+    with light_ring.folder(large=level != "light") as rings:
         try:
             if level == "light":
                 outcome = light.record(command, rings, window, call_sites=call_sites)
@@ -176,7 +176,7 @@ def _record_pass(
             if outcome.trace is not None:
                 save(outcome.trace)
         except BaseException:  # also Ctrl-C
-            if light_folder.has_rings(rings):
+            if light_ring.has_rings(rings):
                 click.echo(f"intertoken: the recording is kept: {_advice(rings)}", err=True)
             raise
     if outcome.trace is None:
@@ -205,12 +205,12 @@ def _recover(left: Path, target: Path, force: bool) -> None:
     Raises:
         RecordError: the folder holds no recording, or its recorder still runs.
     """
-    from tracer.recorders import cupti_run, light, light_folder
+    from tracer.recorders import cupti_run, light, light_ring
     from tracer.reporting.exports import write
 
-    if left.absolute() not in light_folder.left_folders():
+    if left.absolute() not in light_ring.left_folders():
         raise RecordError(f"{left}: not a folder left by a light recorder of this user")
-    with light_folder.taken(left):
+    with light_ring.taken(left):
         through_cupti = cupti_run.is_folder_of_ours(left)
         trace = cupti_run.read_folder(left) if through_cupti else light.read_folder(left)
         if trace is None:
@@ -268,23 +268,22 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
     Raises:
         RecordError: nsys is missing, or wrote no report.
     """
-    from tracer.formats import nsys_rep
-    from tracer.recorders import nsys
-    from tracer.recorders.foreground import how_it_ended
+    from tracer.formats import nsys_sqlite
+    from tracer.recorders.foreground import NSYS_REPORT, has_nsys, how_it_ended, run_under_nsys
     from tracer.reporting.exports import write
 
-    if not nsys.available():
+    if not has_nsys():
         needed = "nsys, which records the call sites of other programs, is not on PATH (install Nsight Systems)"
         raise RecordError(f"{reason}; and {needed}")
     with hidden_folder(target) as folder:
-        report = folder / nsys.REPORT
-        code = nsys.run(command, graph_trace, report, call_sites=True)
+        report = folder / NSYS_REPORT
+        code = run_under_nsys(command, graph_trace, report, call_sites=True)
         if not report.exists() and code >= 0:
             raise RecordError(f"nsys wrote no report (exit code {code})")
         if not report.exists():
             click.echo(f"intertoken: {target}: nothing was recorded: nsys {how_it_ended(code)}", err=True)
             return code
-        trace = nsys_rep.read(report)  # not whole: nsys reports contain the environment
+        trace = nsys_sqlite.read_report(report)  # not whole: nsys reports contain the environment
         write(trace, target, replace=force)
     _print_summary(target, len(trace), trace.notes)
     return code
@@ -327,7 +326,7 @@ class Passes:
         """
         from tracer.formats import nsys_parquet
         from tracer.reporting.exports import write
-        from tracer.stored.run_directory import is_part_of_run, run_of
+        from tracer.stored import is_part_of_run, run_of
 
         force = self.force and target == self.target
         if self.call_sites and level != "light":
@@ -353,7 +352,7 @@ class Passes:
             TraceError: a pass could not be recorded; earlier passes are kept.
         """
         from tracer.formats import nsys_parquet, writer_of
-        from tracer.stored.run_directory import hand_on
+        from tracer.stored import hand_on
 
         if levels[0] != "light":
             chosen = ",".join(levels)

@@ -58,10 +58,10 @@ def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, fo
       intertoken scrub rep.nsys-rep rep.sqlite
       intertoken scrub runs/llama-1.1b-sccc-sequential-cuda shared --keep 'my_kernel_.*'
     """
+    from tracer import scrub
     from tracer import scrub as scrubbing
     from tracer.formats import check_writable
-    from tracer.scrub import facts
-    from tracer.stored.run_directory import is_part_of_run
+    from tracer.stored import is_part_of_run
 
     if key is not None and not 0 < len(key.encode()) <= _LONGEST_KEY:
         raise UsageError(f"--key has {len(key.encode())} bytes; the length must be 1 to {_LONGEST_KEY}")
@@ -78,7 +78,7 @@ def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, fo
         traces = {"": given.trace} | given.passes
         for trace in traces.values():
             scrubbing.learn(trace, texts)
-        graph = facts.graph(given.graph, texts) if given.graph else None
+        graph = scrub.scrub_graph(given.graph, texts) if given.graph else None
         scrubbed = {name: scrubbing.scrub(trace, texts) for name, trace in traces.items()}
     run = Parts(scrubbed.pop(""), scrubbed, graph)
     for name in left_out:

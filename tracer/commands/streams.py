@@ -9,9 +9,8 @@ import click
 from rich.text import Text
 
 from tracer.analysis.bounds import ALL_STEPS
-from tracer.command_options import Bounds, emit, recorded, trace_options
+from tracer.command_options import Bounds, Save, emit, recorded, table_option, trace_options
 from tracer.errors import NoStepsError
-from tracer.files.tables import Save, table_option
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
 from tracer.text import json_rows

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from tracer.command_options import Bounds, emit, load, trace_options
-from tracer.files.tables import Save, table_option
+from tracer.command_options import Bounds, Save, emit, load, table_option, trace_options
 from tracer.model.schema import MISSING
 from tracer.reporting import console as report
 from tracer.reporting.console import number

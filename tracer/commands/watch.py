@@ -30,8 +30,7 @@ from tracer.command_options import no_nan, say
 from tracer.errors import EmptyTraceError, TraceError, UsageError
 from tracer.model.trace import Trace
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_folder import running_rings
-from tracer.recorders.light_ring import Ring, read_ring
+from tracer.recorders.light_ring import Ring, read_ring, running_rings
 from tracer.reporting.console import styled
 
 _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "gap p50", "p95 µs", "syncs", "launches")

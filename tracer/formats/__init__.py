@@ -1,12 +1,17 @@
-"""Trace formats, one file each: every `FORMAT` of a file of this folder is one; `read` and `write` find it.
+"""Trace formats, one file each: every `Format` of a file with a `FORMAT` is one; `read` and `write` find it.
 
 Other distributions add theirs through the entry-point group `intertoken.formats`.
+
+Recordings of AMD's profilers that no format reads are known, to say what to record instead. Source: rocprofiler-sdk's
+writers (`generateJSON.cpp`, `generateCSV.cpp`, and rocpd's schema) and rocmProfileData's schema, as of 2026; recordings
+of both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -18,7 +23,6 @@ import pandas as pd
 from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
 from tracer.files.output import appearing, check_place, is_leftover
-from tracer.formats import rocprof
 from tracer.model.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
@@ -78,7 +82,8 @@ _MOST_NAMES: Final = 5  # of unknown calls in a note
 def _shipped() -> tuple[Format, ...]:
     """The formats of this folder's files; the files without one are not imported."""
     files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if "\nFORMAT: " in path.read_text("utf-8")]
-    found = [import_module(f"{__name__}.{path.stem}").FORMAT for path in files]
+    modules = [import_module(f"{__name__}.{path.stem}") for path in files]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
     return tuple(sorted(found, key=lambda format: format.generality))
 
 
@@ -160,7 +165,7 @@ def format_of(source: Path) -> Format:
     for f in registered():
         if f.sniff(source):
             return f
-    if amd := rocprof.file(source):
+    if amd := of_rocprof(source):
         raise FormatError(f"{source}: {amd}")
     what = "directory holds no trace" if source.is_dir() else "not a trace"
     known = ", ".join(f.name for f in registered() if f.read is not None)
@@ -270,3 +275,38 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
         )
     if inside and not _native().sniff(directory):
         raise FormatError(f"{directory}: not replaced, because it does not contain a recording")
+
+
+_NOT_READ: Final = "is not read; record with PyTorch's profiler, or with rocmProfileData and its rpd2tracing"
+_HEAD: Final = 1 << 12  # bytes
+_GZIP: Final = b"\x1f\x8b"
+_ROCPROF_JSON: Final = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
+_ROCPROF_CSV: Final = re.compile(rb'"?(?:Kind|Domain)"?,[^\n]*"?Start_Timestamp"?,"?End_Timestamp"?')
+
+
+def of_rocprof(path: Path) -> str | None:
+    """What a text file is and what to do instead of reading it; None if it is none of rocprofv3's."""
+    head = _head(path) if path.is_file() else b""
+    if _ROCPROF_JSON.match(head):
+        return f"the JSON of rocprofv3 {_NOT_READ}"
+    return f"the CSV of rocprofv3 {_NOT_READ}" if _ROCPROF_CSV.match(head) else None
+
+
+def of_rocprof_database(tables: Collection[str]) -> str | None:
+    """What an SQLite database with these tables is and what to do instead of reading it; None if it is not AMD's."""
+    if {"rocpd_op", "rocpd_api"} <= set(tables):
+        return "a database of rocmProfileData is not read; convert it to JSON with its rpd2tracing"
+    if any(name.startswith("rocpd_") for name in tables):
+        return f"the database of rocprofv3 (rocpd) {_NOT_READ}"
+    return None
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as raw:
+        head = raw.read(_HEAD)
+    if not head.startswith(_GZIP):
+        return head
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, _HEAD)
+    except zlib.error:
+        return b""

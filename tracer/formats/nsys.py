@@ -1,15 +1,32 @@
 """nsys tables as Arrow -> Trace, for every nsys format. The inverse is `nsys_tables`.
 
 The input maps nsys table names to Arrow tables with those columns of `nsys_schema.COLUMNS` that the export has, in the
-types given there (`nsys_columns.typed` converts them). Any table and any optional column may be missing.
+types given there (`typed` converts them). Any table and any optional column may be missing.
+
+1. `to_trace`, `frames`: the tables, row by row.
+2. `Strings`, `typed`, `ints`, `words`: columns -> NumPy or categoricals, without a Python string per row.
+3. `python_samples`: nsys's samples of Python (`nsys profile --python-sampling=true`). They are marks of an NVTX domain,
+   each with a stack as its payload, which an export has as JSON if asked for (`nsys export --include-json=true`); the
+   strings of its frames are in StringIds, escaped as in HTML. Only samples of threads that ran count, as in those of
+   the CPU. Source: exports of nsys 2025.3.2.
+4. `carry`: data for which a trace has no columns, carried so that it can be written again. No list of columns is
+   needed: whatever writing the trace would not reproduce exactly is carried. Columns of event tables are carried as
+   `nsys.NAME` in the same rows, other tables as a whole in `Trace.carried`. Sync types are not carried, because the
+   trace's are more accurate.
+5. `without_what_changed`: removes carried data that contradicts the trace, after the trace's own tables were changed.
+   Some carried data repeats the trace in nsys's own form: the id of an NVTX text, the row of a GPU. It is written again
+   as long as the two agree; where they differ, the trace wins.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from html import unescape
+from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -18,13 +35,12 @@ import pyarrow.compute as pc
 from tracer.errors import FormatError
 from tracer.files.bounded import parsed
 from tracer.formats import nsys_schema as nsys
-from tracer.formats.nsys_carry import by_start, carry
-from tracer.formats.nsys_columns import Strings, inline, ints, words
-from tracer.formats.nsys_python import JSON, python_samples
+from tracer.formats.nsys_schema import COLUMNS, Ids
+from tracer.formats.nsys_tables import Makers, from_trace
 from tracer.model.calls import plain
 from tracer.model.devices import by_gpu, numbers_differ
-from tracer.model.schema import MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
-from tracer.model.trace import Trace, categorical
+from tracer.model.schema import CARRIED, MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
+from tracer.model.trace import Trace, categorical, conform
 
 _PREFIX = re.compile(r"^(?:cuda|cu)")
 
@@ -306,3 +322,383 @@ def _payloads(ranges: pa.Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float
                 values = np.where(values < 0, values + 2.0**64, values)
             payload = np.where(np.isnan(payload), values, payload)
     return payload
+
+
+class Strings:
+    """StringIds, to convert ids to categoricals.
+
+    Args:
+        table: columns id and value; None if the export has no StringIds.
+    """
+
+    def __init__(self, table: pa.Table | None) -> None:
+        ids = ints(table["id"]) if table is not None else np.empty(0, np.int64)
+        texts = table["value"].to_numpy() if table is not None else np.empty(0, object)
+        named = pd.Series(texts, index=ids, dtype="str").fillna("")
+        self._texts = named[~named.index.duplicated()]
+
+    def named(self, ids: pa.ChunkedArray) -> pd.Categorical:
+        """The strings of ids; "" for NULL, and "string 7" if the export lacks string 7."""
+        known = ids.fill_null(MISSING) if ids.null_count else ids
+        encoded = known.combine_chunks().dictionary_encode()
+        distinct = encoded.dictionary.to_numpy()
+        found = self._texts.reindex(distinct).to_numpy(object, copy=True)
+        unknown = [(i, id) for i, id in enumerate(distinct) if pd.isna(found[i])]
+        for i, id in unknown:
+            found[i] = "" if id == MISSING else f"string {id}"
+        return categorical(encoded.indices.to_numpy(), found)
+
+
+def inline(values: pa.ChunkedArray) -> pd.Categorical:
+    """The strings of a text column; "" for NULL."""
+    encoded = values.fill_null("").combine_chunks().dictionary_encode()
+    return categorical(encoded.indices.to_numpy(), encoded.dictionary.to_numpy(zero_copy_only=False))
+
+
+def words(ids: pa.ChunkedArray, column: Column) -> pd.Categorical:
+    """The words of an enum column's ids; the column's default for NULL and unknown ids."""
+    known = column.enum or {}
+    codes = pc.index_in(ids, pa.array(known.values(), pa.int64())).fill_null(list(known).index(str(column.default)))
+    return pd.Categorical.from_codes(codes.to_numpy(), pd.Index(list(known), dtype="str"))
+
+
+def ints(values: pa.ChunkedArray, missing: int | None = None) -> Ids:
+    """The numbers of an int64 column; MISSING for NULL and for `missing`."""
+    numbers: Ids = (values.fill_null(MISSING) if values.null_count else values).to_numpy()
+    if missing in (None, MISSING) or not (stands_for_none := numbers == missing).any():
+        return numbers
+    return np.where(stands_for_none, MISSING, numbers)
+
+
+def typed(table: pa.Table, name: str) -> pa.Table:
+    """Cast the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
+
+    Invalid UTF-8 in texts becomes replacement characters.
+
+    Raises:
+        FormatError: a column holds a different kind of value. The file is not named.
+    """
+    known = COLUMNS.get(name, {})
+    columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
+    return pa.table(columns)
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
+    have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if wanted is None:
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values))])
+        return _text(values) if pa.types.is_string(have) or pa.types.is_large_string(have) else values.cast(have)
+    number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
+    if values.null_count < len(values) and not number and not pa.types.is_string(wanted):
+        raise FormatError(f"{where} holds {have}, not numbers")
+    try:
+        if pa.types.is_string(wanted):
+            return _text(values)
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values), wanted)])
+        # An unsigned id above 2**63 keeps its bits; a fraction is not an id.
+        safe = not pa.types.is_floating(wanted) and not pa.types.is_uint64(have)
+        return values.cast(wanted, safe=safe)
+    except pa.ArrowException as error:
+        raise FormatError(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = values.cast(pa.string(), safe=not pa.types.is_binary(values.type))
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        decoded = [None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()]
+        return pa.chunked_array([pa.array(decoded, pa.string())])
+    return text
+
+
+DOMAIN: Final = "Python Periodic Sampling"
+JSON: Final = "jsonText"
+_HOW: Final = "export the report again, with `nsys export --type sqlite --include-json=true`"
+
+
+class _Frame(msgspec.Struct):
+    function: int = msgspec.field(name="Function", default=MISSING)
+    file: int = msgspec.field(name="File", default=MISSING)
+    line: int = msgspec.field(name="Line", default=MISSING)
+
+
+class _Sample(msgspec.Struct):
+    state: str = msgspec.field(name="Thread state", default="")
+    frames: list[_Frame] = msgspec.field(name="Frames", default=[])
+
+
+_Payload = dict[str, _Sample]
+
+
+def python_samples(
+    nvtx: pd.DataFrame, payloads: pa.ChunkedArray, strings: Strings, notes: list[str]
+) -> dict[str, pd.DataFrame]:
+    """The tables `samples` and `sample_chains` of an export's Python samples; none without their stacks.
+
+    Args:
+        nvtx: from `nsys.nvtx_frame`.
+        payloads: the JSON of its rows; NULL or "" without any.
+        strings: StringIds.
+        notes: receives a note if there are samples, all without their stacks.
+
+    Raises:
+        FormatError: the payload of a sample is not of this form. The file is not named.
+    """
+    texts = inline(payloads)
+    samples_of = (nvtx["domain"] == DOMAIN).to_numpy()
+    rows = np.flatnonzero(samples_of & (np.asarray(texts) != ""))
+    if samples_of.any() and not len(rows):
+        notes.append(f"{samples_of.sum()} samples of Python have no stacks and are left out: {_HOW}")
+    codes, stack = np.unique(texts.codes[rows], return_inverse=True)  # most samples share their stack with others
+    stacks = [_frames(str(texts.categories[code])) for code in codes]
+    ran = np.array([frames is not None for frames in stacks], bool)
+    rows, stack = rows[ran[stack]], stack[ran[stack]]
+    if not len(rows):
+        return {}
+    samples = nvtx.iloc[rows][["start", "process", "thread"]].rename(columns={"start": "time"})
+    samples.insert(0, "chain", np.arange(len(rows)))
+    found = [
+        (number, depth, *frame) for number, frames in enumerate(stacks) for depth, frame in enumerate(frames or ())
+    ]
+    frames = pd.DataFrame(found, columns=["stack", "depth", "function", "file", "line"], dtype=np.int64)
+    names = [np.asarray(strings.named(pa.chunked_array([frames[name]]))) for name in ("file", "function")]
+    rows_of = zip(names[0], frames["line"], names[1], strict=True)
+    frames["symbol"] = [f"{unescape(file)}({line}): {unescape(function)}" for file, line, function in rows_of]
+    chains = pd.DataFrame({"chain": samples["chain"].to_numpy(), "stack": stack}).merge(frames, on="stack")
+    symbols, texts_of = pd.factorize(chains["symbol"])
+    return {
+        "samples": samples.reset_index(drop=True),
+        "sample_chains": pd.DataFrame({
+            "chain": chains["chain"], "symbol": categorical(symbols, np.asarray(texts_of, object)),
+            "module": categorical(np.zeros(len(chains), np.int64), np.array([""], object)),
+            "depth": chains["depth"], "unresolved": 0,
+        }),
+    }  # fmt: skip
+
+
+def _frames(payload: str) -> list[tuple[int, int, int]] | None:
+    """Function, file (ids of strings) and line of each frame, the innermost first; None if the thread did not run."""
+    try:
+        sample: _Sample | None = msgspec.json.decode(payload, type=_Payload).get(DOMAIN)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"table NVTX_EVENTS, column {JSON} holds no sample of Python: {error}") from None
+    if sample is None or sample.state != "Running":
+        return None
+    return [(frame.function, frame.file, frame.line) for frame in sample.frames]
+
+
+_DESCRIPTIONS: Final = ("streams", "devices", "threads", "processes")
+_OURS_IS_BETTER: Final = {(TABLES["syncs"].nsys, "syncType")}
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # used as a file name
+
+
+def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables with events sorted by start, as in a trace."""
+    return {
+        name: _sorted(table) if name in _events() and "start" in table.column_names else table
+        for name, table in tables.items()
+    }
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    start = table["start"].to_pandas()
+    return table if start.is_monotonic_increasing else table.take(pa.array(start.argsort(kind="stable")))
+
+
+def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
+    """Let a trace carry the data that only the export has.
+
+    Args:
+        trace: the trace converted from `tables`.
+        tables: the whole export, `by_start` and `plainly_named`.
+    """
+    if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
+        trace.carried[nsys.EXPORT] = export
+    makers = _enums() | from_trace(trace, with_run=True)
+    strings = tables.get(nsys.STRINGS)
+    if strings is not None and not _same(nsys.STRINGS, strings, _made(makers, nsys.STRINGS)):
+        trace.carried[nsys.STRINGS] = _first_of_each_id(strings)
+        makers = _enums() | from_trace(trace, with_run=True)
+    for name, table in tables.items():
+        again = _made(makers, name)
+        if name == TABLES["nvtx"].nsys:
+            ranges, others = _ranges_and_others(table)
+            ours, our_others = _ranges_and_others(again) if again is not None else (None, None)
+            _carry_columns(trace, name, ranges, ours)
+            if not _same(name, others, our_others):
+                trace.carried[name] = others
+        elif name in _events():
+            _carry_columns(trace, name, table, again)
+        elif name not in (nsys.STRINGS, nsys.EXPORT) and not _same(name, table, again):
+            trace.carried[name] = table
+
+
+def _enums() -> Makers:
+    return {name: partial(nsys.enum_table, name) for name in nsys.ENUMS}
+
+
+def _made(makers: Makers, name: str) -> pa.Table | None:
+    return makers[name]() if name in makers else None
+
+
+def _events() -> dict[str, str]:
+    """nsys table -> our table, for tables of events."""
+    return {table.nsys: table.name for table in TABLES.values() if table.name not in _DESCRIPTIONS}
+
+
+def plainly_named(table: str, columns: Iterable[str], left_out: list[str]) -> list[str]:
+    """The columns of a table whose names are valid in every format; none if the table's own name is not.
+
+    Names become file names or SQLite columns, which may be case-insensitive.
+
+    Args:
+        table: its nsys name.
+        columns: their nsys names.
+        left_out: receives the name of every table and column that is not kept.
+    """
+    if not _is_plain(table, _SPELLED):
+        left_out.append(table)
+        return []
+    spelled = {name.casefold(): name for name in _columns_of(table)}
+    kept = {}
+    for column in columns:
+        if column.casefold() not in kept and _is_plain(column, spelled):
+            kept[column.casefold()] = column
+        else:
+            left_out.append(f"{table}.{column}")
+    return list(kept.values())
+
+
+def _is_plain(name: str, spelled: Mapping[str, str]) -> bool:
+    folded = name.casefold()
+    return bool(_PLAIN.fullmatch(name)) and not folded.startswith("sqlite_") and spelled.get(folded, name) == name
+
+
+def _columns_of(table: str) -> list[str]:
+    return [*nsys.COLUMNS.get(table, ()), *(column.name for column in nsys.SQL_COLUMNS.get(table, ()))]
+
+
+_SPELLED: Final = {name.casefold(): name for name in (*nsys.COLUMNS, *nsys.SQL_COLUMNS, *nsys.ENUMS)}
+
+
+def _ranges_and_others(events: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """NVTX_EVENTS split into ranges and marks, which the trace has, and other rows (domains, categories)."""
+    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
+    return events.filter(is_range), events.filter(pc.invert(is_range))
+
+
+def _carry_columns(trace: Trace, name: str, source: pa.Table, rebuilt: pa.Table | None) -> None:
+    frame = trace.tables[_events()[name]]
+    if rebuilt is None or not len(source):
+        return
+    for column in source.column_names:
+        if column == "graphId" and nsys.EXPORT not in trace.carried:
+            continue  # we leave it out where graphNodeId implies it
+        if (name, column) not in _OURS_IS_BETTER and not _survives(name, column, source, rebuilt):
+            frame[CARRIED + column] = pd.arrays.ArrowExtensionArray(source[column])
+
+
+def _of_another_program(export: pa.Table | None) -> pa.Table | None:
+    """Rows of META_DATA_EXPORT with the program, schema and options of the export; None for our own."""
+    if export is None:
+        return None
+    others = export.filter(pc.invert(pc.is_in(export["name"], pa.array([nsys.METADATA_ROW, nsys.NOTES_ROW]))))
+    product = others.filter(pc.equal(others["name"], nsys.EXPORT_PRODUCT))["value"].to_pylist()
+    return others if len(others) and product != [nsys.PRODUCT] else None
+
+
+def _same(name: str, source: pa.Table, rebuilt: pa.Table | None) -> bool:
+    """Whether a table would be written back unchanged."""
+    if rebuilt is None or len(source) != len(rebuilt):
+        return rebuilt is None and not len(source)
+    return all(_survives(name, column, source, rebuilt) for column in source.column_names)
+
+
+def _survives(name: str, column: str, source: pa.Table, rebuilt: pa.Table) -> bool:
+    was = source[column]
+    filler = nsys.filler(name, column)
+    if column not in rebuilt.column_names:
+        if was.null_count == len(was):
+            return nsys.is_declared(name, column)
+        return filler is not None and _equal(was, pa.repeat(filler, len(was)))
+    again = rebuilt[column]
+    filled = filler is not None and again.null_count > 0
+    return _equal(was, again) or (filled and _equal(was, again.fill_null(MISSING)))
+
+
+def _equal(was: pa.ChunkedArray, again: pa.Array | pa.ChunkedArray) -> bool:
+    again = again if isinstance(again, pa.ChunkedArray) else pa.chunked_array([again])
+    try:
+        return bool(was.cast(again.type).equals(again))
+    except pa.ArrowException:
+        return False
+
+
+def _first_of_each_id(strings: pa.Table) -> pa.Table:
+    ids = strings["id"].to_pandas()
+    return strings.filter(pa.array(ids.notna() & ~ids.duplicated()))
+
+
+_SAYS: Final = {
+    nsys.GLOBAL_TID: ["process", "thread"], nsys.GLOBAL_PID: ["process"], "textId": ["text"],
+    "domainId": ["domain"], nsys.DEPRECATED_SYNC_TYPE: ["type"],
+} | {column: ["payload"] for column in nsys.PAYLOADS}  # fmt: skip
+"""nsys column -> the columns of a trace derived from it, in addition to the pairs in `schema.TABLES`."""
+
+
+def without_what_changed(trace: Trace) -> Trace:
+    """The trace without carried data that its tables contradict: columns of event tables, and whole other tables."""
+    trace = trace.map_tables(lambda name, frame: frame)
+    columns = {table: _carried(table, trace[table.name]) for table in TABLES.values()}
+    doubtful = [table for table in TABLES.values() if columns[table] or _is_carried_whole(table, trace)]
+    if not doubtful:
+        return trace
+    makers = from_trace(trace, with_run=True)
+    wanted = {table.nsys for table in doubtful} | {nsys.STRINGS, nsys.CUDA_DEVICES}
+    implied = frames({name: makers[name]() for name in wanted & makers.keys()}, [], last_end(trace.tables))
+    for table in doubtful:
+        frame, other = trace[table.name], conform(implied.get(table.name), table)
+        if _is_carried_whole(table, trace) and any(_differs(frame, other, name) for name in table.column_names):
+            gone = _belonging_to(table) & trace.carried.keys()
+            trace.carried = {name: each for name, each in trace.carried.items() if name not in gone}
+            if nsys.CUDA_DEVICES in gone:  # without it the processes' own device numbers are meaningless
+                trace = trace.map_tables(_without_own_numbers)
+        changed = [name for name, ours in columns[table].items() if any(_differs(frame, other, c) for c in ours)]
+        trace.tables[table.name] = frame.drop(columns=changed)
+        if f"{CARRIED}domainId" in changed and TABLES["nvtx"].nsys in trace.carried:
+            events = trace.carried[TABLES["nvtx"].nsys]
+            trace.carried[TABLES["nvtx"].nsys] = events.filter(pc.not_equal(events["eventType"], nsys.DOMAIN_CREATE))
+    return trace
+
+
+def _carried(table: Table, frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Carried column -> the columns of ours that are derived from it."""
+    says = {column.nsys: [column.name] for column in table.columns if column.nsys} | _SAYS
+    names = {str(name): str(name).removeprefix(CARRIED) for name in frame if str(name).startswith(CARRIED)}
+    return {
+        name: says[theirs] for name, theirs in names.items() if theirs in says and theirs in nsys.COLUMNS[table.nsys]
+    }
+
+
+def _is_carried_whole(table: Table, trace: Trace) -> bool:
+    return table.nsys != TABLES["nvtx"].nsys and bool(_belonging_to(table) & trace.carried.keys())
+
+
+def _without_own_numbers(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns=[c for c in frame if str(c).startswith(CARRIED) and str(c).lower().endswith("deviceid")])
+
+
+def _belonging_to(table: Table) -> set[str]:
+    return {table.nsys, nsys.CUDA_DEVICES} if table.nsys == nsys.GPUS else {table.nsys}
+
+
+def _differs(frame: pd.DataFrame, other: pd.DataFrame, column: str) -> bool:
+    ours, theirs = frame[column].array, other[column].array
+    if len(ours) != len(theirs):
+        return True
+    if isinstance(ours, pd.Categorical) and isinstance(theirs, pd.Categorical):
+        return not np.array_equal(theirs.set_categories(ours.categories).codes, ours.codes)
+    return not np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")

@@ -4,7 +4,7 @@ A run directory is the same plus `run.json`, which is `trace.metadata["run"]`. `
 reads `X_pqtdir` next to the report if it is newer than the report. A directory that we write under such a name has
 every table that a recipe may query.
 
-`read_directory` also reads arrowdir, which has an Arrow stream in the place of each Parquet file (`nsys_arrow`).
+`read_directory` also reads arrowdir (`ARROW`), which has an Arrow stream in the place of each Parquet file. Read only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from tracer.errors import FormatError
 from tracer.files.bounded import check_regular, check_unpacked, json_of
 from tracer.files.output import appearing
 from tracer.formats import WHOLE, Format, nsys
-from tracer.formats.nsys_carry import plainly_named
-from tracer.formats.nsys_changed import without_what_changed
-from tracer.formats.nsys_columns import typed
+from tracer.formats.nsys import plainly_named, typed, without_what_changed
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.model.trace import Trace
@@ -230,6 +228,46 @@ def read_run(file: Path) -> dict[str, Any]:
     if not isinstance(run, dict):
         raise FormatError(f"{file}: holds a {type(run).__name__}, not a JSON object")
     return run
+
+
+_ARROW_SUFFIX: Final = ".arrow"
+
+
+def sniff_arrow(path: Path) -> bool:
+    """Whether the path is a directory with an Arrow stream named after an nsys table."""
+    return sniff_directory(path, _ARROW_SUFFIX)
+
+
+def read_arrow(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
+    """Read an arrowdir. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
+
+    Samples are read only with `samples` or `whole`.
+
+    Raises:
+        FormatError: it has no nsys table, or a file is damaged.
+    """
+    return read_directory(path, _ARROW_SUFFIX, _load_arrow, whole=whole, samples=samples)
+
+
+def is_arrow_part(path: Path) -> bool:
+    """Whether a file in a directory is part of its recording."""
+    return path.is_file() and path.suffix == _ARROW_SUFFIX
+
+
+def _load_arrow(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+        columns, size = wanted(stream.schema, name, left_out), 0
+        batches: list[pa.RecordBatch] = []
+        for batch in stream:
+            batches.append(batch.select(columns))
+            size += batch.nbytes
+            check_unpacked(size, source.size())
+        table = pa.Table.from_batches(batches, pa.schema([stream.schema.field(column) for column in columns]))
+    table.validate(full=True)  # without this the stream's offsets and lengths are trusted
+    return table
+
+
+ARROW: Final = Format("nsys arrowdir", "", sniff_arrow, read_arrow, options=WHOLE | {SAMPLED}, is_part=is_arrow_part)
 
 
 FORMAT: Final = Format(

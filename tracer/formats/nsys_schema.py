@@ -2,7 +2,7 @@
 
 Source: SQLite exports of schema 3.20.3 and 3.25.0; for the tables of samples a public one of schema 3.16.1 (nsys
 2024.6); for the table of call chains the SQLite Export Schema Reference in the documentation of Nsight Systems. Samples
-of Python are NVTX marks (`nsys_python`).
+of Python are NVTX marks (`nsys.python_samples`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tracer.model.schema import (
-    MISSING,
-    NAME,
-    TABLES,
-    TEXT,
-)
+from tracer.model.schema import MISSING, NAME, TABLES, TEXT
 
 STRINGS: Final = "StringIds"
 EXPORT: Final = "META_DATA_EXPORT"

@@ -1,6 +1,6 @@
 """Trace -> nsys tables as Arrow: the inverse of `nsys.to_trace`.
 
-Data that the trace carries from its source (`nsys_carry`) is written unchanged and takes precedence over our own.
+Data that the trace carries from its source (`nsys.carry`) is written unchanged and takes precedence over our own.
 """
 
 from __future__ import annotations

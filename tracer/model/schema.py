@@ -35,7 +35,7 @@ TEXT: Final = "text"  # the same, but nsys stores the strings in the rows
 
 CARRIED: Final = "nsys."
 """Prefix of columns beyond the schema: nsys columns that no analysis uses, kept unchanged to be written again
-(`tracer.formats.nsys_carry`)."""
+(`tracer.formats.nsys`)."""
 
 MOST_NS: Final = 2**62
 """Largest absolute time (146 years), so that differences of times fit into int64."""

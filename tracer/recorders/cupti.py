@@ -45,7 +45,7 @@ from tracer.recorders.cupti_library import (
     refuse_other_profilers,
 )
 from tracer.recorders.cupti_records import STAND_IN, CallNames, OwnRanges, Sources, build, parse
-from tracer.recorders.stacks import Stack, stack_here, with_chains
+from tracer.recorders.ranges import Stack, stack_here, with_chains
 from tracer.recorders.symbols import c_string
 
 GraphTrace = Literal["node", "graph"]

@@ -25,8 +25,7 @@ from tracer.recorders import cupti_records as activity
 from tracer.recorders.cupti_library import hint
 from tracer.recorders.cupti_records import OwnRanges, Parsed, Sources, build, device_uuids, parse
 from tracer.recorders.light import Outcome, library, read_rings
-from tracer.recorders.light_folder import SETTINGS, has_rings
-from tracer.recorders.light_ring import Ring, beside, nvtx_table
+from tracer.recorders.light_ring import SETTINGS, Ring, beside, has_rings, nvtx_table
 from tracer.recorders.window import WHOLE, TimeRange, Window, profiler_spans, within
 
 KINDS: Final = tuple(kind for kind in activity.SETS["all"] if kind != "nvtx")

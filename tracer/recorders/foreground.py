@@ -1,16 +1,23 @@
-"""Run a program in the foreground, as a shell does: it has the terminal, and termination signals are passed on to
-it."""
+"""Run a program in the foreground, as a shell does: it has the terminal, and termination signals are passed on to it.
+
+`run_under_nsys` records any command with Nsight Systems, which requires `nsys` on PATH (part of Nsight Systems, and
+also of Nsight Compute).
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Final
+
+from tracer.errors import RecordError
 
 _RUN_MODULE: Final = "import runpy, sys; del sys.path[:1]; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
 
@@ -91,3 +98,34 @@ def _has_terminal() -> bool:
         return False
     finally:
         os.close(terminal)
+
+
+NSYS_REPORT: Final = "recording.nsys-rep"
+
+
+def has_nsys() -> bool:
+    """Whether nsys is on PATH."""
+    return shutil.which("nsys") is not None
+
+
+def run_under_nsys(command: Sequence[str], graph_trace: str, report: Path, *, call_sites: bool = False) -> int:
+    """Run a command under `nsys profile`, in the foreground.
+
+    Args:
+        command: program and arguments.
+        graph_trace: "node" or "graph".
+        report: the .nsys-rep file to create; it may be missing afterwards.
+        call_sites: whether to keep the stack of each CUDA call, for which nsys must sample as well.
+
+    Returns:
+        The exit code of the command; -N if signal N ended nsys.
+
+    Raises:
+        RecordError: nsys is missing.
+    """
+    stacks = ("--sample=process-tree", "--cudabacktrace=all:0") if call_sites else ("--sample=none",)
+    options = ("--trace=cuda,nvtx", *stacks, "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
+    try:
+        return run(("nsys", "profile", *options, "-o", str(report), *command))
+    except OSError as error:
+        raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error

@@ -19,7 +19,7 @@ import pandas as pd
 from tracer.model.schema import MISSING
 from tracer.model.trace import Pause, Trace, add_pauses
 from tracer.recorders import ranges
-from tracer.recorders.stacks import Stack, stack_here, with_chains
+from tracer.recorders.ranges import Stack, stack_here, with_chains
 
 _COLUMNS: Final = {
     "api": ("start", "end", "thread", "correlation", "name"),
@@ -143,15 +143,7 @@ class HostRecorder:
             self._rows["memcpys"].append((start, end, device, stream, correlation, kind, bytes, src_kind, dst_kind))
 
     def sync(
-        self,
-        type: str,
-        start: int,
-        end: int,
-        *,
-        device: int,
-        stream: int,
-        correlation: int,
-        event: int = MISSING,
+        self, type: str, start: int, end: int, *, device: int, stream: int, correlation: int, event: int = MISSING
     ) -> None:
         """Report what a synchronising call waited for; types as in `schema.SYNC_TYPES`."""
         if self.recording:

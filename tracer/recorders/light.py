@@ -36,14 +36,11 @@ from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import LIGHT, Trace, add_pauses
-from tracer.recorders import foreground
+from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
-from tracer.recorders.light_folder import has_rings, kept_small
-from tracer.recorders.light_kernels import fits_of_ring
-from tracer.recorders.light_ring import NO_CONTEXT, Ring, nvtx_table, read_ring
-from tracer.recorders.light_work import StampedWork, covered, letters, stamped_work, stream_keys
-from tracer.recorders.native import compile as native
+from tracer.recorders.light_ring import NO_CONTEXT, Ring, has_rings, kept_small, nvtx_table, read_ring
+from tracer.recorders.light_work import StampedWork, covered, fits_of_ring, letters, stamped_work, stream_keys
 from tracer.recorders.symbols import chains_beside, kernel_names, renamed, short_name, sites_of
 from tracer.recorders.window import WHOLE, TimeRange, Window, newest, pauses_between, profiler_spans, switched
 from tracer.text import spelled
@@ -154,11 +151,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
     if errors:
         clock["device_error_ns"] = max(errors)
-    metadata = {
-        "source": LIGHT,
-        "clock": clock,
-        "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns,
-    }
+    metadata = {"source": LIGHT, "clock": clock, "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns}
     trace = Trace.from_columns(metadata, **joined)
     trace.notes += notes
     between = pauses_between([_life(ring, origin) for ring in kept if len(ring.records)])

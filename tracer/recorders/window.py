@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.model.calls import plain
 from tracer.model.trace import Pause, Trace, add_pauses
-from tracer.recorders.light_folder import copy_small, repeating
-from tracer.recorders.light_ring import facts_of, switch_recording
+from tracer.recorders.light_ring import copy_small, facts_of, repeating, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
 """The environment variable that makes a process start paused; its value specifies who opens the window."""

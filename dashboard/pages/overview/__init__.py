@@ -20,15 +20,13 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.downloads import FORMS, TABLES
-from dashboard.figures import packed
-from dashboard.figures.causes import causes_figure, causes_height, causes_of, causes_text, idle_of
+from dashboard.figures import causes_figure, causes_height, causes_of, causes_text, idle_of, packed
 from dashboard.pages import Page, in_browser, parts
-from dashboard.pages.overview import areas, bookmarks, compare, event, ladder, minimap, table, tools
+from dashboard.pages.overview import areas, compare, event, minimap, table, tools
 from dashboard.pages.overview.actions import actions_of, after
 from dashboard.pages.overview.table import GRID, columns, height, rows_of
-from dashboard.pages.parts import asking, button, chart, named, poll, section
+from dashboard.pages.parts import asking, button, chart, legend_of_timeline, moves, named, poll, section
 from dashboard.pages.runs import opened
-from dashboard.pages.timeline import legend, moves
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
 from dashboard.scene import around_of, timeline_of, token_of
@@ -57,7 +55,7 @@ def sections() -> list[Any]:
     """The page's elements."""
     stores = [*(dcc.Store(id=key) for key in ("listed", "followed", "arrived", "drawn", "wanted", "ahead")),
               poll("reading")]  # fmt: skip
-    shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), _downloads()]
+    shown = [_runs(), compare.section(), _timeline(), *_made_of(), _downloads()]
     return [*stores, *tools.stores(), *shown]
 
 
@@ -100,7 +98,7 @@ def _timeline() -> html.Section:
                    "Dotted: the base's gap; hatched: the difference of a run's gap from it.",
                    className="hint foot"),
             *tools.below(),
-            legend(),
+            legend_of_timeline(),
         ],
         **named("Timeline"),
     )  # fmt: skip
@@ -123,16 +121,7 @@ def _token() -> html.Div:
             html.Span("of token", id="token-label"),
             button("token-back", "‹", "Previous token"),
             html.Div(
-                dcc.Slider(
-                    id="token",
-                    min=0,
-                    max=1,
-                    step=1,
-                    value=0,
-                    marks=None,
-                    updatemode="mouseup",
-                    included=False,
-                ),
+                dcc.Slider(id="token", min=0, max=1, step=1, value=0, marks=None, updatemode="mouseup", included=False),
                 className="slider",
             ),
             button("token-on", "›", "Next token"),
@@ -178,7 +167,7 @@ def register(app: Dash, store: RunStore) -> None:
     _render(app, store)
     _draw_causes(app, store)
     _ahead(app, store)
-    for part in (ladder, compare, table, tools, minimap, areas, bookmarks, event):
+    for part in (compare, table, tools, minimap, areas, event):
         part.register(app, store)
     _fill_downloads(app, store)
     _go_by_gap(app, store)
@@ -336,14 +325,11 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view.align,
             {"rowId": runs[0].key, "rowPosition": "top"} if opens and runs else no_update,
             clicks,
-            view.find if opens or _asks_to_find(triggered, fields["asked"]) else no_update,
+            view.find
+            if opens or ("asked.data" in triggered and (fields["asked"] or {}).get("what") == "find")
+            else no_update,
             view.rows.only if opens or not view.rows.only else no_update,
         )
-
-
-def _asks_to_find(triggered: Sequence[str], wish: Any) -> bool:
-    """Whether a button started the search; the search field must then be updated."""
-    return "asked.data" in triggered and (wish or {}).get("what") == "find"
 
 
 def _keys(selected: Any) -> list[str]:

@@ -12,15 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.pages import timeline
-from dashboard.pages.parts import Clicks, done
-from dashboard.pages.timeline import Action
+from dashboard.pages import parts
+from dashboard.pages.parts import Action, Clicks, done
 from dashboard.reading.run import Run
 from dashboard.scene import found_in, limits_of, looked_at, next_match, panels_of, snapped, spot_at, token_of, whole_of
-from dashboard.text import plain
+from dashboard.text import duration, plain
 from dashboard.timeline.align import token_range
 from dashboard.timeline.layout import Panel, all_groups, moved, places_of, toggled
-from dashboard.units import duration
 from dashboard.view import (
     ALIGNMENTS,
     FURTHEST,
@@ -110,7 +108,7 @@ def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light"
             return measured(view, runs)
         case Action("asked", dict(wish)):
             return after_request(view, wish, runs)
-    return timeline.after(view, action, runs, scheme)
+    return parts.after_move(view, action, runs, scheme)
 
 
 def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:

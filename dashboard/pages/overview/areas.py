@@ -24,10 +24,9 @@ from dashboard.palette import KINDS, NAMES
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of
-from dashboard.text import plain
+from dashboard.text import difference, duration, plain
 from dashboard.timeline.layout import arranged, places_of
 from dashboard.timeline.rows import Row
-from dashboard.units import difference, duration
 from dashboard.view import GROUPINGS, Area, Arrangement, View
 from tracer.model.intervals import Ints
 from tracer.text import without_formulas

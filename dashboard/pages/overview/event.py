@@ -23,22 +23,19 @@ import pandas as pd
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.markup import with_markup
-from dashboard.pages import in_browser, link
+from dashboard.pages import in_browser, link, with_markup
 from dashboard.pages.graph import GraphView
 from dashboard.pages.overview.actions import marked
 from dashboard.pages.parts import asking, named, poll
 from dashboard.pages.whatif import what_if_of
-from dashboard.reading.predictions import activities_of, calls_of, gain_without, site_of
+from dashboard.reading.answers import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import found_in, part_of, token_of
-from dashboard.text import brief_site, plain
-from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of
+from dashboard.text import brief_site, duration, plain
+from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of, launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.layout import places_of
-from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row, line_of_bar, lines_of
-from dashboard.units import duration
 from dashboard.view import Spot, View
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction

@@ -19,7 +19,7 @@ from dashboard.palette import CLEAR, COLOURS, FONT, THEMES, Theme
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of, whole_of
 from dashboard.text import apart, markup, width_of
-from dashboard.timeline.minimap import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy
+from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy
 from dashboard.view import View
 from tracer.engines.engine import EAGER, PREFILL
 
@@ -87,7 +87,7 @@ class Lane:
         name: not escaped.
         busy: how busy it is.
         anchor: time 0, ns of its clock.
-        phases: its phases outside the steps, from `timeline.minimap.phases_of`.
+        phases: its phases outside the steps, from `timeline.align.phases_of`.
     """
 
     name: str

@@ -15,11 +15,10 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import in_browser
 from dashboard.pages.graph import GraphView
 from dashboard.pages.parts import named, number
-from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
-from dashboard.view import View
+from dashboard.view import NoRate, View, rate_of, text_of
 from tracer.model.calls import MEANING
 from tracer.reporting.headline import headline
 

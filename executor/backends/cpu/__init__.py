@@ -1,1 +1,1 @@
-"""Computing on the CPU: `backend.CpuBackend` is a device with streams, `host.HostBackend` the host of other devices."""
+"""Computing on the CPU: `CpuBackend` is a device with streams, `HostBackend` the host of other devices."""

@@ -2,41 +2,41 @@
 
 A host call enqueues work on a stream and returns; the stream's thread runs it later, in order.
 Every call and every piece of work is reported to the host recorder with its start and end.
+
+`HostBackend` is the host as a device, like an engine's CPU backend: compute is a function call, without any CUDA call.
+A CUDA recorder therefore sees none of it. Products and attention, which take most of the time, are NVTX ranges of the
+domain `schema.HOST_COMPUTE` on the launching thread, inside the range of their split: every recorder captures these,
+on the host's clock. A product also reports the bytes of the weights that it reads.
+
+Then the handles of both: bound kernels, events and graphs; the streams that run them; staging memory.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from queue import SimpleQueue
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from executor.backends.cpu.compiled import CompiledKernels, is_compiled
-from executor.backends.cpu.handles import (
-    CpuEvent,
-    CpuGraph,
-    CpuKernel,
-    CpuStream,
-    Program,
-    StagingRing,
-    StagingSlot,
-    Ticket,
-    topology,
-)
 from executor.backends.cpu.kernels import KERNELS, BoundKernel, NumpyKernel
-from executor.backends.interface import Backend, HostArray
+from executor.backends.interface import Backend, HostArray, Immediate
 from executor.backends.weight_formats import Quantised, address
 from executor.graph import BLOCK_FORMATS, Tensor
-from executor.graph.fusion import PARTS, outer_sources
+from executor.graph.fusion import PARTS, outer_sources, reads_of
 from executor.graph.models.step import write_random
 from executor.planning.concurrency import MAIN_STREAM
 from executor.planning.devices import Device
 from executor.planning.plans import Instruction, Launch, Plan, Record, Wait
 from tracer.errors import ExecutionError
-from tracer.model.schema import MISSING
+from tracer.model.schema import HOST_COMPUTE, MISSING
+from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 
 _ALIGNMENT: Final = 64
@@ -374,3 +374,155 @@ def _check_copy(destination: CpuArray, source: CpuArray) -> None:
         raise ExecutionError(
             f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
         )
+
+
+class HostBackend(Immediate, CpuBackend):
+    """The host backend, see the module's docstring."""
+
+    name: ClassVar[str] = "host"
+
+    def report_to(self, recorder: HostRecorder) -> None:
+        """Do nothing: the host makes no CUDA calls to report."""
+
+    def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
+        """Copy immediately."""
+        np.copyto(destination, source)
+
+    copy_constant_to_device = copy_to_host = copy_to_device
+
+    def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
+        """Copy immediately."""
+        np.copyto(destination, source)
+
+    def load(self, destination: CpuArray, source: HostArray) -> None:
+        """Copy immediately."""
+        np.copyto(destination, source)
+
+    def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
+        """Bind the kernel, and the bytes it will report as read."""
+        kernel, reads = super().kernel(node, out, src), reads_of(node)
+        if reads is None:
+            return kernel
+        sources = outer_sources(node.params[PARTS]) if PARTS in node.params else node.src
+        return replace(kernel, reads=partial(reads.now, dict(zip(sources, src, strict=True))))
+
+    def launch(self, kernel: CpuKernel, stream: int) -> None:
+        """Run the kernel."""
+        if kernel.reads is None:
+            self._attempt(kernel.run, f"kernel {kernel.label} on the host")
+        else:
+            with annotate(kernel.label, index=kernel.reads(), domain=HOST_COMPUTE):
+                self._attempt(kernel.run, f"kernel {kernel.label} on the host")
+        self._raise_failure()
+
+
+class Ticket:
+    """A one-time event for any number of waiting threads. A bare lock is far cheaper than `threading.Event`."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def happen(self) -> None:
+        """Release all present and future waiters. Call it once."""
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Return once it has happened."""
+        with self._lock:
+            pass
+
+
+class StagingSlot:
+    """One slot; taken from `stage` until the copy that reads it calls `free`."""
+
+    def __init__(self) -> None:
+        self._bytes: HostArray = np.empty(0, np.uint8)
+        self._taken = threading.Lock()
+
+    def fill(self, source: HostArray) -> HostArray:
+        """Wait until the slot is free, take it, and return its copy of the source."""
+        self._taken.acquire()
+        if self._bytes.nbytes < source.nbytes:
+            self._bytes = np.empty(source.nbytes, np.uint8)
+        staged = self._bytes[: source.nbytes].view(source.dtype).reshape(source.shape)
+        staged[...] = source
+        return staged
+
+    def free(self) -> None:
+        """Release the slot after its copy. Any thread may call this."""
+        self._taken.release()
+
+
+class StagingRing:
+    """Slots, taken in turn. If all are taken, the next copy waits for the oldest."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = [StagingSlot() for _ in range(slots)]
+        self._next = 0
+
+    def stage(self, source: HostArray) -> tuple[HostArray, StagingSlot]:
+        """Copy the source to a slot; return the copy and the slot."""
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % len(self._slots)
+        return slot.fill(source), slot
+
+
+Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
+"""Instructions with their kernels and their numbers in the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """A kernel bound to its arrays; its label `op(node)` takes the place of a demangled name.
+
+    Attributes:
+        key: identifies the computation and its memory.
+        reads: returns the bytes of weights that a run reads, or None; set for kernels shown as a host activity.
+    """
+
+    label: str
+    run: BoundKernel
+    key: Hashable = None
+    reads: Callable[[], int | None] | None = None
+
+
+@dataclass(slots=True)
+class CpuEvent:
+    """An event and the ticket of its latest issued record."""
+
+    id: int
+    recorded: Ticket | None = None
+
+
+@dataclass(slots=True)
+class CpuGraph:
+    """An instantiated plan: the instructions of each stream, with bound kernels and numbered nodes."""
+
+    id: int
+    programs: Mapping[int, Program]
+    events: int
+
+
+class CpuStream:
+    """A queue and the thread that processes it; None ends the thread."""
+
+    def __init__(self, number: int) -> None:
+        self._queue: SimpleQueue[BoundKernel | None] = SimpleQueue()
+        self.put = self._queue.put
+        self.thread = threading.Thread(target=self._work, name=f"cpu stream {number}", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+def topology(graph: CpuGraph) -> Any:
+    """Return the kind, event and number of every instruction, by stream."""
+    return {
+        stream: [(type(i), getattr(i, "event", None), number) for i, _, number in program]
+        for stream, program in graph.programs.items()
+    }

@@ -67,7 +67,7 @@ def is_compiled(op: str, src: Sequence[Any]) -> bool:
 
 
 def _is_row_op(op: str, src: Sequence[Any]) -> bool:
-    """Whether the loops of `rows` take these sources."""
+    """Whether the loops on rows take these sources."""
     if op in ("mul", "add"):
         return src[0].dtype == np.float32 and src[1].shape in (src[0].shape, src[0].shape[-1:])
     return bool(src[0].dtype == np.float32 and (op != "set_rows" or src[0].ndim == 2))
@@ -111,7 +111,7 @@ class CompiledKernels:
         return self._product(out, *src)
 
     def _rows(self, op: str, out: Array, src: Sequence[Array], params: Mapping[str, Any]) -> BoundKernel:
-        from executor.backends.cpu.rows import ARGUMENTS
+        from executor.backends.cpu.loops import ARGUMENTS
 
         loop, arranged = ARGUMENTS[op]
         arguments = arranged(out, *src, **params)
@@ -121,7 +121,7 @@ class CompiledKernels:
         return partial(self._run, kernel, *arguments) if shared else partial(kernel, *arguments, 1)
 
     def _product(self, out: Array, weight: Array | Quantised, x: Array, ids: Array | None = None) -> BoundKernel:
-        from executor.backends.cpu.tile import products
+        from executor.backends.cpu.loops import products
 
         outputs, inputs = weight.shape[-2:]
         flat = weight.reshape(-1, inputs)
@@ -147,7 +147,7 @@ class CompiledKernels:
     def _attention(
         self, out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
     ) -> BoundKernel:
-        from executor.backends.cpu.attention import attention
+        from executor.backends.cpu.loops import attention
 
         streams = np.arange(len(k), dtype=np.int32) if streams is None else streams
         arrays = out.reshape(q.shape), q, as_bits(k), as_bits(v)

@@ -2,37 +2,377 @@
 
 A host call costs about a microsecond, and between two tokens each one counts. Addresses, arguments and staging
 memory are therefore prepared in advance. Nothing is reported: recorders see the calls of the driver.
+
+First the handles: arrays, events, streams, graphs, and host memory that the GPU accesses directly. Then the copies
+(`CudaCopies`): to the device through the driver or a pinned slot, to the host, and between GPUs. Then `CudaBackend`.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from ctypes import c_float, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from executor.backends.cuda.copies import CudaCopies
-from executor.backends.cuda.handles import (
-    CopyCount,
-    CudaArray,
-    CudaEvent,
-    CudaGraph,
-    Streams,
-    instantiate,
-    pinned_array,
-    update,
-)
 from executor.backends.cuda.kernels import CudaKernel, bind
-from executor.backends.cuda.library import KernelCall, Library
-from executor.backends.cuda.runtime import load_cuda
-from executor.backends.interface import HostArray
+from executor.backends.cuda.library import Cuda, KernelCall, Library, load_cuda
+from executor.backends.interface import Backend, HostArray
+from executor.backends.weight_formats import encoded
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.planning.concurrency import MAIN_STREAM
-from executor.planning.plans import Plan
+from executor.planning.plans import Launch, Plan, Record
 from tracer.errors import ExecutionError
+
+SLOTS: Final = 8
+_RELAXED: Final = 2
+
+
+def pinned_array(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> HostArray:
+    """Allocate a zeroed array in pinned memory, which is freed with the last array that uses it."""
+    size = math.prod(shape)
+    memory = cuda.cupy.cuda.alloc_pinned_memory(max(size * np.dtype(dtype).itemsize, 1))
+    array: HostArray = np.frombuffer(memory, dtype, size).reshape(shape)
+    array[...] = 0
+    return array
+
+
+def address(array: HostArray) -> int:
+    """Return the address of the first byte; much cheaper than `array.ctypes.data`."""
+    first: int = array.__array_interface__["data"][0]
+    return first
+
+
+class CopyCount:
+    """Counts the copies and waits issued to a stream, and those known to be done.
+
+    A wait for a stream that has waited for other streams covers those as well.
+    """
+
+    __slots__ = ("_awaited", "done", "issued")
+
+    def __init__(self) -> None:
+        self.issued = self.done = 0
+        self._awaited: deque[tuple[int, CopyCount, int]] = deque()
+
+    def wait_for(self, other: CopyCount) -> None:
+        """Note that the stream waits for everything issued to another one."""
+        self.issued += 1
+        self._awaited.append((self.issued, other, other.issued))
+
+    def done_to(self, number: int) -> None:
+        """Note that copies up to this number are done."""
+        self.done = max(self.done, number)
+        while self._awaited and self._awaited[0][0] <= number:
+            _, other, of_other = self._awaited.popleft()
+            other.done_to(of_other)
+
+
+class Slot:
+    """Pinned memory in the shape of one input, and the last copy that read it.
+
+    Attributes:
+        values: the memory.
+        address: address of its first byte.
+        copies: count of the stream that read it last.
+        number: number of that copy on its stream; it is done once `CopyCount.done` reaches it.
+        stream: that stream.
+        next: the slot to take after this one.
+    """
+
+    __slots__ = ("address", "copies", "next", "number", "stream", "values")
+
+    def __init__(self, values: HostArray, copies: CopyCount) -> None:
+        self.values, self.address, self.copies = values, address(values), copies
+        self.number = self.stream = 0
+        self.next = self
+
+
+def staging_ring(cuda: Cuda, shape: tuple[int, ...], dtype: str, slots: int = SLOTS) -> Slot:
+    """Create slots for one input, used in turn.
+
+    A slot may be reused only when the copy that read it is done. Usually a sync has already confirmed that, as in any
+    decode loop; otherwise the caller waits for the stream.
+    """
+    memory, nobody = pinned_array(cuda, (slots, *shape), dtype), CopyCount()
+    ring = [Slot(memory[i : i + 1].reshape(shape), nobody) for i in range(slots)]
+    for i, slot in enumerate(ring):
+        slot.next = ring[(i + 1) % slots]
+    return ring[0]
+
+
+@dataclass(eq=False, slots=True)
+class CudaArray:
+    """A tensor's place in device memory.
+
+    Attributes:
+        host_dtype: NumPy dtype, or None for a block format.
+        slot: staging slot of the next asynchronous copy to it; set by the first one.
+        source: host memory of an earlier copy, which the driver reads directly at `source_ptr`.
+    """
+
+    ptr: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+    nbytes: int
+    host_dtype: np.dtype[Any] | None
+    slot: Slot | None = None
+    source: HostArray | None = None
+    source_ptr: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class CudaEvent:
+    """An event without timing.
+
+    Attributes:
+        stream: stream of the latest record.
+        copies: number of copies issued to that stream before the record.
+    """
+
+    handle: int
+    stream: int = 0
+    copies: int = 0
+
+
+class Streams(dict[int, int]):
+    """Maps a stream number to the address of a non-blocking stream, created on first use."""
+
+    def __init__(self, create: Callable[[int], int]) -> None:
+        self._create = create
+
+    def __missing__(self, number: int) -> int:
+        self[number] = stream = self._create(number)
+        return stream
+
+
+@dataclass(slots=True, eq=False)
+class CudaGraph:
+    """An instantiated graph: its handle, and the objects that must outlive it."""
+
+    handle: int
+    kernels: Mapping[Tensor, CudaKernel]
+
+
+def instantiate(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], *, early: bool
+) -> CudaGraph:
+    """Capture a plan and instantiate it.
+
+    Raises:
+        ExecutionError: an event is waited for before it is recorded.
+    """
+    graph = _captured(cuda, plan, kernels, stream_of, early)
+    handle = cuda.runtime.graphInstantiate(graph)
+    cuda.runtime.graphDestroy(graph)
+    return CudaGraph(handle, kernels)
+
+
+def update(
+    cuda: Cuda, old: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
+    *, early: bool,
+) -> bool:  # fmt: skip
+    """Capture a plan and update an instantiated graph with it. Return False if they differ too much.
+
+    The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
+    """
+    graph, b = _captured(cuda, plan, kernels, stream_of, early), cuda.bindings
+    status, _ = b.cuGraphExecUpdate(b.CUgraphExec(old.handle), b.CUgraph(graph))
+    cuda.runtime.graphDestroy(graph)
+    if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
+        return False
+    if status != b.CUresult.CUDA_SUCCESS:
+        raise ExecutionError(f"graph update failed: {status.name}")
+    old.kernels = kernels
+    return True
+
+
+def _captured(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
+    early: bool,
+) -> int:  # fmt: skip
+    """Capture a plan as a graph.
+
+    Args:
+        stream_of: stream number -> address.
+        early: let a kernel that directly follows another on its stream start before that one has ended.
+
+    Raises:
+        ExecutionError: an event is waited for before it is recorded.
+    """
+    runtime, main = cuda.runtime, stream_of(MAIN_STREAM)
+    events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
+    for stream in range(plan.streams):
+        stream_of(stream)
+    runtime.streamBeginCapture(main, _RELAXED)
+    try:
+        _issue(cuda, plan, kernels, stream_of, events, early)
+    finally:
+        graph = runtime.streamEndCapture(main)
+        for event in events:
+            runtime.eventDestroy(event)
+    return int(graph)
+
+
+def _issue(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], events: list[int],
+    early: bool,
+) -> None:  # fmt: skip
+    recorded: set[int] = set()
+    after_kernel: set[int] = set()  # streams whose latest item is a kernel
+    for instruction in plan.instructions:
+        number = instruction.stream
+        stream = stream_of(number)
+        if isinstance(instruction, Launch):
+            kernels[instruction.node].issue(cuda, stream, early and number in after_kernel)
+            after_kernel.add(number)
+        elif isinstance(instruction, Record):
+            cuda.runtime.eventRecord(events[instruction.event], stream)
+            recorded.add(instruction.event)
+        else:
+            if instruction.event not in recorded:
+                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
+            cuda.runtime.streamWaitEvent(stream, events[instruction.event])
+            after_kernel.discard(number)
+
+
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
+_PEER_ACCESS_ALREADY_ENABLED: Final = 704  # cudaErrorPeerAccessAlreadyEnabled
+TAKEN_BY_DRIVER: Final = 256
+"""Up to this many bytes a copy reads the caller's pageable memory: the driver puts them into its command buffer before
+the call returns. For 4 bytes this saves the GPU 1 of 2.5 us over pinned memory (H200), but 2 KiB cost the host more.
+"""
+
+
+class CudaCopies(Backend):
+    """The copy functions of the backend.
+
+    Attributes:
+        _copies: number of copies issued and completed, per stream.
+        _copied: event recorded after copies to other GPUs; created on first use.
+        _reached: GPUs for which peer access has been tried.
+    """
+
+    _cuda: Cuda
+    _device: int
+    _streams: Streams
+    _copies: dict[int, CopyCount]
+    _copied: CudaEvent | None
+    _reached: set[int]
+    _copy: Callable[[int, int, int, int, int], None]
+    _wait: Callable[[int], None]
+
+    def activate(self) -> None:
+        """Make this GPU the current one."""
+        self._cuda.runtime.setDevice(self._device)
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Make this GPU current in the context: a strategy may need an event of one GPU between calls to another."""
+        runtime = self._cuda.runtime
+        before = runtime.getDevice()
+        runtime.setDevice(self._device)
+        try:
+            yield
+        finally:
+            runtime.setDevice(before)
+
+    def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        """Take the values now, in the driver if they are few, else in a pinned slot; the GPU copies from there."""
+        if (slot := destination.slot) is not None and slot.number > slot.copies.done:
+            self.synchronize(slot.stream)
+        self._copy_in(destination, source, stream)
+
+    def _copy_in(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        if source is destination.source:  # as in earlier steps
+            self._copy(destination.ptr, destination.source_ptr, destination.nbytes, _TO_DEVICE, self._streams[stream])
+            return
+        if destination.host_dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        if (destination.nbytes <= TAKEN_BY_DRIVER or not self.staged) and source.flags.c_contiguous:
+            destination.source, destination.source_ptr = source, address(source)
+            self._copy_in(destination, source, stream)
+        else:
+            self._copy_staged(destination, source, stream)
+
+    def _copy_staged(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        slot, copies = destination.slot, self._copies[stream]
+        if slot is None:
+            slot = staging_ring(self._cuda, destination.shape, destination.dtype)
+        destination.slot = slot.next
+        slot.values[...] = source
+        self._copy(destination.ptr, slot.address, destination.nbytes, _TO_DEVICE, self._streams[stream])
+        copies.issued = slot.number = copies.issued + 1
+        slot.copies, slot.stream = copies, stream
+
+    def copy_constant_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        """Copy directly from the caller's memory; asynchronous only if that is pinned (`host_array`)."""
+        if destination.host_dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        self._copy(destination.ptr, address(source), destination.nbytes, _TO_DEVICE, self._streams[stream])
+
+    def copy_to_host(self, destination: HostArray, source: CudaArray, stream: int) -> None:
+        """Copy directly to the caller's memory; asynchronous only if that is pinned (`host_array`)."""
+        if source.host_dtype != destination.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
+
+    def copy_on_device(self, tensor: Tensor, destination: CudaArray, source: CudaArray, stream: int) -> None:
+        """Issue a copy."""
+        self._copy(destination.ptr, source.ptr, tensor.nbytes, _ON_DEVICE, self._streams[stream])
+
+    def copy_to_peer(
+        self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int, after: CudaEvent
+    ) -> None:
+        """Copy on this GPU's stream; the peer's stream waits for the copy."""
+        if not isinstance(peer, CudaCopies):
+            raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
+        if destination.dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        if self._copied is None:
+            self._copied = self.event()
+        self._reach(peer._device)
+        self.event_wait(after, stream)
+        own, runtime = self._streams[stream], self._cuda.runtime
+        runtime.memcpyPeerAsync(destination.ptr, peer._device, source.ptr, self._device, source.nbytes, own)
+        self.event_record(self._copied, stream)
+        peer.event_wait(self._copied, stream)
+        peer._copies[stream].wait_for(self._copies[stream])
+
+    def _reach(self, device: int) -> None:
+        """Enable direct writes to the memory of another GPU if the machine can; else copies go through the host."""
+        runtime = self._cuda.runtime
+        if device not in self._reached:
+            self._reached.add(device)
+            if runtime.deviceCanAccessPeer(self._device, device):
+                with self._here():
+                    try:
+                        runtime.deviceEnablePeerAccess(device)
+                    except runtime.CUDARuntimeError as error:
+                        if error.status != _PEER_ACCESS_ALREADY_ENABLED:  # enabled by another backend or library
+                            raise
+
+    def load(self, destination: CudaArray, source: HostArray) -> None:
+        """Copy in one blocking call; float32 values are encoded in the weight's dtype."""
+        self.activate()
+        values = encoded(source, destination.dtype)
+        if destination.shape != source.shape or destination.nbytes != values.nbytes:
+            raise _unlike(source, destination)
+        self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
+        self._wait(self._streams[0])
+
+
+def _unlike(source: HostArray | CudaArray, destination: HostArray | CudaArray) -> ExecutionError:
+    return ExecutionError(
+        f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
+    )
+
 
 _NON_BLOCKING, _NO_TIMING = 1, 2
 MADE_ON_DEVICE: Final = 1 << 20

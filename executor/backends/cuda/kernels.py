@@ -3,6 +3,12 @@
 Matrix products of one token use our matrix-vector kernels, those of up to eight tokens with f16 weights our tensor-core
 kernel, and all others with f32 or f16 weights cuBLAS. Sums are f32. Activations are f32, except in cuBLAS products with
 f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
+
+Products with matrices (`mul_mat_call`): which ops are fused with a product, and how it is divided among blocks.
+Measured on an H200 (benchmarks/gpu_decode.py): one warp per row saturates the memory for short rows, one block per row
+for long ones. The wrong choice costs a factor of two either way.
+ Attention is bound to the kernels in attention.cu, and
+linear attention to those in delta_net.cu.
 """
 
 from __future__ import annotations
@@ -11,14 +17,15 @@ import ctypes
 from collections.abc import Hashable, Mapping, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from executor.backends.cuda.attention import OPS as ATTENTION
 from executor.backends.cuda.library import (
     BLOCK,
+    SUFFIX,
     VALUES_PER_LOAD,
     Array,
     Calls,
+    Cuda,
     KernelCall,
     Library,
     Op,
@@ -27,8 +34,6 @@ from executor.backends.cuda.library import (
     grid,
     suffix,
 )
-from executor.backends.cuda.mul_mat import FUSED, mul_mat_call, takes_tokens, tokens_call
-from executor.backends.cuda.runtime import Cuda
 from executor.graph import BLOCK_FORMATS, Tensor
 from tracer.errors import ExecutionError
 
@@ -260,6 +265,324 @@ def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]
     ]
 
 
+"""Maps an op name to the function that binds its kernel."""
+
+
+LONG_ROW: Final = 4096
+"""Minimum row length, in values, at which a block shares a row, unless rms_norm is fused with the product."""
+BLOCKS_PER_MULTIPROCESSOR: Final = 4
+LEAST_ROWS_PER_BLOCK: Final = 4
+
+MOST_TOKENS: Final = 8
+"""Maximum number of tokens of the tensor-core kernel, which reads the weights once for all of them."""
+_TOKENS_WARPS: Final = 8
+_TOKENS_TILE: Final = 16
+
+FUSED: Final[Mapping[str, tuple[str, ...]]] = {
+    "mul_mat": ("weight", "x"),
+    "mul_mat+add": ("weight", "x", "residual"),
+    "mul_mat+rope": ("weight", "x", "positions"),
+    "mul_mat+rope+set_rows": ("weight", "x", "positions", "rows", "destination"),
+    "mul_mat+set_rows": ("weight", "x", "rows", "destination"),
+    "rms_norm+mul+mul_mat": ("x", "norm", "weight"),
+    "rms_norm+mul+mul_mat+mul_mat+swiglu": ("x", "norm", "weight", "weight2"),
+}
+"""Maps an op to the roles of its sources in the kernel."""
+
+_NAMES: Final = {
+    op: op.replace("norm+mul", "norm").replace("mul_mat+mul_mat", "mul_mat").replace("+", "_") for op in FUSED
+}
+_CHUNKS: Final = (1, 2, 4, 8)
+_CELLS: Final = {"float32": "float32", "float16": "float16", "q8_0": "float16"}
+
+
+class Arguments(ctypes.Structure):
+    """`struct Arguments` in mul_mat.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (
+            "weight", "weight2", "x", "norm", "residual", "positions", "turns", "rows", "out"
+        )),
+        *((name, ctypes.c_int) for name in ("outputs", "inputs", "head", "rows_per_block")),
+        ("eps", ctypes.c_float),
+    )  # fmt: skip
+
+
+class TokensArguments(ctypes.Structure):
+    """`struct Arguments` in mul_mat_tokens.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "x", "out")),
+        *((name, ctypes.c_int) for name in ("outputs", "inputs", "tokens")),
+    )
+
+
+def takes_tokens(weight: Any, tokens: int) -> bool:
+    """Whether `tokens_call` has a kernel for the product."""
+    dtype, (_outputs, inputs) = weight.dtype, weight.shape
+    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % VALUES_PER_LOAD[dtype] == 0
+
+
+def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
+    """Return the call of a product of up to `MOST_TOKENS` tokens."""
+    weight, x = src
+    outputs, inputs = weight.shape
+    packed = TokensArguments(weight.ptr, x.ptr, out.ptr, outputs, inputs, x.shape[0])
+    grid = (-(-outputs // _TOKENS_TILE), 1)
+    name = "mul_mat_tokens_f16"
+    return library.call("mul_mat_tokens.cu", name, grid, 32 * _TOKENS_WARPS, (packed,), kept=(out, *src))
+
+
+def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> KernelCall:
+    """Return the call of a product and the ops fused with it.
+
+    Raises:
+        ExecutionError: rows do not fit the kernels' loads, or the KV cache has a different dtype.
+    """
+    named = dict(zip(FUSED[node.op], src, strict=True))
+    weight, x = named["weight"], named["x"]
+    outputs, inputs = weight.shape
+    _check(node, weight.dtype, inputs, named)
+    arguments = Arguments(**{name: array.ptr for name, array in named.items() if name != "destination"})
+    arguments.out, arguments.outputs, arguments.inputs = out.ptr, outputs, inputs
+    turns = None
+    for part in node.params.get("parts", ()):
+        if part.op == "rope":
+            turns = library.turns(part.params["base"], part.shape[-1])
+            arguments.head, arguments.turns = part.shape[-1], turns.data.ptr
+        elif part.op == "rms_norm":
+            arguments.eps = part.params["eps"]
+    name = f"{_NAMES[node.op]}_{SUFFIX[weight.dtype]}"
+    kept = (out, *src, turns)
+    if inputs < LONG_ROW or "norm" in named:
+        groups = outputs // 2 if "positions" in named else outputs
+        block, blocks = _cut_matrix(library, name, groups, 4 * inputs)
+        grid = (blocks, x.shape[0])
+        return library.call(
+            "mul_mat_warp.cu", name, grid, block, (arguments,), shared_bytes=4 * inputs, kept=kept
+        )  # fmt: skip
+    warps, chunks = cut_row(inputs, weight.dtype)
+    rows = outputs // (library.cuda.multiprocessors * BLOCKS_PER_MULTIPROCESSOR) + 1
+    arguments.rows_per_block = rows = max(rows + rows % 2, LEAST_ROWS_PER_BLOCK)
+    return library.call(
+        "mul_mat_block.cu", name, (-(-outputs // rows), x.shape[0]), 32 * warps, (arguments,),
+        shared_bytes=4 * warps * (rows + 1), kept=kept, macros={"CHUNKS": chunks},
+    )  # fmt: skip
+
+
+def _cut_matrix(library: Library, name: str, groups: int, shared_bytes: int) -> tuple[int, int]:
+    """Return threads per block and blocks, for one warp per group of rows, spread over all multiprocessors."""
+    multiprocessors = library.cuda.multiprocessors
+    warps = next((w for w in (8, 4) if groups >= w * multiprocessors), 2)
+    function = library.function("mul_mat_warp.cu", name)
+    resident = library.blocks_per_multiprocessor(function, warps * 32, shared_bytes)
+    return warps * 32, min(-(-groups // warps), resident * multiprocessors)
+
+
+def cut_row(inputs: int, dtype: str) -> tuple[int, int]:
+    """Return the warps that share a row and the 16-byte loads of each lane, chosen to leave the fewest lanes idle.
+
+    Raises:
+        ExecutionError: the row is too long.
+    """
+    lanes = -(-inputs // VALUES_PER_LOAD[dtype])
+    for most in (8, 16):
+        ways = [(chunks * warps * 32 - lanes, -warps, chunks) for chunks in _CHUNKS for warps in range(1, most + 1)]
+        fitting = [way for way in ways if way[0] >= 0]
+        if fitting:
+            _idle, warps, chunks = min(fitting)
+            return -warps, chunks
+    raise ExecutionError(f"backend 'cuda' does not support mul_mat for {dtype} rows of {inputs}: they are too long")
+
+
+def _check(node: Tensor, dtype: str, inputs: int, named: Mapping[str, Any]) -> None:
+    if dtype not in VALUES_PER_LOAD or inputs % max(VALUES_PER_LOAD[dtype], BLOCK_FORMATS.get(dtype, (1, 1))[0]):
+        raise ExecutionError(f"backend 'cuda' does not support mul_mat for {dtype} rows of {inputs} ({node.name})")
+    if "destination" in named and named["destination"].dtype != _CELLS[dtype]:
+        cells = named["destination"].dtype
+        raise ExecutionError(f"backend 'cuda' writes {_CELLS[dtype]} cells with {dtype} weights, not {cells}")
+
+
+_CHUNK_BYTES: Final = 16 * 1024
+_LEAST: Final = 8
+"""The fewest chunks in a split."""
+_LOOKED_THROUGH: Final = 4
+"""Up to this many passes a block checks the mask of each cell as it reads; with more, it first lists the cells that its
+token sees."""
+_WARPS: Final = 8
+_MOST_KEYS: Final = 256
+_MOST_TAPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel in attention.cu.
+
+    Attributes:
+        threads: threads per block.
+        chunks: chunks that a block reads per pass: the cells that all its slots have in flight.
+    """
+
+    threads: int
+    chunks: int
+
+
+VARIANTS: Final = {1: Variant(512, 4), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 1)}
+"""Maps the number of query heads per block, all of one KV head, to the kernel."""
+
+
+class Spread(NamedTuple):
+    """How the work is divided among blocks.
+
+    Attributes:
+        together: query heads per block, a key of `VARIANTS`.
+        splits: number of blocks that share the cells of a token and head.
+        listed: whether a block lists the cells that its token sees before it reads them.
+    """
+
+    together: int
+    splits: int
+    listed: bool
+
+
+class AttentionArguments(ctypes.Structure):
+    """`struct Attention` in attention.cu."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
+        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens")),
+        *((name, c_int) for name in ("splits", "listed")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def chunks_of(cells: int, head: int, dtype: str) -> int:
+    """Return the number of chunks in a stream, each 16 KiB of the keys of one head."""
+    return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
+
+
+def blocks_of(heads: int, kv_heads: int, together: int) -> int:
+    """Return the blocks per token and split; if `together` does not divide a group, its last block has fewer heads."""
+    return kv_heads * -(-(heads // kv_heads) // together)
+
+
+def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mapping[int, int]) -> Spread:
+    """Choose the fastest division, estimated as waves of blocks * chunks per block * time per chunk.
+
+    The time per chunk is an estimate, not measured: a chunk is read once for all heads of a block, and the arithmetic
+    of each head adds an eighth of the read time.
+
+    Args:
+        tokens: tokens in the step.
+        heads: query heads.
+        kv_heads: KV heads.
+        chunks: chunks in a stream.
+        resident: query heads per block -> number of such blocks that the GPU holds at a time.
+    """
+
+    def choice(together: int) -> tuple[int, int, int, int]:
+        blocks, most = tokens * blocks_of(heads, kv_heads, together), resident[together]
+        splits = max(min(most // blocks, -(-chunks // _LEAST)), 1)
+        share = -(-chunks // splits)
+        return -(-blocks * splits // most) * share * (8 + together), together, splits, share
+
+    _, together, splits, share = min(map(choice, resident))
+    return Spread(together, splits, share > _LOOKED_THROUGH * VARIANTS[together].chunks)
+
+
+def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    q, k, v, mask, *streams = src
+    (n, heads, head), (count, stride_cells, kv_heads, _), cells = q.shape, k.shape, mask.shape[1]
+    if head not in (8, 16, 32, 64, 128, 256):
+        raise ExecutionError(f"backend 'cuda' has attention for head sizes 8, 16, ... 256, not {head} ({node.name})")
+    name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
+    groups = streams[0].size if streams else count
+    together, splits, listed = spread(n, heads, kv_heads, chunks_of(cells, head, k.dtype), _resident(library, name))
+    blocks = blocks_of(heads, kv_heads, together)
+    parts = _zeros(library, n * heads * splits * (head + 2), "float32") if splits > 1 else None
+    done = _zeros(library, n * blocks, "uint32") if splits > 1 else None
+    packed = AttentionArguments(
+        q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(parts), _address(done), out.ptr,
+        heads, kv_heads, head, cells, stride_cells, n // groups, splits, listed, node.params["scale"],
+    )  # fmt: skip
+    grid, threads, kept = (blocks * splits, n), VARIANTS[together].threads, (out, *src, parts, done)
+    return [library.call("attention.cu", f"{name}_{together}", grid, threads, (packed,), kept=kept)]
+
+
+def _resident(library: Library, name: str) -> dict[int, int]:
+    """Map query heads per block to the number of such blocks that the GPU holds at a time."""
+    resident = {}
+    for together, variant in VARIANTS.items():
+        function = library.function("attention.cu", f"{name}_{together}")
+        held = library.blocks_per_multiprocessor(function, variant.threads, 0)
+        resident[together] = held * library.cuda.multiprocessors
+    return resident
+
+
+def _address(memory: Any) -> int:
+    return memory.data.ptr if memory is not None else 0
+
+
+def _zeros(library: Library, count: int, dtype: str) -> Any:
+    """Allocate zeroed memory for intermediate results of one node."""
+    zeros = library.cuda.cupy.zeros(count, dtype)
+    library.cuda.runtime.deviceSynchronize()
+    return zeros
+
+
+class DeltaNetArguments(ctypes.Structure):
+    """`struct DeltaNet` in delta_net.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "g", "beta", "state", "out")),
+        *((name, ctypes.c_int) for name in ("heads", "key_heads", "key_size", "value_size", "tokens")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def _ssm_conv(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    """Bind ssm_conv and the silu fused after it, if any."""
+    x, weight, state = src
+    sequences, kept, channels = state.shape
+    if kept + 1 > _MOST_TAPS:
+        raise ExecutionError(f"backend 'cuda' has ssm_conv for {_MOST_TAPS} taps, not for {kept + 1} ({node.name})")
+    arguments = (
+        c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(weight.ptr), c_void_p(state.ptr),
+        c_int(channels), c_int(kept + 1), c_int(x.shape[0] // sequences),
+    )  # fmt: skip
+    name = "ssm_conv_silu_f32" if node.op.endswith("silu") else "ssm_conv_f32"
+    blocks = (-(-channels // BLOCK), sequences)
+    return [library.call("delta_net.cu", name, blocks, BLOCK, arguments, kept=(out, *src))]
+
+
+def _gated_delta_net(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    q, _k, _v, _g, _beta, state = src
+    sequences, heads, key_size, value_size = state.shape
+    if key_size % _WARPS or key_size > _MOST_KEYS:
+        raise ExecutionError(
+            f"backend 'cuda' has gated_delta_net for key sizes up to {_MOST_KEYS} in steps of {_WARPS}, "
+            f"not for {key_size} ({node.name})"
+        )
+    tokens = q.shape[0] // sequences
+    packed = DeltaNetArguments(
+        *(array.ptr for array in src), out.ptr, heads, q.shape[1], key_size, value_size, tokens, node.params["scale"]
+    )
+    blocks = (-(-value_size // 32), sequences * heads)
+    return [library.call(
+        "delta_net.cu", "gated_delta_net_f32", blocks, _WARPS * 32, (packed,), kept=(out, *src),
+        macros={"ROWS": key_size // _WARPS},
+    )]  # fmt: skip
+
+
+ATTENTION: Final[Mapping[str, Op]] = {
+    "flash_attn_ext": _attention,
+    "ssm_conv": _ssm_conv,
+    "ssm_conv+silu": _ssm_conv,
+    "gated_delta_net": _gated_delta_net,
+}
+"""Maps an op name to the function that binds its kernel."""
+
+
 OPS: Final[Mapping[str, Op]] = {
     "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
     "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
@@ -269,4 +592,3 @@ OPS: Final[Mapping[str, Op]] = {
     "top_k": _top_k, "moe_expert_reduce": _reduce, "mul_mat_id": _mul_mat_id,
     "mul_mat_id+mul_mat_id+swiglu": _mul_mat_id, **ATTENTION,
 }  # fmt: skip
-"""Maps an op name to the function that binds its kernel."""

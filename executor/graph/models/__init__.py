@@ -2,20 +2,21 @@
 
 All models are decoders. A step is a decode step or a prompt; a decode step may also sample on the device and prepare
 the next step there.
+
+Below are the building blocks of decoders, whose nodes and weights have the same names as in llama.cpp where it has
+them; and the shapes of models: those of published models (from config.json), and small ones for tests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from executor.graph import Flag, Graph, Tensor, ops
-from executor.graph.models.blocks import Blocks, delta_net
 from executor.graph.models.kv_cache import KvCache, Position
-from executor.graph.models.shape import SHAPES, Shape
 from executor.graph.models.step import DecodeStep, Feed, History, HostArrays, StepTensors, StepValues, step_tensors
 from executor.names import lookup
 
@@ -180,6 +181,312 @@ def builder_of(shape: Shape) -> Builder:
 
     return builder
 
+
+@dataclass(frozen=True)
+class Blocks:
+    """Appends blocks to a graph.
+
+    Attributes:
+        shape: shape of the model.
+        cache: the KV cache of all sequences.
+        step: tensors of the step.
+        mask: the mask that attention reads.
+    """
+
+    graph: Graph
+    shape: Shape
+    cache: KvCache
+    step: StepTensors
+    mask: Tensor
+
+    def weight(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Tensor:
+        """Add a weight."""
+        return self.graph.leaf(name, shape, dtype, Flag.WEIGHT)
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        """rms_norm over the last dimension, times a weight."""
+        weight = self.weight(f"{name}.weight", x.shape[-1:])
+        normed = ops.rms_norm(self.graph, x, eps=self.shape.norm_eps, name=f"{name} (rms)")
+        return ops.mul(self.graph, normed, weight, name=name)
+
+    def project(self, name: str, x: Tensor, width: int, *, dtype: str | None = None, flags: Flag = Flag.NONE) -> Tensor:
+        """Multiply by a weight matrix."""
+        weight = self.weight(f"{name}.weight", (width, x.shape[-1]), dtype or self.shape.weights)
+        return ops.mul_mat(self.graph, weight, x, name=name, flags=flags)
+
+    def heads(self, name: str, x: Tensor, heads: int) -> Tensor:
+        """Reshape (N, heads * D) to (N, heads, D)."""
+        shape = (x.shape[0], heads, x.shape[1] // heads)
+        return ops.reshape(self.graph, x, shape, name=f"{name} (heads)")
+
+    def attention(self, blk: str, x: Tensor) -> Tensor:
+        """Append grouped-query attention over the KV cache; x is normalised."""
+        graph, shape = self.graph, self.shape
+        q = self._rotated(f"{blk}attn_q", x, shape.heads)
+        gate = self.project(f"{blk}attn_gate", x, shape.heads * shape.head_size) if shape.gated_attention else None
+        k = self._rotated(f"{blk}attn_k", x, shape.kv_heads)
+        k = ops.reshape(graph, k, (k.shape[0], shape.kv_heads * shape.head_size), name=f"{blk}attn_k (row)")
+        k = self._cached(f"{blk}cache_k", k, self.step.k_rows)
+        v = self.project(f"{blk}attn_v", x, shape.kv_heads * shape.head_size)
+        v = self._cached(f"{blk}cache_v", v, self.step.v_rows)
+        scale = shape.head_size**-0.5
+        attended = ops.flash_attn_ext(graph, q, k, v, self.mask, self.step.streams, scale=scale, name=f"{blk}attn")
+        if gate is not None:
+            gate = ops.sigmoid(graph, gate, name=f"{blk}attn_gate_sigmoid")
+            attended = ops.mul(graph, attended, gate, name=f"{blk}attn_gated")
+        return self.project(f"{blk}attn_output", attended, shape.width)
+
+    def _rotated(self, name: str, x: Tensor, heads: int) -> Tensor:
+        """q or k: projected, normalised if the model does so, and rotated by position; (N, heads, D)."""
+        shape = self.shape
+        x = self.project(name, x, heads * shape.head_size)
+        x = self.norm(f"{name}_norm", x) if shape.qk_norm == "row" else x
+        x = self.heads(name, x, heads)
+        x = self.norm(f"{name}_norm", x) if shape.qk_norm == "head" else x
+        return ops.rope(
+            self.graph, x, self.step.positions,
+            base=shape.rope_base, mode=shape.rope_mode, dims=shape.rope_dims, name=f"{name}_rope",
+        )  # fmt: skip
+
+    def _cached(self, name: str, values: Tensor, rows: Tensor) -> Tensor:
+        """Write this step's rows to the cache; return the cache as (streams, cells, KV heads, D)."""
+        shape, cache = self.shape, self.cache
+        dtype = "float32" if shape.weights == "float32" else "float16"
+        leaf = self.graph.leaf(name, (cache.rows, values.shape[1]), dtype)
+        written = ops.set_rows(self.graph, leaf, values, rows, name=f"{name} (set)")
+        view = (cache.streams, cache.cells, shape.kv_heads, shape.head_size)
+        return ops.reshape(self.graph, written, view, name=f"{name} (view)")
+
+    def feed_forward(self, blk: str, x: Tensor) -> Tensor:
+        """Append SwiGLU or a mixture of experts; x is normalised."""
+        if self.shape.experts is not None:
+            return self._experts(blk, x, self.shape.experts)
+        return self._swiglu(blk, "", x, self.shape.ffn)
+
+    def _swiglu(self, blk: str, suffix: str, x: Tensor, size: int) -> Tensor:
+        gate = self.project(f"{blk}ffn_gate{suffix}", x, size)
+        up = self.project(f"{blk}ffn_up{suffix}", x, size)
+        inner = ops.swiglu(self.graph, gate, up, name=f"{blk}ffn_swiglu{suffix}")
+        return self.project(f"{blk}ffn_down{suffix}", inner, self.shape.width)
+
+    def _experts(self, blk: str, x: Tensor, experts: Experts) -> Tensor:
+        """Append the SwiGLU of the chosen experts, weighted by the router, and of the shared expert."""
+        graph, n, width = self.graph, x.shape[0], x.shape[1]
+        ids, weights = self._route(blk, x, experts)
+        each = ops.reshape(graph, x, (n, 1, width), name=f"{blk}ffn_moe_in")
+
+        def of_experts(name: str, x: Tensor, outputs: int) -> Tensor:
+            weight = self.weight(f"{blk}{name}.weight", (experts.count, outputs, x.shape[-1]), self.shape.weights)
+            return ops.mul_mat_id(graph, weight, x, ids, name=f"{blk}{name}")
+
+        gate, up = of_experts("ffn_gate_exps", each, self.shape.ffn), of_experts("ffn_up_exps", each, self.shape.ffn)
+        inner = ops.swiglu(graph, gate, up, name=f"{blk}ffn_moe_swiglu")
+        out = ops.moe_expert_reduce(graph, of_experts("ffn_down_exps", inner, width), weights, name=f"{blk}ffn_moe_out")
+        if not experts.shared:
+            return out
+        shared = self._swiglu(blk, "_shexp", x, experts.shared)
+        gate = self.project(f"{blk}ffn_gate_inp_shexp", x, 1, dtype="float32")
+        gate = ops.sigmoid(graph, gate, name=f"{blk}shared_expert_gate")
+        shared = ops.mul(graph, shared, gate, name=f"{blk}ffn_shexp_gated")
+        return ops.add(graph, shared, out, name=f"{blk}ffn_out")
+
+    def _route(self, blk: str, x: Tensor, experts: Experts) -> tuple[Tensor, Tensor]:
+        """Return the experts that each token uses, (N, used) int32, and their weights, (N, used)."""
+        graph, n = self.graph, x.shape[0]
+        logits = self.project(f"{blk}ffn_gate_inp", x, experts.count, dtype="float32")
+        probs = ops.soft_max(graph, logits, name=f"{blk}ffn_moe_probs")
+        ids = ops.top_k(graph, probs, k=experts.used, name=f"{blk}ffn_moe_topk")
+        table = ops.reshape(graph, probs, (n, experts.count, 1), name=f"{blk}ffn_moe_probs (rows)")
+        weights = ops.get_rows(graph, table, ids, name=f"{blk}ffn_moe_weights (rows)")
+        weights = ops.reshape(graph, weights, (n, experts.used), name=f"{blk}ffn_moe_weights")
+        if experts.renormalise:
+            total = ops.sum_rows(graph, weights, name=f"{blk}ffn_moe_weights_sum")
+            weights = ops.div(graph, weights, total, name=f"{blk}ffn_moe_weights_norm")
+        return ids, weights
+
+
+L2_EPS: Final = 1e-6
+
+
+def delta_net(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
+    """Append one layer's mixing of tokens; x (N, width) is normalised.
+
+    It has six projections: q, k and v each pass through a causal convolution, beta and alpha become the rates at which
+    the state learns and forgets, and z gates the result.
+    """
+    graph = blocks.graph
+    q = _unit(blocks, f"{blk}ssm_q", x, shape.key_heads, shape)
+    k = _unit(blocks, f"{blk}ssm_k", x, shape.key_heads, shape)
+    v = _convolved(blocks, f"{blk}ssm_v", x, shape.heads * shape.value_size, shape)
+    v = blocks.heads(f"{blk}ssm_v", v, shape.heads)
+    z = blocks.heads(f"{blk}ssm_z", blocks.project(f"{blk}ssm_z", x, shape.heads * shape.value_size), shape.heads)
+    beta = ops.sigmoid(graph, blocks.project(f"{blk}ssm_beta", x, shape.heads), name=f"{blk}ssm_beta_sigmoid")
+    g = _log_decay(blocks, blk, x, shape)
+    state = graph.leaf(f"{blk}ssm_state", (blocks.cache.sequences, shape.heads, shape.key_size, shape.value_size))
+    scale = shape.key_size**-0.5
+    out = ops.gated_delta_net(graph, q, k, v, g, beta, state, scale=scale, name=f"{blk}ssm_delta_net")
+    out = ops.swiglu(graph, z, blocks.norm(f"{blk}ssm_norm", out), name=f"{blk}ssm_gated")
+    out = ops.reshape(graph, out, (x.shape[0], shape.heads * shape.value_size), name=f"{blk}ssm_gated (row)")
+    return blocks.project(f"{blk}ssm_out", out, blocks.shape.width)
+
+
+def _convolved(blocks: Blocks, name: str, x: Tensor, channels: int, shape: DeltaNet) -> Tensor:
+    """Append projection, causal convolution and silu; (N, channels)."""
+    projected = blocks.project(name, x, channels)
+    weight = blocks.weight(f"{name}_conv1d.weight", (channels, shape.kernel))
+    state = blocks.graph.leaf(f"{name}_conv_state", (blocks.cache.sequences, shape.kernel - 1, channels))
+    convolved = ops.ssm_conv(blocks.graph, projected, weight, state, name=f"{name}_conv")
+    return ops.silu(blocks.graph, convolved, name=f"{name}_conv_silu")
+
+
+def _unit(blocks: Blocks, name: str, x: Tensor, heads: int, shape: DeltaNet) -> Tensor:
+    """q or k, with every head normalised to length 1; (N, heads, key size)."""
+    convolved = _convolved(blocks, name, x, heads * shape.key_size, shape)
+    return ops.l2_norm(blocks.graph, blocks.heads(name, convolved, heads), eps=L2_EPS, name=f"{name}_l2")
+
+
+def _log_decay(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
+    """ssm_a * softplus(alpha + ssm_dt), (N, heads); ssm_a is -exp(A_log), as stored in GGUF files."""
+    graph = blocks.graph
+    alpha = blocks.project(f"{blk}ssm_alpha", x, shape.heads)
+    alpha = ops.add(graph, alpha, blocks.weight(f"{blk}ssm_dt.bias", (shape.heads,)), name=f"{blk}ssm_alpha_biased")
+    alpha = ops.softplus(graph, alpha, name=f"{blk}ssm_alpha_softplus")
+    return ops.mul(graph, alpha, blocks.weight(f"{blk}ssm_a", (shape.heads,)), name=f"{blk}ssm_g")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of every feed-forward block. `Shape.ffn` is the size of one expert.
+
+    Attributes:
+        count: experts per layer.
+        used: experts per token.
+        renormalise: whether the weights of the used experts are scaled to sum to 1.
+        shared: size of an expert used by every token, with a sigmoid gate; 0 for none.
+    """
+
+    count: int
+    used: int
+    renormalise: bool
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class DeltaNet:
+    """A gated delta net in place of attention, except in every `attention_every`-th layer.
+
+    Attributes:
+        key_heads: heads of q and k; each serves heads / key_heads heads of v.
+        heads: heads of v, and of the recurrent state.
+        key_size: size of a head of q and k.
+        value_size: size of a head of v.
+        kernel: taps of the causal convolution.
+    """
+
+    key_heads: int
+    heads: int
+    key_size: int
+    value_size: int
+    kernel: int = 4
+    attention_every: int = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a decoder. Embedding and output matrix are separate, even if the published model shares one.
+
+    Attributes:
+        ffn: inner size of the feed-forward block, or of one expert.
+        context: KV cache cells per sequence.
+        weights: dtype of the matrices; norms, router and convolutions are always float32. The KV cache is float32
+            with float32 weights, otherwise float16; recurrent state is float32.
+        rope_mode: which values form a pair, see `ops.rope`.
+        rope_dims: number of values of a head that rotate; None for all.
+        qk_norm: rms_norm of q and k before rope: "head" for each head separately, "row" for all heads of a token.
+        gated_attention: scale the result of attention by the sigmoid of another projection.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    vocabulary: int
+    context: int = 512
+    weights: str = "float16"
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+    rope_mode: str = "normal"
+    rope_dims: int | None = None
+    qk_norm: str | None = None
+    gated_attention: bool = False
+    experts: Experts | None = None
+    delta_net: DeltaNet | None = None
+
+    def has_attention(self, layer: int) -> bool:
+        """Whether a layer has attention instead of a delta net."""
+        return self.delta_net is None or (layer + 1) % self.delta_net.attention_every == 0
+
+
+SHAPES: Final[Mapping[str, Shape]] = {
+    "tiny": Shape(
+        layers=4, width=256, heads=8, kv_heads=2, head_size=32, ffn=512, vocabulary=1024, context=256,
+        weights="float32",
+    ),
+    "qwen3-tiny": Shape(
+        layers=3, width=128, heads=6, kv_heads=2, head_size=32, ffn=256, vocabulary=512, context=64,
+        weights="float32", norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
+    ),
+    "moe-tiny": Shape(
+        layers=3, width=128, heads=4, kv_heads=2, head_size=32, ffn=64, vocabulary=512, context=64,
+        weights="float32", norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
+        experts=Experts(count=8, used=2, renormalise=True, shared=96),
+    ),
+    "gdn-tiny": Shape(
+        layers=4, width=128, heads=4, kv_heads=2, head_size=32, ffn=192, vocabulary=512, context=64,
+        weights="float32", norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=8, qk_norm="head",
+        gated_attention=True, delta_net=DeltaNet(key_heads=2, heads=4, key_size=32, value_size=32),
+    ),
+    # TinyLlama's width and vocabulary with Llama-3.2-1B's layers
+    "llama-1.1b": Shape(layers=16, width=2048, heads=32, kv_heads=8, head_size=64, ffn=8192, vocabulary=32000),
+    # meta-llama/Llama-3.2-3B
+    "llama-3b": Shape(
+        layers=28, width=3072, heads=24, kv_heads=8, head_size=128, ffn=8192, vocabulary=128256, rope_base=500000.0
+    ),
+    # meta-llama/Llama-3.1-8B
+    "llama-8b": Shape(
+        layers=32, width=4096, heads=32, kv_heads=8, head_size=128, ffn=14336, vocabulary=128256, rope_base=500000.0
+    ),
+    # Qwen/Qwen3-1.7B
+    "qwen3-1.7b": Shape(
+        layers=28, width=2048, heads=16, kv_heads=8, head_size=128, ffn=6144, vocabulary=151936,
+        norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
+    ),
+    # Qwen/Qwen3-4B
+    "qwen3-4b": Shape(
+        layers=36, width=2560, heads=32, kv_heads=8, head_size=128, ffn=9728, vocabulary=151936,
+        norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
+    ),
+    # allenai/OLMoE-1B-7B-0924
+    "moe-7b": Shape(
+        layers=16, width=2048, heads=16, kv_heads=16, head_size=128, ffn=1024, vocabulary=50304,
+        rope_mode="neox", qk_norm="row", experts=Experts(count=64, used=8, renormalise=False),
+    ),
+    # Qwen/Qwen3.5-2B, the language model
+    "gdn-2b": Shape(
+        layers=24, width=2048, heads=8, kv_heads=2, head_size=256, ffn=6144, vocabulary=248320,
+        norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=64, qk_norm="head", gated_attention=True,
+        delta_net=DeltaNet(key_heads=16, heads=16, key_size=128, value_size=128),
+    ),
+    # Qwen/Qwen3.5-4B, the language model
+    "gdn-4b": Shape(
+        layers=32, width=2560, heads=16, kv_heads=4, head_size=256, ffn=9216, vocabulary=248320,
+        norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=64, qk_norm="head", gated_attention=True,
+        delta_net=DeltaNet(key_heads=16, heads=32, key_size=128, value_size=128),
+    ),
+}  # fmt: skip
+"""Maps the name of a model to its shape."""
 
 MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
 """Maps a name to builder(weights, context, cache, batch, prompt, sequences, attended, on_device, history, keep_logits),

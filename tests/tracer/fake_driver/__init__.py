@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from tests.tracer.compiled_once import FOLDER, compiled_once
 from tracer.cli import main
 from tracer.recorders.light_ring import Ring, read_ring
-from tracer.recorders.native.compile import SOURCES, compile_library
+from tracer.recorders.native import SOURCES, compile_library
 
 HERE = Path(__file__).parent
 SANITIZER = os.environ.get("INTERTOKEN_TEST_SANITIZER", "")
