@@ -22,8 +22,8 @@ import networkx
 from read_nsys_sqlite import machine
 from ten_million import long_trace, table_bytes
 
-from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.path.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base

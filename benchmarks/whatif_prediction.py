@@ -26,7 +26,7 @@ import numpy as np
 from whatif_coverage import coverage, with_margins
 
 from tracer import read
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import Base

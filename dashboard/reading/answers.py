@@ -21,10 +21,17 @@ from dashboard.timeline.flows import open_ranges
 from tracer.analysis import compare
 from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, HostStep, by_site, call_sites, host_steps, without_site
-from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path
-from tracer.analysis.causality.report import syncs_by_position
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
+from tracer.analysis.path.paths import (
+    CallSlack,
+    Causality,
+    StepEnds,
+    activity_slack,
+    call_slack,
+    critical_path,
+    syncs_by_position,
+)
 from tracer.analysis.recorded import Measured
 from tracer.analysis.recording import Recording
 from tracer.analysis.surplus import ranges_around
@@ -58,7 +65,7 @@ class WhatIf:
 
 def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     """Every sync, copy and launch of a run's steps, see `paths.call_slack`; raises TraceError if there is no path."""
-    return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run), len)
+    return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run).frame(), len)
 
 
 def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
@@ -67,12 +74,12 @@ def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     def work() -> pd.DataFrame:
         causality = _causality(store, run)
         ends = StepEnds.of(causality, _recorded(run)[1])
-        return activity_slack(causality, ends, critical_path(causality, ends))
+        return activity_slack(causality, ends, critical_path(causality, ends)).frame()
 
     return store.background.ask(_SYNCS, (run.recorded, "activities"), work, len)
 
 
-def _calls(store: RunStore, run: Run) -> pd.DataFrame:
+def _calls(store: RunStore, run: Run) -> CallSlack:
     causality, steps = _causality(store, run), _recorded(run)[1]
     ends = StepEnds.of(causality, steps)
     return call_slack(causality, ends, critical_path(causality, ends), steps)
@@ -105,7 +112,7 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     """The syncs of a run, see `syncs_by_position`; raises TraceError if there is no path."""
 
-    return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
+    return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)).frame())
 
 
 def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:

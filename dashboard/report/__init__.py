@@ -30,8 +30,8 @@ from dashboard.scene import range_of, timeline, token_of
 from dashboard.text import difference, microseconds, plain
 from dashboard.view import View
 from tracer.analysis.advice import advise
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.idle import PLACES
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.whatif.base import TRACED, Base
 from tracer.analysis.whatif.prediction import WITHOUT_RATE
 from tracer.errors import TraceError

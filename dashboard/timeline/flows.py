@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
-from tracer.analysis.causality.segments import Segments, find_segments, ordered_by_events
+from tracer.analysis.path.segments import Segments
 from tracer.model.intervals import Ints
 from tracer.model.rows import match_rows, of_thread
 from tracer.model.schema import DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PROFILER_DOMAINS
@@ -162,9 +162,9 @@ def event_pairs(trace: Trace) -> pd.DataFrame:
                           left_on="waited", right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
     found = found.dropna(subset=["recorded"])
     if (syncs["type"] == "stream wait").any():
-        segments = find_segments(trace)
+        segments = Segments.of(trace)
         found["call"] = segments.outermost[found["api"]]
-        found = found.merge(_ordered(trace, segments), on="call", how="left")
+        found = found.merge(_ordered(segments), on="call", how="left")
     return found.reindex(columns=PAIR_COLUMNS).fillna(MISSING).astype("int64")
 
 
@@ -177,17 +177,16 @@ def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([known, calls], axis=1).assign(api=at[at >= 0])
 
 
-def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:
+def _ordered(segments: Segments) -> pd.DataFrame:
     """Per call that makes a stream wait: before_stream, ended, after_stream, began, as in `event_pairs`."""
-    pairs = ordered_by_events(trace, segments)
-    before, after = (segments.activities.iloc[pairs[side]].reset_index(drop=True) for side in ("before", "after"))
+    work, ordered = segments.activities, segments.ordered
     return pd.DataFrame(
         {
-            "call": pairs["call"].to_numpy(),
-            "before_stream": before["stream"],
-            "ended": before["end"],
-            "after_stream": after["stream"],
-            "began": after["start"],
+            "call": ordered.call,
+            "before_stream": work.stream[ordered.before],
+            "ended": work.end[ordered.before],
+            "after_stream": work.stream[ordered.after],
+            "began": work.start[ordered.after],
         }
     ).drop_duplicates("call")
 

@@ -14,7 +14,7 @@ from dashboard.reading.answers import gain_without, inventory_of, site_of, slack
 from dashboard.reading.store import Background, RunStore
 from dashboard.view import View
 from tests.recordings import LLAMA, SAMPLES
-from tracer.analysis.causality.report import BESIDE_SYNC
+from tracer.analysis.path.paths import BESIDE_SYNC
 from tracer.cli import main
 
 TRACED = LLAMA["sccc", "graph"]

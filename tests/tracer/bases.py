@@ -1,6 +1,6 @@
 """The starting point of predictions, from steps that a test chose."""
 
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import Base

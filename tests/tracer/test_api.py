@@ -44,7 +44,7 @@ def test_every_part_is_what_its_command_prints(found: tracer.Recording) -> None:
     assert (found.syncs.strategy, found.syncs.signature) == (syncs["class"], syncs["signature"])
     path = printed("path", BASE)
     assert (found.path.path_us, found.path.steps) == (path["path_us"], path["steps"])
-    assert found.path.calls["name"].tolist() == [row["name"] for row in path["calls"]]
+    assert found.path.calls.name.tolist() == [row["name"] for row in path["calls"]]
     assert found.path.warning == path["warning"]
     tokens = printed("tokens", BASE)
     assert (len(found.steps), found.notes) == (tokens["steps"], tokens["notes"])

@@ -11,16 +11,24 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.machine import Machine, recorded
-from tracer import Trace, read
-from tracer.analysis.causality.dag import NEVER, Dag, Edges
-from tracer.analysis.causality.edges import KINDS
-from tracer.analysis.causality.paths import Causality, StepEnds, activity_slack, call_slack, critical_path, path_shares
-from tracer.analysis.causality.report import BESIDE, BESIDE_SYNC, by_position
+from tracer import Trace, analyse, read
+from tracer.analysis.path.graph import KINDS, NEVER, Dag, Edges
+from tracer.analysis.path.paths import (
+    BESIDE,
+    BESIDE_SYNC,
+    Causality,
+    Pieces,
+    StepEnds,
+    activity_slack,
+    call_slack,
+    critical_path,
+    path_shares,
+)
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.model.schema import HOST_COMPUTE
 
 
-def path_of(trace: Trace, steps: Steps | None = None) -> pd.DataFrame:
+def path_of(trace: Trace, steps: Steps | None = None) -> Pieces:
     causality = Causality.of(trace)
     return critical_path(causality, StepEnds.of(causality, steps or find_steps(trace)))
 
@@ -28,21 +36,20 @@ def path_of(trace: Trace, steps: Steps | None = None) -> pd.DataFrame:
 def pieces_of(trace: Trace, step: int = 1) -> list[tuple[str, str, int]]:
     """(kind, name, ns) of one step's path."""
     path = path_of(trace)
-    path = path[path["step"] == step]
-    took = path["end"] - path["start"]
-    return [(str(kind), str(name), int(ns)) for kind, name, ns in zip(path["kind"], path["name"], took, strict=True)]
+    path = path[path.step == step]
+    return [*zip(path.kind, path.name, path.ns.tolist(), strict=True)]
 
 
 def slack_of(trace: Trace) -> pd.DataFrame:
     causality, steps = Causality.of(trace), find_steps(trace)
     ends = StepEnds.of(causality, steps)
-    return call_slack(causality, ends, critical_path(causality, ends), steps)
+    return call_slack(causality, ends, critical_path(causality, ends), steps).frame()
 
 
 def activities_of(trace: Trace) -> pd.DataFrame:
     causality = Causality.of(trace)
     ends = StepEnds.of(causality, find_steps(trace))
-    return activity_slack(causality, ends, critical_path(causality, ends))
+    return activity_slack(causality, ends, critical_path(causality, ends)).frame()
 
 
 def edges_of(trace: Trace) -> set[tuple[str, int, int]]:
@@ -100,7 +107,7 @@ def test_products_on_the_host_have_their_bytes_on_the_path() -> None:
             script.range(text, base + begin, base + end, domain=HOST_COMPUTE, payload=nbytes)
         script.launch((base + 400, base + 410), (base + 415, base + 700))
         script.sync(base + 420, base + 710)
-    shares = path_shares(path_of(script.trace)).set_index(["kind", "name"])["bytes_per_step"]
+    shares = path_shares(path_of(script.trace)).frame().set_index(["kind", "name"])["bytes_per_step"]
     assert shares["host compute", "mul_mat"] == 2000 + 3000 / 2
     assert shares.notna().sum() == 1
 
@@ -174,7 +181,7 @@ def test_a_sync_that_waits_beside_the_path_costs_nothing() -> None:
         machine.copy("DtoH")
         machine.sync()
         machine.script.range("token", start, machine.now)
-    table = by_position(slack_of(machine.script.trace)).set_index("position")
+    table = analyse(machine.script.trace).path.calls.frame().set_index("position")
     assert table.loc[4, "verdict"] == BESIDE_SYNC
     assert table.loc[4, "on_path_us"] == 0
     assert table.loc[5, "verdict"] == BESIDE  # so does asking for the logits while the kernel runs
@@ -276,7 +283,7 @@ def test_clocks_that_disagree_are_counted_and_the_rest_replays() -> None:
 
 
 def test_points_of_one_time_that_wait_for_one_another() -> None:
-    edges = Edges.of([0, 1, 2], [1, 2, 0], [0, 0, 0], 0)
+    edges = Edges.of(np.arange(3), np.array([1, 2, 0]), np.zeros(3, np.int64), 0)
     dag = Dag.recorded(np.array([5, 5, 5]), edges)
     assert dag.backward == 1
     assert (dag.replayed()[0] == 5).all()
@@ -314,23 +321,23 @@ def test_paths_are_whole_and_no_longer_than_their_steps(trace: Trace) -> None:
     assert (causality.dag.replayed()[0] == causality.dag.time).all()
     ends = StepEnds.of(causality, steps)
     pieces = critical_path(causality, ends)
-    everything = sum((f["end"] - f["start"]).sum() for f in (causality.segments.calls, causality.segments.activities))
-    between = causality.segments.calls["start"].iloc[-1] - causality.segments.calls["start"].iloc[0]
-    for row in ends.followed.itertuples():
-        mine = pieces[pieces["step"] == row.step]
-        length = (mine["end"] - mine["start"]).sum()
+    everything = sum(int((f.end - f.start).sum()) for f in (causality.segments.calls, causality.segments.activities))
+    between = int(np.ptp(causality.segments.calls.start))
+    for row in ends.followed.frame().itertuples():
+        mine = pieces[pieces.step == row.step]
+        length = mine.ns.sum()
         assert length <= row.end - row.before or row.end < row.before
         assert length <= everything + between
         if len(mine) and row.end > row.before:
-            assert mine["end"].iloc[-1] == row.end
-            assert (mine["start"].to_numpy()[1:] == mine["end"].to_numpy()[:-1]).all()
+            assert mine.end[-1] == row.end
+            assert (mine.start[1:] == mine.end[:-1]).all()
             assert length == row.end - row.before
     slack = call_slack(causality, ends, pieces, steps)
-    assert (slack["slack_ns"] >= 0).all()
-    assert (slack.loc[(slack["on_path_ns"] > 0) & (slack["letter"] == "s"), "slack_ns"] == 0).all()
+    assert (slack.slack_ns >= 0).all()
+    assert (slack.slack_ns[(slack.on_path_ns > 0) & (slack.letter == "s")] == 0).all()
     activities = activity_slack(causality, ends, pieces)
-    assert (activities["slack_ns"] >= 0).all()
-    assert (activities.loc[activities["on_path_ns"] > 0, "slack_ns"] == 0).all()
+    assert (activities.slack_ns >= 0).all()
+    assert (activities.slack_ns[activities.on_path_ns > 0] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["llama1b-sccc-graph", "llama1b-saaas-node", "six-strategies"])

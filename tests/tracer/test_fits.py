@@ -10,8 +10,8 @@ from click.testing import CliRunner
 import tracer
 from tests.recordings import LLAMA
 from tests.tracer.bases import base_of
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.prediction import predict

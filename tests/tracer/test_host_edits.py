@@ -6,7 +6,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace, read
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.host_edits import CopiesBehind, LaunchFirst, ReadLater

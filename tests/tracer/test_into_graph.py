@@ -9,7 +9,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.analysis.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, IntoGraph, eager_launches

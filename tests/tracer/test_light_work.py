@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tracer.bases import base_of
 from tests.tracer.light_engine import ahead
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels

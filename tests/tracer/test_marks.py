@@ -9,7 +9,7 @@ import pytest
 from tests.tracer.engines import Host, layers
 from tests.tracer.handmade import Script
 from tracer import Trace
-from tracer.analysis.causality.report import path_report
+from tracer.analysis.path.paths import path_report
 from tracer.analysis.tokens import find_steps
 from tracer.engines import ENGINES
 from tracer.errors import EmptyTraceError

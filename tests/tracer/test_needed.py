@@ -12,7 +12,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.machine import Machine
 from tests.tracer.step_engines import layers_on_two_devices
 from tracer import Trace, read
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
 

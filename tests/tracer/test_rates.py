@@ -14,7 +14,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.bases import base_of
 from tests.tracer.handmade import Script
 from tracer import Trace, analyse, compare, formats
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import step_spans, steps_per_s, tokens_per_step, wall_rates
 from tracer.analysis.streams import bubble_report

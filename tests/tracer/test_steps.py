@@ -14,8 +14,8 @@ from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, w
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.step_engines import ENGINES
 from tracer import Trace
-from tracer.analysis.causality.report import path_report
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.path.paths import path_report
 from tracer.analysis.steps import UNSURE, Steps
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError

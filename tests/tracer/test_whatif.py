@@ -12,7 +12,7 @@ from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
 from tracer import Trace
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs

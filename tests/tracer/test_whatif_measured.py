@@ -11,9 +11,8 @@ from tests.recordings import SAMPLES
 from tests.tracer.bases import base_of
 from tests.tracer.test_whatif import LADDER, predicted
 from tracer import Trace, read
-from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
-from tracer.analysis.causality.report import BESIDE_SYNC, by_position
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.path.paths import BESIDE_SYNC, Causality, StepEnds, by_position, call_slack, critical_path
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy
@@ -57,7 +56,7 @@ def test_a_sync_of_a_cupy_loop_is_beside_the_path_and_costs_nothing() -> None:
     trace = read(SAMPLES / "sync-beside")
     causality, steps = Causality.of(trace), find_steps(trace)
     ends = StepEnds.of(causality, steps)
-    table = by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
+    table = by_position(call_slack(causality, ends, critical_path(causality, ends), steps)).frame()
     sync = table[table["letter"] == "s"].iloc[0]
     assert (sync["on_path_us"], sync["verdict"]) == (0, BESIDE_SYNC)
     assert 190 < sync["slack_us"] < 240

@@ -10,9 +10,9 @@ from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
 from tests.tracer.machine import RETURN as RETURN_NS
 from tests.tracer.test_whatif import FITS, light, period_ns, predicted, with_steps
-from tracer.analysis.causality.edges import RETURN
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.path.graph import RETURN
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs

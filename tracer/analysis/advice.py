@@ -224,7 +224,7 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
     found = eager_launches(base.causality, steps)
     launches = found.table
-    sites = call_sites(trace, base.causality.segments.calls.iloc[launches["call"]])
+    sites = call_sites(trace, base.causality.call_frame.iloc[launches["call"]])
     named = launches[KEYS].assign(site=sites["site"].where(sites["source"] != RANGES, "").to_numpy())
     most = named.value_counts().reset_index().drop_duplicates(KEYS).set_index(KEYS)["site"]
     table = found.by_kernel().drop(columns="is_wait_between")

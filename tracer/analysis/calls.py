@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.model.calls import BEGIN_CAPTURE, CALLS, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter, letters_of
+from tracer.model.calls import BEGIN_CAPTURE, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter
 from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, numbers, several, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
@@ -141,29 +141,6 @@ def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
     return ordered[_outermost(ordered)].reset_index(drop=True)
 
 
-def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """All outermost calls of each thread, of any kind.
-
-    Returns:
-        (columns start end process thread correlation name, row (in trace["api"]) and letter (of the call, or else of
-        the first call inside it that has one; "" if it was recorded into a graph or only queries), sorted by (process,
-        thread, start); for each row of trace["api"] the position of the call that contains it).
-    """
-    api = trace["api"]
-    calls = _in_order(api[_OLD_COLUMNS].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
-    calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE, POLL]), "letter"] = ""
-    outer = _outermost(calls)
-    position = np.cumsum(outer) - 1
-    lettered = calls["letter"].to_numpy() != ""
-    first = np.unique(position[lettered], return_index=True)
-    letters = np.full(int(outer.sum()), "", dtype="U1")
-    letters[first[0]] = calls["letter"].to_numpy(dtype="U1")[lettered][first[1]]
-    inside = np.empty(len(calls), np.int64)
-    inside[calls["row"].to_numpy()] = position
-    letter_of = pd.Categorical(letters, categories=pd.Index(["", *CALLS]))
-    return calls[outer].assign(letter=letter_of).reset_index(drop=True), inside
-
-
 def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
     """Sort by process, thread and start, with outer calls before the calls inside them."""
     order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
@@ -177,16 +154,3 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
         reach, later = np.maximum.accumulate(end[rows])[:-1], rows[1:]
         outer[later] = (start[later] >= reach) | (end[later] > reach)
     return outer
-
-
-def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls made during a stream capture of their thread; a capture that never ends excludes nothing."""
-    letters = calls["letter"].to_numpy(dtype="U1")
-    if not (letters == BEGIN_CAPTURE).any():
-        return np.zeros(len(calls), bool)
-    threads, _ = numbers(calls["process"], calls["thread"])
-    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
-    ended = ends.groupby(threads).cumsum()
-    depth = begins.groupby(threads).cumsum() - ended
-    to_come = ends.groupby(threads).transform("sum") - ended
-    return np.asarray((depth > 0) & (to_come > 0) & (begins == 0))

@@ -10,9 +10,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tracer.analysis.calls import Calls, host_calls
-from tracer.analysis.causality.report import PathReport, path_report
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import IdleReport
+from tracer.analysis.path.paths import PathReport, path_report
 from tracer.analysis.step_work import Compute, StepSpans, all_compute, of_steps, step_spans
 from tracer.analysis.summary import Summary, figures, figures_of
 from tracer.analysis.syncs import SyncReport, sync_report

@@ -45,7 +45,7 @@ def advise(
       intertoken advise rep.sqlite --untraced-tokens-per-s 748.7 --markdown
     """
     from tracer.analysis.advice import advise as advised
-    from tracer.analysis.causality.paths import Causality
+    from tracer.analysis.path.paths import Causality
     from tracer.analysis.whatif.base import Base
 
     recording = load(path, within, bounds, untraced_tokens_per_s, python_functions=True)

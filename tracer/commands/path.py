@@ -35,20 +35,21 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     Example:
       intertoken path sample_traces/llama1b-sccc-graph
     """
-    from tracer.analysis.causality.report import path_report
+    from tracer.analysis.path.paths import path_report
 
     recording = load(path, within, bounds, python_functions=with_sites)
     steps = recording.steps
     with report.working("computing the critical path"):
         found = path_report(recording.trace, steps, with_sites=with_sites)
-    save(found.table)
-    shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
+    save(found.table.frame())
+    shares = found.shares.frame().assign(us_per_step=found.shares.ns_per_step / 1e3).drop(columns="ns_per_step")
+    calls = found.calls.frame()
     facts = {
         "schema": "intertoken.path/1",
         "steps": found.steps,
         "path_us": found.path_us,
         "path": json_rows(shares),
-        "calls": json_rows(found.calls),
+        "calls": json_rows(calls if with_sites else calls.drop(columns="site")),
         "warning": found.warning,
     }
     emit(as_json, facts, partial(_show, unit=steps.unit), [*recording.notes, *found.notes])

@@ -113,7 +113,7 @@ def whatif(
       intertoken whatif rep.sqlite --without-sync 14       does the last sync cost anything?
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
     """
-    from tracer.analysis.causality.paths import Causality
+    from tracer.analysis.path.paths import Causality
     from tracer.analysis.whatif.base import Base
     from tracer.analysis.whatif.edits import edits_of
     from tracer.analysis.whatif.host_edits import FollowStrategy

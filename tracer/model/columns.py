@@ -337,6 +337,38 @@ def positions(mine: Sequence[NDArray[Any]], theirs: Sequence[NDArray[Any]]) -> I
     return at[of_mine]
 
 
+def pairs(mine: Sequence[Ints], theirs: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """All pairs of a row of some columns and a row of other columns that are equal: the positions of both, in the order
+    of the former.
+
+    Example:
+        >>> pairs([np.array([7, 8])], [np.array([8, 7, 8])])
+        (array([0, 1, 1]), array([1, 0, 2]))
+    """
+    of_mine, of_theirs = _alike(mine, theirs)
+    order = np.argsort(of_theirs, kind="stable")
+    low, high = (np.searchsorted(of_theirs[order], of_mine, side=side) for side in ("left", "right"))
+    row = np.repeat(np.arange(len(of_mine)), high - low)
+    return row, order[np.arange(len(row)) + np.repeat(high - np.cumsum(high - low), high - low)]
+
+
+def quantiles(values: Ints, number: Ints, share: float) -> tuple[Ints, Floats]:
+    """The groups that rows belong to, ascending, and this quantile of each one's values, linear between two of them.
+
+    Example:
+        >>> quantiles(np.array([5, 1, 9, 2]), np.array([0, 3, 3, 3]), 0.25)
+        (array([0, 3]), array([5. , 1.5]))
+    """
+    order = np.argsort(values)
+    if len(number) and (number != number[0]).any():
+        order = order[np.argsort(number[order], kind="stable")]
+    values, number = values[order].astype(np.float64), number[order]
+    first = np.flatnonzero(np.append(True, number[1:] != number[:-1]))[: len(number)]
+    place = share * (np.diff(first, append=len(number)) - 1)
+    low = first + place.astype(np.int64)
+    return number[first], values[low] + (values[np.minimum(low + 1, len(values) - 1)] - values[low]) * (place % 1)
+
+
 def last_at(mine: Sequence[Ints], times: ArrayLike, theirs: Sequence[Ints], when: Ints) -> Ints:
     """For each row of some columns, the position of the last row of other columns that is equal to it and whose time
     (`when`, ns) is at or before one of `times`, or -1; of equal times that of the last row.

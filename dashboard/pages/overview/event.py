@@ -37,7 +37,7 @@ from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of, launch_of, o
 from dashboard.timeline.layout import places_of
 from dashboard.timeline.rows import Row, line_of_bar, lines_of
 from dashboard.view import Spot, View
-from tracer.analysis.causality.dag import NEVER
+from tracer.analysis.path.graph import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import FormatError, IntertokenError, printable
 from tracer.model.calls import SYNC

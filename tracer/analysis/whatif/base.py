@@ -14,12 +14,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import pandas as pd
 
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import PARTS
 from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.idle import statistics
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_of_frame, steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
@@ -27,6 +26,7 @@ from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes
 from tracer.errors import TraceError
 from tracer.model.collectives import collectives
+from tracer.model.columns import positions, spread
 from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Ints
 from tracer.model.trace import Trace
@@ -232,13 +232,10 @@ class Base:
         others.
         """
         spans, steps = self.times.followed, self.report.idle.steps
-        index = pd.MultiIndex.from_frame(steps[["device", "step"]])
-        at = index.get_indexer(
-            pd.MultiIndex.from_arrays([spans["device"], self.steps.table["step"].to_numpy()[spans["at"]]])
-        )
+        mine = [spans.device, np.asarray(self.steps.table.step)[spans.at]]
+        at = positions(mine, [np.asarray(steps.device), np.asarray(steps.step)])
         found = self.times.idle_ns(self.causality.dag.time)
-        idle = np.append(steps["idle"].to_numpy(), 0)[at]
-        return np.where(at >= 0, found - idle, 0)
+        return np.where(at >= 0, found - spread(np.asarray(steps.idle), at, 0), 0)
 
 
 def _state(trace: Trace, rate: float | None, given: bool) -> str:

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.causality.dag import FREE, Dag, Edges
-from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, RETURN
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.graph import CALL, DEVICE, FREE, HOST, LAUNCH, ORDER, RETURN, Dag, Edges
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.model.calls import GRAPH_LAUNCH, SYNC
+from tracer.model.columns import joined
 from tracer.model.fits import Fits
 from tracer.model.intervals import Bools, Ints
 from tracer.model.rows import among
@@ -62,7 +62,7 @@ class Changes:
     @property
     def calls(self) -> pd.DataFrame:
         """The recording's calls."""
-        return self.causality.segments.calls
+        return self.causality.call_frame
 
     def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
         """Remove calls with their waits and, with `and_issued`, the activities that they issue.
@@ -74,7 +74,7 @@ class Changes:
         segments, edges = self.causality.segments, self._edges
         gone = self._chosen(calls)
         if and_issued:
-            gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities["call"]]
+            gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities.call]
         before, behind = self._pauses_before(), (edges.kind == HOST) & (gone & ~self.removed)[edges.source // 2]
         self.remove(gone)
         pause = self._pauses()[behind]
@@ -121,7 +121,7 @@ class Changes:
         follows = np.isin(calls - 1, calls)
         self.move_pauses(calls[follows] - 1, behind[follows])
         gone = self._chosen(calls)
-        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.segments.activities["call"]]
+        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.work_frame["call"]]
         self.remove(gone)
         later = pd.Series(took).groupby(behind).sum().reindex(np.arange(len(self.causality.segments)), fill_value=0)
         host = self._edges.kind == HOST
@@ -196,7 +196,7 @@ class Changes:
 
     def dag(self) -> Dag:
         """The changed graph."""
-        added = Edges.joined(*self._added) if self._added else None
+        added = joined(self._added) if self._added else None
         return self.causality.dag.changed(self._weight, self._residual, added)
 
     def _chosen(self, segments: Ints) -> Bools:

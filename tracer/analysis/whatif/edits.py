@@ -81,7 +81,7 @@ class ScaleKernels(Unmeasured):
         Raises:
             UsageError: no kernel's name matches, or the pattern is not a valid regular expression.
         """
-        activities = changes.causality.segments.activities
+        activities = changes.causality.work_frame
         try:
             names = [n for n in activities["name"].cat.categories if re.search(self.pattern, str(n))]
         except re.error as problem:

@@ -19,9 +19,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_sites import host_ranges, innermost_ranges
-from tracer.analysis.causality.dag import Edges
-from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
-from tracer.analysis.causality.paths import Causality
+from tracer.analysis.path.graph import LAUNCH as LAUNCHED
+from tracer.analysis.path.graph import Edges
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, Unmeasured
 from tracer.analysis.whatif.host_edits import windows
@@ -72,7 +72,7 @@ class OneGraph:
         first = np.append(True, run[1:] != run[:-1])
         others, graphs = calls[~first], calls[first]
         costs = fits_for(changes.causality.trace).graph
-        activities = changes.causality.segments.activities
+        activities = changes.causality.work_frame
         inside = np.flatnonzero(np.isin(activities["call"], others))
         changes.forget_launches(inside)
         changes.limit_orders(inside, costs.order_ns)
@@ -125,9 +125,9 @@ def launch_runs(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 def _within_device(causality: Causality) -> NDArray[np.bool_]:
     """Which calls issue only memsets and copies within a device."""
-    activities = causality.segments.activities
+    activities = causality.work_frame
     within = (activities["table"] == "memsets") | (activities["name"].astype(str) == "memcpy DtoD")
-    found, issued = np.zeros(len(causality.segments.calls), bool), activities["call"].to_numpy()
+    found, issued = np.zeros(len(causality.call_frame), bool), activities["call"].to_numpy()
     found[issued[(issued >= 0) & within.to_numpy()]] = True
     found[issued[(issued >= 0) & ~within.to_numpy()]] = False
     return found
@@ -148,7 +148,7 @@ def _prepare(calls: Ints, run: Ints) -> Ints:
 
 def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]) -> Edges:
     """From the launch of each graph to its first activity on every stream except that of its first launch."""
-    activities = causality.segments.activities
+    activities = causality.work_frame
     issued = activities[["call", "lane"]].assign(activity=np.arange(len(activities)))
     nodes = issued.merge(launches[["call", "window"]], on="call").sort_values("activity")
     nodes = nodes.drop_duplicates(["window", "lane"])
@@ -156,7 +156,8 @@ def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]
     nodes["graph"] = nodes["window"].map(graphs)
     nodes = nodes[nodes["call"] != nodes["graph"]]
     start = causality.segments.starts(nodes["activity"].to_numpy())
-    return Edges.of(2 * nodes["graph"].to_numpy(), start, nodes["window"].map(took).to_numpy(), LAUNCHED)
+    launching = np.asarray(nodes["window"].map(took), np.int64)
+    return Edges.of(2 * nodes["graph"].to_numpy(), start, launching, LAUNCHED)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class EagerLaunches:
 
 def eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
     """Find the kernels launched individually in steps that also launch a graph."""
-    calls, activities = causality.segments.calls, causality.segments.activities
+    calls, activities = causality.call_frame, causality.work_frame
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     letter = calls["letter"].to_numpy(dtype="U1")
     graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))

@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.causality.dag import Edges
-from tracer.analysis.causality.edges import ORDER
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import names_host_compute
+from tracer.analysis.path.graph import ORDER, Edges
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.step_work import steps_of_frame
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes, FewerCalls, Unmeasured
@@ -43,7 +42,7 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
 
 
 def _windows(causality: Causality, steps: Steps) -> pd.DataFrame:
-    calls = causality.segments.calls
+    calls = causality.call_frame
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     chosen = np.flatnonzero((at >= 0) & (calls["letter"] != "").to_numpy())
     table = pd.DataFrame({"call": chosen, "at": at[chosen], "letter": calls["letter"].array[chosen]})
@@ -133,7 +132,7 @@ def _check_host_idle(edit: str, causality: Causality, steps: Steps) -> None:
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
     """Make launched work start after the copies before it, on any stream."""
     segments = changes.causality.segments
-    activities = segments.activities
+    activities = changes.causality.work_frame
     first = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).min()
     last = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).max()
     launches = table[table["letter"].isin(LAUNCHES)].drop_duplicates("window")
@@ -151,7 +150,7 @@ def _choose_on_device(changes: Changes, steps: Steps) -> str:
     """Lengthen the compute of each step by the time in which the device chooses its tokens, unless it already does;
     return the assumption."""
     causality = changes.causality
-    activities = causality.segments.activities
+    activities = causality.work_frame
     at = steps_of_frame(causality.trace, steps, activities)
     brings = (activities["name"] == "memcpy DtoH").to_numpy() & (at >= 0)
     sizes = causality.trace["memcpys"]["bytes"].to_numpy()[activities["row"].to_numpy()[brings]]
@@ -258,7 +257,7 @@ class CopiesBehind(Unmeasured):
         changes.add(_behind_launch(changes.causality, pairs))
         changes.move_calls(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
         notes = ["assumes that the copies contain nothing that depends on the result of the previous step"]
-        if not changes.causality.segments.activities["call"].isin(pairs["call"]).any():
+        if not changes.causality.work_frame["call"].isin(pairs["call"]).any():
             notes.append("this recording lacks the copies' time on the device, which delays the next result; a graph "
                          "or node pass has it")  # fmt: skip
         return notes
@@ -266,7 +265,7 @@ class CopiesBehind(Unmeasured):
 
 def _behind_launch(causality: Causality, pairs: pd.DataFrame) -> Edges:
     """From the end of the work of each launch to what follows on its stream: at least as long as the moved copies."""
-    activities = causality.segments.activities
+    activities = causality.work_frame
     order = activities[["call", "lane", "start", "end"]].assign(activity=np.arange(len(activities)))
     order = order.sort_values(["lane", "start"], kind="stable")
     order["next"] = order.groupby("lane")["activity"].shift(-1, fill_value=-1)

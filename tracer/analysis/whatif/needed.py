@@ -15,10 +15,9 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import between_devices
-from tracer.analysis.causality.dag import NEVER
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causality.segments import ordered_by_events, sync_lanes
 from tracer.analysis.causes import names_host_compute
+from tracer.analysis.path.graph import NEVER
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.model.calls import COPY, LAUNCHES, SYNC
 from tracer.model.columns import Names
@@ -74,7 +73,7 @@ def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
     ranges = ranges[rows_named(ranges["text"], names_host_compute)].sort_values("start", kind="stable")
     if not len(ranges) or not len(readers):
         return readers
-    calls = causality.segments.calls.iloc[np.unique(readers)][["start", "process", "thread"]]
+    calls = causality.call_frame.iloc[np.unique(readers)][["start", "process", "thread"]]
     calls = calls.assign(call=np.unique(readers)).sort_values("start", kind="stable")
     begun = ranges[["start", "end", "process", "thread"]].assign(split=np.arange(len(ranges)))
     found = pd.merge_asof(calls, begun, on="start", by=["process", "thread"])
@@ -97,7 +96,7 @@ def sending_copies(causality: Causality) -> Ints:
 
 def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
     """(for each call its position in `steps`, or -1; the syncs inside the steps in chronological order)."""
-    calls = causality.segments.calls
+    calls = causality.call_frame
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
     table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
@@ -110,12 +109,10 @@ def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
     """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in the order of `until`.
     Syncs about which the trace has no information are taken to wait for all streams of their process.
     """
-    lanes = table[["call", "start", "process"]].merge(
-        sync_lanes(causality.trace, causality.segments), on="call", how="left"
-    )
+    lanes = table[["call", "start", "process"]].merge(causality.segments.asked.frame(), on="call", how="left")
     unknown = lanes["lane"].isna()
     everywhere = lanes.loc[unknown, ["call", "start", "process"]].assign(until=lanes["start"])
-    of_process = causality.segments.activities[["process", "lane"]].drop_duplicates()
+    of_process = causality.work_frame[["process", "lane"]].drop_duplicates()
     joined = pd.concat([lanes[~unknown], everywhere.merge(of_process, on="process")], ignore_index=True)
     joined = joined.astype({"lane": "int64", "until": "int64"}).sort_values(["until", "start"], kind="stable")
     return joined[["call", "start", "lane", "until"]].reset_index(drop=True)
@@ -127,8 +124,7 @@ def _work(causality: Causality) -> pd.DataFrame:
     If the recording has no device copies, a copy is on the stream of the nearest launch, and one after a launch copies
     its result to the host.
     """
-    segments = causality.segments
-    activities, calls = segments.activities, segments.calls
+    activities, calls = causality.work_frame, causality.call_frame
     issued = activities[activities["call"] >= 0].drop_duplicates(["call", "lane"])
     kinds = issued["name"].astype(str)
     memcpys = causality.trace["memcpys"]
@@ -195,8 +191,8 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
     """For each stream, the syncs after which another stream gets work before the next sync, if they tell the host more
     than the last remaining sync before them about the stream's own work.
     """
-    activities = causality.segments.activities
-    ordered = ordered_by_events(causality.trace, causality.segments)
+    activities = causality.work_frame
+    ordered = causality.segments.ordered.frame()
     lane_of = activities["lane"].to_numpy()
     by_events = set(zip(lane_of[ordered["before"]], lane_of[ordered["after"]], strict=True))
     described = activities.drop_duplicates("lane").set_index("lane")

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis import estimates
-from tracer.analysis.causality.paths import Causality
 from tracer.analysis.interval import Interval
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes, Edit
 from tracer.errors import EmptyTraceError
@@ -163,7 +163,7 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
     """
     causality, removed = changes.causality, changes.removed
     recording = causality.trace
-    gone_activities = removed[len(causality.segments.calls) :]
+    gone_activities = removed[len(causality.call_frame) :]
     moved = {name: _device_table(causality, time, gone_activities, name) for name in DEVICE_TABLES}
     moved |= {name: _host_table(causality, time, removed, name) for name in _HOST_TABLES}
     gone = _gone_calls(causality, removed)
@@ -179,8 +179,8 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
 def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], name: str) -> pd.DataFrame:
     """A device table at its predicted times, without removed activities."""
     segments, frame = causality.segments, causality.trace[name]
-    of_table = np.flatnonzero((segments.activities["table"] == name).to_numpy())
-    rows = segments.activities["row"].to_numpy()[of_table]
+    of_table = np.flatnonzero((causality.work_frame["table"] == name).to_numpy())
+    rows = causality.work_frame["row"].to_numpy()[of_table]
     point = segments.starts(of_table)
     start, end = np.empty(len(frame), np.int64), np.empty(len(frame), np.int64)
     stays = np.ones(len(frame), bool)
@@ -191,7 +191,7 @@ def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], nam
 
 def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
     """A host table moved with its threads."""
-    frame, calls = causality.trace[name], causality.segments.calls
+    frame, calls = causality.trace[name], causality.call_frame
     frame = frame[~_belongs(frame, _gone_calls(causality, removed))] if "correlation" in frame else frame
     process = frame["process"].to_numpy()
     thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
@@ -205,8 +205,8 @@ def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], na
 
 def _threads(causality: Causality, syncs: pd.DataFrame) -> Ints:
     """The thread on which each sync was called; MISSING where the trace lacks the call."""
-    calls = causality.segments.calls_of(causality.trace, syncs)
-    threads = causality.segments.calls["thread"].to_numpy()
+    calls = causality.segments.calls_of(syncs)
+    threads = causality.call_frame["thread"].to_numpy()
     return np.where(calls >= 0, threads[calls], MISSING) if len(threads) else calls
 
 
@@ -220,7 +220,7 @@ def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
 
 
 def _gone_calls(causality: Causality, removed: NDArray[np.bool_]) -> pd.DataFrame:
-    calls = causality.segments.calls
+    calls = causality.call_frame
     return calls.loc[removed[: len(calls)], ["process", "correlation"]].drop_duplicates()
 
 

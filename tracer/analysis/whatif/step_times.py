@@ -3,57 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 
-from tracer.analysis.causality.paths import Causality, StepEnds
 from tracer.analysis.idle import IdleReport, statistics
-from tracer.analysis.step_work import steps_of_frame
+from tracer.analysis.path.paths import Causality, StepEnds, work_at
 from tracer.analysis.tokens import Steps
 from tracer.errors import CannotTellError
-from tracer.model.collectives import computes
-from tracer.model.intervals import Ints, covered
-from tracer.model.rows import grouped, groups_of, positions
+from tracer.model.columns import NEVER, Columns, grouped, positions, within
+from tracer.model.intervals import Bools, Ints, covered
 from tracer.model.schema import MISSING
 
-_CHAIN: Final = ["device", "group"]
-_NEVER: Final = np.iinfo(np.int64).min
+
+@dataclass(frozen=True, eq=False)
+class Spans(Columns):
+    """The compute of steps on devices, by device, group and step.
+
+    Attributes:
+        device, group, at: of the step, which is at this position in the steps.
+        first: the position of its first compute in `StepTimes.points`.
+        follows: whether the preceding row is the preceding step on the same device.
+    """
+
+    device: Ints
+    group: Ints
+    at: Ints
+    first: Ints
+    follows: Bools
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepTimes:
     """The compute times of steps, for any times of the points.
 
     Attributes:
         ends: their last compute.
-        spans: one row per (device, step) with compute: first and last position in `points`, and whether the preceding
-            row is the preceding step on the same device.
-        points: the points at which compute activities start, sorted by (device, step).
+        spans: one row per device and step with compute.
+        points: the points at which compute activities start, in the order of `spans`.
     """
 
     ends: StepEnds
-    spans: pd.DataFrame
+    spans: Spans
     points: Ints
 
     @classmethod
     def of(cls, causality: Causality, steps: Steps) -> StepTimes:
         """Find the steps' compute; errors are those of `StepEnds.of`."""
-        activities = causality.segments.activities
-        rows = np.flatnonzero(computes(activities))
-        table = activities.iloc[rows][["device"]].assign(row=rows)
-        table["at"] = steps_of_frame(causality.trace, steps, activities.iloc[rows])
-        table = table[table["at"] >= 0]
-        table["group"] = steps.table["group"].to_numpy()[table["at"]]
-        table = table.sort_values(["device", "group", "at"], kind="stable", ignore_index=True)
-        keys = table[["device", "group", "at"]]
-        first = ~keys.duplicated()
-        spans = keys[first].assign(first=np.flatnonzero(first))
-        ordinal = steps.table.groupby("group").cumcount().to_numpy()[spans["at"]]
-        same = (spans[["device", "group"]] == spans[["device", "group"]].shift()).all(axis=1).to_numpy()
-        spans["follows"] = same & (ordinal == np.append(0, ordinal[:-1]) + 1)
-        return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(table["row"].to_numpy()))
+        work, of_step = causality.segments.activities, causality.once(work_at, steps)
+        groups = np.asarray(steps.table.group)
+        rows = np.flatnonzero(work.computes & (of_step >= 0))
+        rows = rows[np.lexsort((of_step[rows], groups[of_step[rows]], work.device[rows]))]
+        at, device = of_step[rows], work.device[rows]
+        first = np.flatnonzero(np.append(True, (at[1:] != at[:-1]) | (device[1:] != device[:-1])))[: len(rows)]
+        at, device = at[first], device[first]
+        group, ordinal = groups[at], within(groups)[at]
+        follows = np.zeros(len(first), bool)
+        follows[1:] = (device[1:] == device[:-1]) & (group[1:] == group[:-1]) & (ordinal[1:] == ordinal[:-1] + 1)
+        spans = Spans(device, group, at, first, follows)
+        return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(rows))
 
     def known(self, idle: IdleReport, steps: Steps) -> StepTimes:
         """Without the steps in which it is unknown when the device computed, and without what follows them.
@@ -66,27 +75,43 @@ class StepTimes:
                 f"in most of the {len(steps):,} steps it is unknown when the device computed: the recording has only "
                 "the start and end of runs of launches, which depend on the host; record with --passes light,node"
             )
-        of_steps = self.spans[["device"]].assign(step=steps.table["step"].to_numpy()[self.spans["at"]])
-        is_known = positions(of_steps, idle.steps, ["device", "step"]) >= 0
-        spans = self.spans.assign(follows=self.spans["follows"] & is_known & np.append(False, is_known[:-1]))
-        table = self.ends.table
-        unknown = table["at"].isin(self.spans["at"][~is_known])
-        left = unknown | unknown.groupby(table["group"]).shift(1, fill_value=False)
-        return replace(self, spans=spans, ends=StepEnds(table.assign(previous=table["previous"].mask(left, MISSING))))
+        spans, ends = self.spans, self.ends
+        theirs = [np.asarray(idle.steps.device), np.asarray(idle.steps.step)]
+        is_known = positions([spans.device, np.asarray(steps.table.step)[spans.at]], theirs) >= 0
+        follows = spans.follows & is_known & np.append(False, is_known[:-1])
+        unknown = np.zeros(len(steps), bool)
+        unknown[spans.at[~is_known]] = True
+        left = unknown[ends.at]
+        for _, own in grouped(ends.group):
+            left[own[1:]] |= unknown[ends.at[own[:-1]]]
+        previous = np.where(left, MISSING, ends.previous)
+        return replace(self, spans=spans.changed(follows=follows), ends=ends.changed(previous=previous))
 
     @property
-    def followed(self) -> pd.DataFrame:
+    def followed(self) -> Spans:
         """The rows of `spans` that are followed by another step's."""
-        return self.spans.iloc[np.flatnonzero(self.spans["follows"]) - 1]
+        return self.spans[self._follows - 1]
+
+    @cached_property
+    def _follows(self) -> Ints:
+        return np.flatnonzero(self.spans.follows)
+
+    @cached_property
+    def _chains(self) -> list[tuple[int, int]]:
+        """First and last row + 1 in `spans` of each group on each device."""
+        device, group = self.spans.device, self.spans.group
+        begins = np.flatnonzero((device[1:] != device[:-1]) | (group[1:] != group[:-1])) + 1
+        return [*pairwise([0, *begins.tolist(), len(device)])]
 
     def periods(self, time: Ints) -> Ints:
         """From the last compute of each step to that of the next, ns."""
-        table = self.ends.followed
-        return np.asarray(time[table["point"]] - time[table["previous"]])
+        ends = self.ends.followed
+        return np.asarray(time[ends.point] - time[ends.previous])
 
     def gap_us(self, time: Ints) -> dict[str, float]:
         """p50, p90 and mean of the gaps, as defined in `gaps`."""
-        return statistics(self._gaps(time))
+        start, end = self._starts_and_ends(time)
+        return statistics(np.maximum(start[self._follows] - end[self._follows - 1], 0))
 
     def idle_ns(self, time: Ints) -> Ints:
         """How long no compute of these steps runs, for each of `followed`: inside the step and in the gap after it.
@@ -94,12 +119,11 @@ class StepTimes:
         Communication, and compute of others on the device, count as idle here.
         """
         begin, until = self._windows(time)
-        idle, follows = until - begin, np.flatnonzero(self.spans["follows"])
-        chain, _ = groups_of(self.spans, _CHAIN)
-        of_point = np.repeat(chain, np.diff(np.append(self.spans["first"], len(self.points))))
-        for _, rows in grouped(self.spans.iloc[follows], _CHAIN):
-            points = self.points[of_point == chain[follows[rows[0]]]]
-            idle[rows] -= covered(time[points], time[points + 1], begin[rows], until[rows])
+        idle, edges = until - begin, np.append(self.spans.first, len(self.points))
+        for first, last in self._chains:
+            low, high = np.searchsorted(self._follows, (first, last)).tolist()
+            points = self.points[edges[first] : edges[last]]
+            idle[low:high] -= covered(time[points], time[points + 1], begin[low:high], until[low:high])
         return idle
 
     def rounds(self, time: Ints) -> Ints:
@@ -110,15 +134,14 @@ class StepTimes:
     def _windows(self, time: Ints) -> tuple[Ints, Ints]:
         """When each of `followed` and the step after it begin, ns: with their first compute, but not before the
         preceding steps have ended. A replay may start a part of a step on a stream of its own long before."""
-        first = self.spans["first"].to_numpy()
-        start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
-        chain, _ = groups_of(self.spans, _CHAIN)
-        ended = pd.Series(end).groupby(chain).cummax().groupby(chain).shift(1, fill_value=_NEVER).to_numpy()
-        begin, follows = np.maximum(start, ended), np.flatnonzero(self.spans["follows"])
-        return begin[follows - 1], begin[follows]
+        start, end = self._starts_and_ends(time)
+        ended = np.full(len(end), -NEVER)
+        for first, last in self._chains:
+            ended[first + 1 : last] = np.maximum.accumulate(end[first:last])[:-1]
+        begin = np.maximum(start, ended)
+        return begin[self._follows - 1], begin[self._follows]
 
-    def _gaps(self, time: Ints) -> Ints:
-        first = self.spans["first"].to_numpy()
-        start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
-        follows = np.flatnonzero(self.spans["follows"])
-        return np.asarray(np.maximum(start[follows] - end[follows - 1], 0))
+    def _starts_and_ends(self, time: Ints) -> tuple[Ints, Ints]:
+        """The first start and the last end of the compute of each of `spans`, ns."""
+        first = self.spans.first
+        return np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
