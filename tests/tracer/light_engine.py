@@ -17,6 +17,7 @@ TO_DEVICE, TO_HOST, NOT_READY = 1, 2, 600  # the kinds of copies, CUDA_ERROR_NOT
 POLL_NS = 5_000
 AHEAD = 7_000_000_000  # the device's clock, of the host's
 OWN, STEP, ARRIVES, CALL = 900, 700, 1_800, 2_500  # ns: a stamp, the next node after it, a launch on its way, a call
+APART = OWN + STEP
 CHAIN_GRAPH, PART, GATE_NS, GRAPH_ID = 0x7FFF, 4, 250_000, 5
 
 

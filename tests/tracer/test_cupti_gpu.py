@@ -1,12 +1,15 @@
-"""The CUPTI recorder on a GPU. Each test records in a process of its own: CUPTI's state belongs to the process."""
+"""The CUPTI recorder on a GPU, in processes of its own: CUPTI's state belongs to the process."""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import tracer
 
 pytestmark = pytest.mark.gpu
 
@@ -54,20 +57,51 @@ def counts(trace):
 '''
 
 
-def ran(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def ran(body: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "0"}
     return subprocess.run(
-        [sys.executable, "-c", LOOP + body], capture_output=True, text=True, timeout=120, env=os.environ | environment
+        [sys.executable, "-c", LOOP + body], capture_output=True, text=True, timeout=300, env=environment
     )
 
 
-def facts(body: str, **environment: str) -> Any:
-    done = ran(body, **environment)
+def facts(body: str) -> Any:
+    done = ran(body)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_records_begin_where_cupti_says() -> None:
-    found = facts("""
+SCENES = """
+import gc, threading, time, cupy
+found = {}
+
+# before and after recordings, the first of the process
+stream = cupy.cuda.Stream(non_blocking=True)
+with stream:
+    x = cupy.zeros(16, cupy.float32)
+    stream.begin_capture()
+    for _ in range(300):
+        x += 1
+    graph = stream.end_capture()
+
+def launch_us():
+    times = []
+    for _ in range(50):
+        start = time.perf_counter_ns()
+        graph.launch(stream)
+        times.append(time.perf_counter_ns() - start)
+        stream.synchronize()
+    return sorted(times)[25] / 1e3
+
+before = min(launch_us() for _ in range(3))
+kernels = []
+for _ in range(2):
+    with tracer.record("cupti") as recording:
+        during = launch_us()
+    kernels.append(len(recording.trace["kernels"]))
+    after = min(launch_us() for _ in range(3))
+found["launches"] = dict(before=before, during=during, after=after, kernels=kernels)
+
+# our reading of the records beside CUPTI's own
 with tracer.record("cupti") as recording:
     loop(50)
 process = C._process()
@@ -80,79 +114,54 @@ for filled in recording._filled:
         kind = ctypes.c_uint32.from_address(record.value).value
         theirs[kind] = theirs.get(kind, 0) + 1
 ours = parse(recording._filled, process.sizes)
-show(theirs=theirs, ours={k: len(v) for k, v in ours.records.items()}, unread=ours.unread_bytes)
-""")
-    assert found["ours"] == found["theirs"]
-    assert found["unread"] == 0
+found["records"] = dict(theirs=theirs, ours={k: len(v) for k, v in ours.records.items()}, unread=ours.unread_bytes)
 
-
-def test_node_level_starts_and_stops_at_any_time() -> None:
-    found = facts("""
-loop(5)
+# several starts and stops
 recorder = CuptiRecorder()
 for tokens in (4, 3):
     recorder.start()
     loop(tokens)
     recorder.stop()
     loop(5)
-show(**counts(recorder.trace), notes=recorder.trace.notes, device=recorder.trace["devices"]["name"].tolist())
-""")
-    assert found["in_graph"] == 21
-    assert found["copies"] == found["launches"] == 7
-    assert found["graphs"] == 0
-    assert found["tokens"] == 7
-    assert found["notes"] == []
-    assert found["device"]
+found["turns"] = counts(recorder.trace)
+found["about turns"] = dict(notes=recorder.trace.notes, devices=recorder.trace["devices"]["device"].tolist())
 
-
-def test_a_recording_has_only_the_devices_that_the_process_can_use() -> None:
-    found = facts("""
-recorder = CuptiRecorder()
+# stacks
+recorder = CuptiRecorder(stacks=True)
 recorder.start()
-loop(3)
+loop(5)
 recorder.stop()
-show(devices=recorder.trace["devices"]["device"].tolist())
-""", CUDA_VISIBLE_DEVICES="0")  # fmt: skip
-    assert found["devices"] == [0]
+loop(5)
+from tracer.analysis.calls import host_calls
+calls = host_calls(recorder.trace)
+stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
+callers = sorted({stack[0][2] if stack else "" for stack in stacks})
+found["stacks"] = dict(letters="".join(calls["letter"]), callers=callers)
 
+# ranges of other libraries
+with tracer.record("cupti") as recording:
+    cupy.cuda.nvtx.RangePushC("of cupy", 0xFF00FF00)
+    with tracer.annotate("ours", index=3, domain="engine"):
+        pass
+    cupy.cuda.nvtx.RangePop()
+nvtx = recording.trace["nvtx"][["text", "domain", "color", "kind"]]
+found["ranges"] = sorted(nvtx.astype({"text": str, "domain": str, "kind": str}).values.tolist())
 
-def test_launching_a_graph_is_as_fast_after_a_recording_as_before() -> None:
-    found = facts("""
-import time, cupy
-stream = cupy.cuda.Stream(non_blocking=True)
-with stream:
-    x = cupy.zeros(16, cupy.float32)
-    stream.begin_capture()
-    for _ in range(300):
-        x += 1
-    graph = stream.end_capture()
-def launch_us():
-    times = []
-    for _ in range(50):
-        start = time.perf_counter_ns()
-        graph.launch(stream)
-        times.append(time.perf_counter_ns() - start)
-        stream.synchronize()
-    return sorted(times)[25] / 1e3
-before = [launch_us() for _ in range(3)]
-traces = []
-for _ in range(2):
-    with tracer.record("cupti") as recording:
-        during = launch_us()
-    traces.append(len(recording.trace["kernels"]))
-    after = [launch_us() for _ in range(3)]
-show(before=min(before), during=during, after=min(after), traces=traces)
-""")
-    assert found["traces"] == [15000, 15000]
-    assert found["after"] < 2 * found["before"] + 5
-    assert found["during"] > found["after"]
+# a kernel that is unloaded
+with tracer.record("cupti") as recording:
+    code = "template <typename T> __global__ void gone(T* x) {}"
+    module = cupy.RawModule(code=code, name_expressions=["gone<float>"])
+    kernel = module.get_function("gone<float>")
+    kernel((1,), (1,), (cupy.ones(1, cupy.float32),))
+    cupy.cuda.Device().synchronize()
+    del kernel, module
+    gc.collect()
+found["unloaded"] = recording.trace["kernels"][["name", "short_name"]].astype(str).values.tolist()[-1]
 
-
-def test_other_threads_may_use_cuda_while_it_starts_and_stops() -> None:
-    found = facts("""
-import threading, cupy
+# other threads that use CUDA meanwhile
 done = threading.Event()
 launched = [0] * 4
+
 def work(number):
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -162,6 +171,7 @@ def work(number):
                 x += 1
             stream.synchronize()
             launched[number] += 20
+
 threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
 for t in threads: t.start()
 kernels = []
@@ -171,14 +181,46 @@ for _ in range(20):
     kernels.append(len(recording.trace["kernels"]))
 done.set()
 for t in threads: t.join()
-show(kernels=kernels, launched=launched)
-""")
-    assert min(found["kernels"]) >= 15
-    assert min(found["launched"]) > 0
+found["threads"] = dict(kernels=min(kernels), launched=min(launched))
+show(**found)
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return facts(SCENES)
+
+
+def test_launching_a_graph_is_as_fast_after_a_recording_as_before(found: Any) -> None:
+    launches = found["launches"]
+    assert launches["kernels"] == [15000, 15000]
+    assert launches["after"] < 2 * launches["before"] + 5
+    assert launches["during"] > launches["after"]
+
+
+def test_records_begin_where_cupti_says(found: Any) -> None:
+    assert found["records"]["ours"] == found["records"]["theirs"]
+    assert found["records"]["unread"] == 0
+
+
+def test_node_level_starts_and_stops_at_any_time_and_beside_other_threads(found: Any) -> None:
+    """And it has only the devices that the process can use."""
+    assert found["turns"] == {"in_graph": 21, "copies": 7, "graphs": 0, "launches": 7, "tokens": 7}
+    assert found["about turns"] == {"notes": [], "devices": [0]}
+    assert found["threads"]["kernels"] >= 15
+    assert found["threads"]["launched"] > 0
+
+
+def test_stacks_ranges_and_names_are_the_programs(found: Any) -> None:
+    """Each call that copies, waits or launches has its caller's stack, each range is there once, and the names of
+    unloaded kernels stay."""
+    assert found["stacks"] == {"letters": "asg" * 5 + "s", "callers": ["loop"]}
+    assert found["ranges"] == [["of cupy", "", 0xFF00FF00, "push/pop"], ["ours", "engine", 255, "push/pop"]]
+    assert found["unloaded"] == ["void gone<float>(float*)", "gone"]
 
 
 def test_graph_level_has_one_row_per_launch_and_may_start_again() -> None:
-    found = facts("""
+    counted = facts("""
 recorder = CuptiRecorder("graph")
 for tokens in (4, 3):
     recorder.start()
@@ -187,89 +229,27 @@ for tokens in (4, 3):
     loop(5)
 show(**counts(recorder.trace))
 """)
-    assert found == {"in_graph": 0, "copies": 7, "graphs": 7, "launches": 7, "tokens": 7}
-
-
-def test_every_call_that_copies_waits_or_launches_has_the_stack_of_its_caller() -> None:
-    found = facts("""
-loop(1)
-recorder = CuptiRecorder(stacks=True)
-recorder.start()
-loop(5)
-recorder.stop()
-loop(5)
-from tracer.analysis.calls import host_calls
-calls = host_calls(recorder.trace)
-stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
-show(letters="".join(calls["letter"]), callers=sorted({stack[0][2] if stack else "" for stack in stacks}))
-""")
-    assert found == {"letters": "asg" * 5 + "s", "callers": ["loop"]}
-
-
-def test_graph_level_after_the_first_cuda_call_is_refused() -> None:
-    done = ran("loop(1)\nwith tracer.record('cupti', graph_trace='graph'): pass")
-    assert "RecordError: graph-level tracing must start before the first CUDA call" in done.stderr
+    assert counted == {"in_graph": 0, "copies": 7, "graphs": 7, "launches": 7, "tokens": 7}
+    late = ran("loop(1)\nwith tracer.record('cupti', graph_trace='graph'): pass")
+    assert "RecordError: graph-level tracing must start before the first CUDA call" in late.stderr
 
 
 def test_what_finds_no_buffer_is_counted() -> None:
-    found = facts("""
+    told = facts("""
 loop(1)
 with tracer.record("cupti", limit=100_000) as recording:
     loop(3000)
 show(notes=recording.trace.notes, kernels=len(recording.trace["kernels"]))
 """)
-    assert 0 < found["kernels"] < 9000
-    assert "activity records were dropped" in found["notes"][0]
+    assert 0 < told["kernels"] < 9000
+    assert "activity records were dropped" in told["notes"][0]
 
 
-def test_ranges_of_other_libraries_arrive_and_ours_are_there_once() -> None:
-    found = facts("""
-with tracer.record("cupti") as recording:
-    import cupy
-    cupy.cuda.nvtx.RangePushC("of cupy", 0xFF00FF00)
-    with tracer.annotate("ours", index=3, domain="engine"):
-        pass
-    cupy.cuda.nvtx.RangePop()
-nvtx = recording.trace["nvtx"]
-show(rows=nvtx[["text", "domain", "color", "kind"]].astype({"text": str, "domain": str, "kind": str}).values.tolist())
-""")
-    assert sorted(found["rows"]) == [
-        ["of cupy", "", 0xFF00FF00, "push/pop"],
-        ["ours", "engine", 255, "push/pop"],
-    ]
-
-
-def test_the_names_of_unloaded_kernels_stay() -> None:
-    found = facts("""
-import gc, cupy
-with tracer.record("cupti") as recording:
-    code = "template <typename T> __global__ void gone(T* x) {}"
-    module = cupy.RawModule(code=code, name_expressions=["gone<float>"])
-    kernel = module.get_function("gone<float>")
-    kernel((1,), (1,), (cupy.ones(1, cupy.float32),))
-    cupy.cuda.Device().synchronize()
-    del kernel, module
-    gc.collect()
-kernels = recording.trace["kernels"]
-show(names=kernels["name"].tolist()[-1:], short=kernels["short_name"].tolist()[-1:])
-""")
-    assert found == {"names": ["void gone<float>(float*)"], "short": ["gone"]}
-
-
-def test_another_profiler_in_the_process_is_one_clear_line() -> None:
-    done = ran("with tracer.record('cupti'): pass", CUDA_INJECTION64_PATH="/nowhere/libToolsInjection64.so")
-    assert "CUDA_INJECTION64_PATH names another profiler (libToolsInjection64.so)" in done.stderr
-
-
-def test_the_record_command_writes_the_trace_of_a_failing_script(tmp_path: Any) -> None:
-    script = tmp_path / "script.py"
+def test_the_record_command_writes_the_trace_of_a_failing_script(tmp_path: Path) -> None:
+    script, target = tmp_path / "script.py", tmp_path / "out"
     script.write_text(LOOP + "import sys\nloop(6)\nassert sys.argv[1:] == ['--x']\nsys.exit(3)\n")
-    target = tmp_path / "out"
-    command = ["record", "-o", target, "--passes", "node", "--", sys.executable, script, "--x"]
-    command = [sys.executable, "-m", "tracer.cli", *command]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    command = ["tracer.cli", "record", "-o", target, "--passes", "node", "--", sys.executable, script, "--x"]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     assert f"{target}: " in done.stderr
-    import tracer
-
     assert len(tracer.read(target)["memcpys"]) == 6

@@ -1,18 +1,27 @@
-"""The CUPTI recorder over a stand-in for libcupti that fills buffers through the real callbacks."""
+"""The CUPTI recorder over stand-ins for libcupti that fill buffers, or call back, through the real callbacks."""
 
 import ctypes
+import inspect
+import itertools
 import struct
 import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import nvtx
 import pytest
+from nvtx import nvtx as package
 
 import tracer
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti as recorder_module
+from tracer.recorders import cupti_library
 from tracer.recorders import cupti_records as activity
-from tracer.recorders.cupti import ALL_KINDS, SIZE, Buffers, CuptiRecorder
+from tracer.recorders.cupti import SIZE, Buffers, CallbackData, CallStacks, CuptiRecorder, NamedDefault
 from tracer.recorders.cupti_library import find, refuse_other_profilers
-from tracer.recorders.cupti_records import SETS
+from tracer.recorders.cupti_records import SETS, STAND_IN
 
 VERSION = 130001
 
@@ -20,19 +29,14 @@ VERSION = 130001
 class StandIn:
     """What of `Cupti` the recorder calls. A flush delivers `pending`, as much as the buffers it is given take."""
 
-    version, path, library = VERSION, "/somewhere/libcupti.so.13", None
+    version, path, library, failing, lost = VERSION, "/somewhere/libcupti.so.13", None, None, 0
+    give = take = None
 
     def __init__(self) -> None:
         self.enabled: list[int] = []
-        self.calls: list[str] = []
         self.pending: list[bytes] = []
-        self.lost = 0
-        self.failing: int | None = None
-        self.give = self.take = None
-
-    def system_thread_ids(self) -> None: ...
-
-    def set_attribute(self, attribute: int, value: object) -> None: ...
+        self.system_thread_ids = self.set_attribute = lambda *_: None
+        self.enable_and_dump, self.disable = self.enable, self.enabled.remove
 
     def register(self, give: object, take: object) -> None:
         self.give, self.take = give, take
@@ -47,17 +51,15 @@ class StandIn:
             raise RecordError(f"kind {kind} is not supported")
         self.enabled.append(kind)
 
-    enable_and_dump = enable
-
-    def disable(self, kind: int) -> None:
-        self.enabled.remove(kind)
+    def buffer(self) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+        buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
+        self.give(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(most))
+        assert most.value == 0
+        return buffer, size
 
     def flush(self) -> None:
-        self.calls.append("flush")
         for records in self.pending:
-            buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
-            self.give(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(most))
-            assert most.value == 0
+            buffer, size = self.buffer()
             if buffer.value is None:
                 self.lost += 1
                 continue
@@ -71,22 +73,13 @@ class StandIn:
         return lost
 
 
-class StandInDriver:
-    used = False
-
-    def has_context(self) -> bool:
-        return self.used
-
-    def synchronize(self) -> None: ...
-
-
 @pytest.fixture
 def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     library = StandIn()
-    process = recorder_module._Process.__new__(recorder_module._Process)
-    process.driver, process.cupti, process.sizes = StandInDriver(), library, activity.sizes(VERSION)
-    process.buffers, process.recorder, process.graph_level, process.attached = Buffers(1 << 30), None, False, False
-    library.process = process
+    process = library.process = recorder_module._Process.__new__(recorder_module._Process)
+    process.driver = SimpleNamespace(used=False, has_context=lambda: process.driver.used, synchronize=lambda: None)
+    process.cupti, process.sizes, process.buffers = library, activity.sizes(VERSION), Buffers(1 << 30)
+    process.recorder, process.graph_level, process.attached = None, False, False
     monkeypatch.setattr(recorder_module, "_process", lambda: process)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
     return library
@@ -105,64 +98,63 @@ def test_what_cupti_delivers_is_in_the_trace_since_the_recording_began(cupti: St
     assert cupti.enabled == []
     trace = recording.trace
     assert trace["api"]["correlation"].tolist() == [7, 8]
-    assert trace["nvtx"][["text", "domain", "color", "payload"]].to_numpy().tolist() == [
-        ["token", "engine", 0xFF112233, 3.0]
-    ]
-    (range_,) = trace["nvtx"].itertuples()
+    range_ = trace["nvtx"].iloc[0]
+    assert range_[["text", "domain", "color", "payload"]].tolist() == ["token", "engine", 0xFF112233, 3.0]
     assert 0 <= range_.start <= trace["api"]["start"].min() <= range_.end <= time.time_ns() - before
-    assert trace.metadata["source"] == "cupti 13.0.1"
-    assert trace.metadata["graph_trace"] == "node"
+    assert (trace.metadata["source"], trace.metadata["graph_trace"]) == ("cupti 13.0.1", "node")
     assert before <= trace.metadata["clock"]["origin_ns"] <= time.time_ns()
     assert trace.notes == []
 
 
-def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(cupti: StandIn) -> None:
+def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(
+    cupti: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if CUPTI refuses to go, as some version says CUPTI_ERROR_NOT_SUPPORTED to cuptiFinalize."""
     recorder = CuptiRecorder()
-    for round_ in range(3):
+    for round_ in range(4):
         recorder.start()
         cupti.pending = [call(time.time_ns(), round_)]
         assert recorder.trace["api"]["correlation"].tolist() == list(range(round_ + 1))
         recorder.stop()
         recorder.stop()
+        if round_ == 1:
+            monkeypatch.setattr(cupti, "finalize", Mock(side_effect=RecordError("not supported")))
     assert recorder.trace is recorder.trace
 
 
-def test_what_stops_is_detached_but_for_graph_level_which_cannot_begin_again(cupti: StandIn) -> None:
+def test_what_stops_or_fails_is_detached_but_for_graph_level_which_cannot_begin_again(cupti: StandIn) -> None:
     with tracer.record("cupti"):
         assert cupti.give is not None
+        with pytest.raises(RecordError, match="another CUPTI recorder"):
+            CuptiRecorder().start()
     assert cupti.give is None
     cupti.failing = activity.SYNCHRONIZATION
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError, match="kind 38 is not supported"):
         CuptiRecorder().start()
     assert cupti.give is None
-    cupti.failing = None
-    with tracer.record("cupti", graph_trace="graph"):
-        pass
+    assert cupti.enabled == []
+    with tracer.record("cupti", graph_trace="graph", kinds=SETS["lean"]):
+        assert cupti.enabled[0] == activity.GRAPH_TRACE
+        assert set(cupti.enabled) & {activity.MEMCPY, activity.MARKER, activity.SYNCHRONIZATION} == set()
     assert cupti.give is not None
 
 
-def test_a_cupti_that_refuses_to_go_stays_and_records_again(cupti: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise RecordError("CUPTI says CUPTI_ERROR_NOT_SUPPORTED to cuptiFinalize")
-
-    monkeypatch.setattr(cupti, "finalize", refuse)
-    for number in range(2):
-        with tracer.record("cupti") as recording:
-            cupti.pending = [call(time.time_ns(), number)]
-        assert recording.trace["api"]["correlation"].tolist() == [number]
-
-
-def test_buffers_that_a_detached_cupti_kept_are_cleared_and_used_again(cupti: StandIn) -> None:
-    buffers = cupti.process.buffers
-    free = len(buffers._free)
-    recorder = CuptiRecorder()
-    recorder.start()
-    buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
-    cupti.give(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(most))
-    ctypes.memset(buffer.value, 1, 100)
-    recorder.stop()
-    assert len(buffers._free) == free
+def test_buffers_return_cleared_and_beyond_the_limit_records_are_dropped_and_counted(cupti: StandIn) -> None:
+    """Those that a detached CUPTI kept, too; the pool grows."""
+    free = len(cupti.process.buffers._free)
+    with tracer.record("cupti"):
+        buffer, _ = cupti.buffer()
+        ctypes.memset(buffer.value, 1, 100)
+    assert len(cupti.process.buffers._free) == free
     assert ctypes.string_at(buffer.value, SIZE) == bytes(SIZE)
+    for _ in range(2):
+        with tracer.record("cupti") as recording:
+            cupti.pending = [call(5) * (SIZE // 40)] * 150
+    assert len(recording.trace["api"]) == 150 * (SIZE // 40)
+    with tracer.record("cupti", limit=100) as recording:
+        cupti.pending = [call(time.time_ns(), n) for n in range(5)]
+    assert recording.trace["api"]["correlation"].tolist() == [0, 1, 2]
+    assert recording.trace.notes == ["2 activity records were dropped: there was no buffer or no space for them"]
 
 
 def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither(cupti: StandIn) -> None:
@@ -178,85 +170,121 @@ def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither
     assert recorder.trace["api"]["correlation"].tolist() == [3]
 
 
-def test_beyond_the_limit_records_are_dropped_and_counted(cupti: StandIn) -> None:
-    with tracer.record("cupti", limit=100) as recording:
-        cupti.pending = [call(time.time_ns(), n) for n in range(5)]
-    assert recording.trace["api"]["correlation"].tolist() == [0, 1, 2]
-    assert recording.trace.notes == ["2 activity records were dropped: there was no buffer or no space for them"]
-
-
-def test_the_pool_grows_and_its_buffers_return_cleared(cupti: StandIn) -> None:
-    full = call(5) * (SIZE // 40)
-    for _ in range(2):
-        with tracer.record("cupti") as recording:
-            cupti.pending = [full] * 150
-    assert len(recording.trace["api"]) == 150 * (SIZE // 40)
-
-
-def test_graph_level_adds_the_graphs_first_and_only_the_kinds_asked_for(cupti: StandIn) -> None:
-    with tracer.record("cupti", graph_trace="graph", kinds=SETS["lean"]):
-        assert cupti.enabled[0] == activity.GRAPH_TRACE
-        assert set(cupti.enabled) & {activity.MEMCPY, activity.MARKER, activity.SYNCHRONIZATION} == set()
-
-
 def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cupti: StandIn) -> None:
-    cupti.process.driver.used = True
     late = CuptiRecorder("graph")
+    cupti.process.driver.used = True
     with pytest.raises(RecordError, match="before the first CUDA call"):
         late.start()
     assert cupti.enabled == []
-    cupti.process.driver.used = False
-    late.start()
-    late.stop()
-    cupti.process.driver.used = True
-    late.start()
-    late.stop()
+    for used in (False, True):
+        cupti.process.driver.used = used
+        late.start()
+        late.stop()
 
 
-def test_one_recorder_at_a_time(cupti: StandIn) -> None:
-    with tracer.record("cupti"):
-        second = CuptiRecorder()
-        with pytest.raises(RecordError, match="another CUPTI recorder"):
-            second.start()
-    second.start()
-    second.stop()
-
-
-def test_a_kind_that_fails_leaves_nothing_enabled(cupti: StandIn) -> None:
-    cupti.failing = activity.SYNCHRONIZATION
-    with pytest.raises(RecordError, match="kind 38 is not supported"):
-        CuptiRecorder().start()
-    assert cupti.enabled == []
-    CuptiRecorder(kinds=[k for k in ALL_KINDS if k != "syncs"]).start()
-    cupti.process.recorder.stop()
-
-
-def test_options_that_make_no_sense(cupti: StandIn) -> None:
+def test_what_is_refused_is_said(cupti: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="CUPTI cannot record coffee"):
         CuptiRecorder(kinds=("kernels", "coffee"))
     with pytest.raises(UsageError, match="node or graph"):
         CuptiRecorder("kernel")
     with pytest.raises(UsageError, match="unknown recorder 'perf'"):
         tracer.record("perf")
-
-
-def test_under_another_profiler_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/nsys/libToolsInjection64.so")
     with pytest.raises(RecordError, match=r"another profiler \(libToolsInjection64.so\)"):
         refuse_other_profilers()
 
 
-def test_the_library_that_is_loaded_already_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    home = tmp_path / "toolkit"
-    (home / "lib64").mkdir(parents=True)
-    (home / "lib64" / "libcupti.so.13").touch()
-    maps = tmp_path / "maps"
+def test_the_library_that_is_loaded_already_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    installed, loaded, maps = tmp_path / "lib64" / "libcupti.so.13", cupti_library._loaded, tmp_path / "maps"
+    installed.parent.mkdir()
+    installed.touch()
     maps.write_text("7f00-7f01 r-xp 0 00:00 0 /opt/a b/libcupti.so.2025.3\n7f02-7f03 r--p 0 00:00 0 [heap]\n")
-    from tracer.recorders import cupti_library
-
+    assert [str(path) for path in loaded(maps)] == ["/opt/a b/libcupti.so.2025.3"]
     monkeypatch.setattr(cupti_library, "_in_wheels", lambda: iter(()))
-    monkeypatch.setenv("CUDA_HOME", str(home))
     monkeypatch.setattr(cupti_library, "_loaded", lambda: iter(()))
-    assert find() == str(home / "lib64" / "libcupti.so.13")
-    monkeypatch.undo()
-    assert [str(p) for p in cupti_library._loaded(maps)] == ["/opt/a b/libcupti.so.2025.3"]
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert find() == str(installed)
+
+
+NAMES = {
+    1: {10: "cuLaunchKernel", 11: "cuMemAlloc_v2"},
+    2: {20: "cudaStreamSynchronize_v3020", 21: "cudaMemcpyAsync_v3020", 22: "cudaMalloc_v3020",
+        23: "cudaEventRecord_v3020", 24: "cudaStreamBeginCapture_v10000"},
+}  # fmt: skip
+
+
+def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fields of a callback lie is by hand from cupti_callbacks.h."""
+    assert {name: getattr(CallbackData, name).offset for name, _ in CallbackData._fields_} == {
+        "site": 0, "function": 8, "parameters": 16, "return_value": 24, "symbol": 32, "context": 40,
+        "context_id": 48, "correlation_data": 56, "correlation": 64,
+    }  # fmt: skip
+    named = type("Names", (), {"__init__": lambda *_: None, "known": lambda _, domain: NAMES[domain]})
+    monkeypatch.setattr(recorder_module, "CallNames", named)
+    subscribed: list[Callable[..., None]] = []
+    enabled = set()
+
+    def subscribe(callback: Callable[..., None]) -> str:
+        if subscribed:
+            raise RecordError("another profiler holds it in this process")
+        subscribed.append(callback)
+        return "subscription"
+
+    cupti = SimpleNamespace(
+        library=None, subscribe=subscribe, enable_callback=lambda _, *which: enabled.add(which),
+        unsubscribe=lambda _: subscribed.clear(),
+    )  # fmt: skip
+
+    def call(correlation: int) -> None:
+        """What CUPTI does around a call of cudaStreamSynchronize: it enters, and leaves."""
+        for site, callback in itertools.product((0, 1), subscribed):
+            data = CallbackData(site=site, correlation=correlation)
+            callback(None, 2, 20, ctypes.addressof(data))
+
+    stacks = CallStacks(cupti)
+    stacks.start()
+    assert enabled == {(1, 10), (2, 20), (2, 21), (2, 23)}
+    with pytest.raises(RecordError, match="another profiler"):
+        CallStacks(cupti).start()
+
+    def synchronize() -> int:
+        call(correlation=7)
+        return inspect.currentframe().f_lineno - 1
+
+    line = synchronize()
+    stacks.stop()
+    stacks.stop()
+    call(correlation=8)
+    assert list(stacks.stacks) == [7]
+    frames = [frame for frame in stacks.stacks[7] if frame[2] != "call"]
+    assert frames[0] == (__file__, line, "synchronize")
+    assert frames[1][2].startswith("test_calls_that_launch")
+
+
+def test_only_the_default_domain_of_the_package_nvtx_has_a_name_that_cupti_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not hasattr(package, "_get_domain_cached"):
+        pytest.skip("this version of the package looks domains up in another way")
+    asked: list[str | None] = []
+    original = package._get_domain_cached
+    monkeypatch.setattr(package, "_get_domain_cached", lambda name: asked.append(name) or original(name))
+
+    def use() -> None:
+        nvtx.push_range("x")
+        nvtx.pop_range()
+        nvtx.mark("y", domain="mine")
+        with nvtx.annotate("z"):
+            pass
+
+    named = NamedDefault()
+    for change in (lambda: None, named.install, named.remove):
+        change()
+        change()
+        use()
+    plain = [None, None, "mine", None]
+    assert asked == [*plain, STAND_IN, STAND_IN, "mine", STAND_IN, *plain]
+    monkeypatch.delattr(package, "_get_domain_cached")  # a package without it is left alone
+    named.install()
+    named.remove()
+    assert not hasattr(package, "_get_domain_cached")

@@ -1,5 +1,7 @@
 """The host recorder and annotate()."""
 
+import contextlib
+import itertools
 import threading
 
 import pytest
@@ -11,19 +13,13 @@ from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
 
-class Clock:
-    """Ticks 10 ns at every look."""
-
-    def __init__(self) -> None:
-        self.now = 1000
-
-    def __call__(self) -> int:
-        self.now += 10
-        return self.now
+def clock() -> HostRecorder:
+    """A recorder whose clock ticks 10 ns at every look."""
+    return HostRecorder(itertools.count(1010, 10).__next__)
 
 
 def test_reports_become_rows_in_ns_since_the_first_event() -> None:
-    recorder = HostRecorder(Clock())
+    recorder = clock()
     recorder.start()
     recorder.api("graphLaunch", 5000, 5010, 1)
     recorder.kernel("matvec", 5020, 5030, device=0, stream=3, correlation=1, graph_node=7, graph=2)
@@ -32,15 +28,16 @@ def test_reports_become_rows_in_ns_since_the_first_event() -> None:
     recorder.event_record(9, device=0, stream=3, correlation=4)
     recorder.graph_launch(5080, 5090, device=0, stream=3, correlation=1, graph=2)
     trace = recorder.trace
-    assert trace.metadata["source"] == "host"
-    assert trace.metadata["clock"] == {"origin_ns": 5000}
-    assert trace["graph_launches"][["start", "end", "graph"]].to_numpy().tolist() == [[80, 90, 2]]
-    assert trace["api"][["start", "end", "correlation", "name"]].to_numpy().tolist() == [[0, 10, 1, "graphLaunch"]]
-    assert trace["api"]["thread"].tolist() == [threading.get_native_id()]
-    assert trace["kernels"][["start", "stream", "graph_node", "graph"]].to_numpy().tolist() == [[20, 3, 7, 2]]
-    assert trace["memcpys"][["kind", "bytes", "src_kind"]].to_numpy().tolist() == [["HtoD", 64, "pinned"]]
-    assert trace["syncs"][["type", "stream"]].to_numpy().tolist() == [["stream", 3]]
-    assert trace["cuda_events"]["event"].tolist() == [9]
+    assert (trace.metadata["source"], trace.metadata["clock"]) == ("host", {"origin_ns": 5000})
+    for table, row in {
+        "graph_launches": {"start": 80, "end": 90, "graph": 2},
+        "api": {"start": 0, "end": 10, "correlation": 1, "name": "graphLaunch", "thread": threading.get_native_id()},
+        "kernels": {"start": 20, "stream": 3, "graph_node": 7, "graph": 2},
+        "memcpys": {"kind": "HtoD", "bytes": 64, "src_kind": "pinned"},
+        "syncs": {"type": "stream", "stream": 3},
+        "cuda_events": {"event": 9},
+    }.items():
+        assert trace[table][[*row]].to_dict("records") == [row]
 
 
 def test_what_is_between_a_stop_and_the_next_start_is_a_pause() -> None:
@@ -55,47 +52,31 @@ def test_what_is_between_a_stop_and_the_next_start_is_a_pause() -> None:
     assert pauses(recorder.trace) == [Pause(180, 680)], "since the first event"
 
 
-def test_annotate_reaches_every_active_recorder_and_nests() -> None:
-    first, second = HostRecorder(Clock()), HostRecorder(Clock())
-    first.start()
-    with annotate("token", index=3):
-        second.start()
+def test_annotate_reaches_every_active_recorder_and_nests_and_closes_when_its_body_fails() -> None:
+    """Threads have ranges of their own."""
+    first, second = clock(), clock()
+
+    def prepare() -> None:
         with annotate("inputs"):
             pass
+
+    first.start()
+    with contextlib.suppress(KeyError), annotate("token", index=3):
+        second.start()
+        thread = threading.Thread(target=prepare)
+        thread.start()
+        thread.join()
         second.stop()
+        raise KeyError
     first.stop()
     with annotate("token"):
         pass
     rows = first.trace["nvtx"]
     assert rows["text"].tolist() == ["token", "inputs"]
     assert rows["payload"].tolist()[0] == 3
+    assert rows["thread"].nunique() == 2
     assert rows.loc[0, "start"] < rows.loc[1, "start"] < rows.loc[1, "end"] < rows.loc[0, "end"]
     assert second.trace["nvtx"]["text"].tolist() == ["inputs"]
-
-
-def test_threads_have_ranges_of_their_own() -> None:
-    with record() as recording:
-
-        def work() -> None:
-            with annotate("worker"):
-                pass
-
-        with annotate("main"):
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-    assert recording.trace["nvtx"]["thread"].nunique() == 2
-    assert sorted(recording.trace["nvtx"]["text"]) == ["main", "worker"]
-
-
-def test_a_range_closes_when_its_body_fails() -> None:
-    with record() as recording:
-        try:
-            with annotate("token"):
-                raise ValueError
-        except ValueError:
-            pass
-    assert recording.trace["nvtx"]["text"].tolist() == ["token"]
 
 
 @pytest.mark.parametrize(("takes_nvtx", "calls"), [(False, ["push", "pop"]), (True, [])])
@@ -104,7 +85,7 @@ def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.Monk
     made: list[str] = []
     monkeypatch.setattr(ranges.nvtx, "push_range", lambda *_, **__: made.append("push"))
     monkeypatch.setattr(ranges.nvtx, "pop_range", lambda *_: made.append("pop"))
-    recorder = HostRecorder(Clock())
+    recorder = clock()
     monkeypatch.setattr(recorder, "takes_nvtx", takes_nvtx)
     with annotate("before"):
         recorder.start()
@@ -124,7 +105,8 @@ def test_stacks_are_kept_once_per_call_site_and_name_it() -> None:
     assert trace["api"]["callchain"].tolist() == [1, 1, 1, 2]
     assert trace["callchains"].groupby("chain")["depth"].min().tolist() == [0, 0]
     site = call_sites(trace, trace["api"])
-    line = test_stacks_are_kept_once_per_call_site_and_name_it.__code__.co_firstlineno
-    here = f"{__file__}({{}}): {test_stacks_are_kept_once_per_call_site_and_name_it.__name__}"
-    assert site["site"].tolist() == [here.format(line + 3)] * 3 + [here.format(line + 4)]
+    code = test_stacks_are_kept_once_per_call_site_and_name_it.__code__
+    assert site["site"].tolist() == [
+        f"{__file__}({code.co_firstlineno + line}): {code.co_name}" for line in (3, 3, 3, 4)
+    ]
     assert set(site["source"]) == {PYTHON}

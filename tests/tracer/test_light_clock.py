@@ -1,18 +1,42 @@
 """The alignment of the device's clock with the host's, against a known difference."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tracer.recorders.light_clock import Alignment, ClockBounds, align
+from tracer.recorders.light_clock import ClockBounds, align
 
 AHEAD, DRIFT, WINDOW = -7_000_000_000, 3e-5, 500_000_000  # ns, ns per ns, ns
 LAUNCH, RETURN = 8_000, 12_000  # ns: from a launch to its start on an idle device, from an end to the wait's return
-Lag = Callable[[int, np.random.Generator], int]
+
+ON_TIME, SOON, LATE = (0, 300), (60_000, 200_000), (100_000, 3_000_000)
+LAGS = {  # how much later than `LAUNCH` or `RETURN`, ns, by the number of the window of half a second
+    "on time": lambda window: ON_TIME,
+    "late": lambda window: LATE,
+    "soon": lambda window: SOON,
+    "rarely on time": lambda window: ON_TIME if window % 7 == 2 else LATE,
+    "seldom on time": lambda window: ON_TIME if window % 19 == 7 else SOON,
+    # an engine that loads for 8 s, in which only the fourth window has close bounds, and then decodes
+    "loading, then on time": lambda window: ON_TIME if window >= 16 or window == 3 else LATE,
+    "loading, then soon": lambda window: SOON if window >= 16 else ON_TIME if window == 3 else LATE,
+    "40 µs late from 8": lambda window: (40_000, 40_300) if window >= 8 and window != 26 else ON_TIME,
+    "40 µs late from 30": lambda window: (40_000, 40_300) if window >= 30 else ON_TIME,
+    "always 5 ms": lambda window: (5_000_000, 5_000_001),
+    "polls": lambda window: (12_000, 112_000),
+}
+CASES = [  # launches and waits, or the other way; since which window; by how much it may be off, and says it is, ns
+    ("on time", "on time", 0, 1_000, (10_000, 10_300)),
+    # a host that rarely waits for the device, or a device that is rarely idle
+    ("on time", "rarely on time", 0, 3_000, (0, 15_000)),
+    # a slow host: two windows in 20 s have close bounds, and the clocks could have drifted to either bound since
+    ("on time", "seldom on time", 0, 4_000, (0, 20_000)),
+    # the other bound comes within 70 µs here and there, which seems close, but its middle is not the truth
+    ("loading, then on time", "loading, then soon", 16, 5_000, (30_000, 10**9)),
+    # no window has two close bounds: the steady one tells, but it may also be the other
+    ("on time", "late", 0, 10_000, (100_000, 10**9)),
+]
 
 
 def truth(at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -20,138 +44,75 @@ def truth(at: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(AHEAD + np.rint(DRIFT * at).astype(np.int64))
 
 
-def aligned(late_launch: Lag, late_return: Lag, windows: int = 40) -> tuple[Alignment, NDArray[np.int64]]:
-    """The alignment of launches and waits that are later than `LAUNCH` and `RETURN` by these times, given the window;
-    and the error in the middle of each window, if the middle between both bounds were the truth."""
+def aligned(launch: str, wait: str, windows: int = 40) -> tuple[float, NDArray[np.int64]]:
+    """The stated error of launches and waits that are so late, and by how much the middle of each window is off, if the
+    middle between both bounds were the truth."""
     draw = np.random.default_rng(3)
     at = np.sort(draw.integers(0, windows * WINDOW, 20 * windows)).astype(np.int64)
-    late = np.array([[lag(int(each // WINDOW), draw) for each in at] for lag in (late_launch, late_return)])
+    late = np.array([[draw.integers(*LAGS[lag](int(each // WINDOW))) for each in at] for lag in (launch, wait)])
     found = align(ClockBounds(at, truth(at) - LAUNCH - late[0]), ClockBounds(at, truth(at) + RETURN + late[1]))
     assert found is not None
+    assert found.error_ns is not None
     middles = WINDOW * np.arange(windows) + WINDOW // 2
-    return found, found.to_host(middles) - middles - truth(middles) - (RETURN - LAUNCH) // 2
+    return found.error_ns, np.abs(found.to_host(middles) - middles - truth(middles) - (RETURN - LAUNCH) // 2)
 
 
-def on_time(_: int, draw: np.random.Generator) -> int:
-    return int(draw.integers(0, 300))
+@pytest.mark.parametrize(("launch", "wait", "since", "within", "error"), CASES)
+def test_close_and_steady_bounds_are_followed(
+    launch: str, wait: str, since: int, within: int, error: tuple[int, int]
+) -> None:
+    for one, other in {(launch, wait), (wait, launch)}:
+        stated, apart = aligned(one, other)
+        assert apart[since:].max() < within, one
+        assert error[0] <= stated <= error[1], one
 
 
-def late(_: int, draw: np.random.Generator) -> int:
-    return int(draw.integers(100_000, 3_000_000))
+def test_the_stated_error_holds_where_no_bound_tells() -> None:
+    for launch, wait, more, factor in (
+        # a steady bound that moved from where it was reached: launches are late, steadily, but with close bounds
+        ("40 µs late from 8", "seldom on time", LAUNCH, 1),
+        ("40 µs late from 30", "seldom on time", LAUNCH, 1),
+        # a device that is always as far behind, and a host that polls: the launches are late, and steadily so
+        ("always 5 ms", "polls", 0, 1),
+        ("late", "late", 0, 2),  # half of the bounds' distance
+    ):
+        error, apart = aligned(launch, wait)
+        assert apart.max() <= factor * error + more, launch
+        assert error > 100_000 or launch != "late"
 
 
-def rarely(window: int, draw: np.random.Generator) -> int:
-    return on_time(window, draw) if window % 7 == 2 else late(window, draw)
-
-
-def test_both_bounds_are_reached() -> None:
-    found, apart = aligned(on_time, on_time)
-    assert np.abs(apart).max() < 1_000
+def drifting(
+    at: NDArray[np.int64], bend: float, since: int, late: NDArray[np.int64] | int = LAUNCH, every: int = 1
+) -> tuple[float, float]:
+    """The largest error of a clock whose drift changes by so much since then, and the stated one."""
+    moved = truth(at) + np.rint(bend * np.maximum(at - since, 0)).astype(np.int64)
+    found = align(ClockBounds(at, moved - late), ClockBounds(at[::every], moved[::every] + RETURN))
+    assert found is not None
     assert found.error_ns is not None
-    assert (LAUNCH + RETURN) / 2 <= found.error_ns <= (LAUNCH + RETURN) / 2 + 300
-
-
-@pytest.mark.parametrize(("launch", "wait"), [(on_time, rarely), (rarely, on_time)])
-def test_windows_with_one_close_bound_follow_those_with_two(launch: Lag, wait: Lag) -> None:
-    """A host that rarely waits for the device, or a device that is rarely idle."""
-    found, apart = aligned(launch, wait)
-    assert np.abs(apart).max() < 3_000
-    assert found.error_ns is not None
-    assert found.error_ns < 15_000
-
-
-def soon(_: int, draw: np.random.Generator) -> int:
-    return int(draw.integers(60_000, 200_000))
-
-
-def seldom(window: int, draw: np.random.Generator) -> int:
-    return on_time(window, draw) if window % 19 == 7 else soon(window, draw)
-
-
-@pytest.mark.parametrize(("launch", "wait"), [(on_time, seldom), (seldom, on_time)])
-def test_between_two_windows_with_close_bounds_the_steady_bound_is_followed(launch: Lag, wait: Lag) -> None:
-    """A slow host: two windows in 20 s have close bounds, and the clocks could have drifted to either bound since."""
-    found, apart = aligned(launch, wait)
-    assert np.abs(apart).max() < 4_000
-    assert found.error_ns is not None
-    assert found.error_ns < 20_000
-
-
-def loading(of: Lag) -> Lag:
-    """An engine that loads for 8 s, in which only the fourth window has close bounds, and then decodes."""
-    return lambda window, draw: of(window, draw) if window >= 16 else (on_time if window == 3 else late)(window, draw)
-
-
-@pytest.mark.parametrize(("launch", "wait"), [(on_time, soon), (soon, on_time)])
-def test_an_engine_that_loads_and_then_reaches_one_bound(launch: Lag, wait: Lag) -> None:
-    """The other bound comes within 70 µs here and there, which seems close, but its middle is not the truth."""
-    found, apart = aligned(loading(launch), loading(wait))
-    assert np.abs(apart[16:]).max() < 5_000
-    assert found.error_ns is not None
-    assert found.error_ns > 30_000  # the clocks may have drifted to the other bound since
-
-
-@pytest.mark.parametrize("since", [8, 30])
-def test_a_steady_bound_that_moved_from_where_it_was_reached_is_not_followed(since: int) -> None:
-    """Launches are 40 µs late, and steadily so, but in the windows with close bounds: `since` of them later."""
-    close = (7, 26)
-    found, apart = aligned(
-        lambda window, draw: on_time(window, draw) + 40_000 * (window not in close and window >= since), seldom
-    )
-    assert found.error_ns is not None
-    assert np.abs(apart).max() <= found.error_ns + LAUNCH
-
-
-@pytest.mark.parametrize(("launch", "wait"), [(on_time, late), (late, on_time)])
-def test_the_steady_bound_tells_if_no_window_has_two_close_ones(launch: Lag, wait: Lag) -> None:
-    found, apart = aligned(launch, wait)
-    assert np.abs(apart).max() < 10_000
-    assert found.error_ns is not None
-    assert found.error_ns > 100_000  # it may also be the other one
-
-
-def test_a_steady_bound_beside_a_steady_one_tells_nothing() -> None:
-    """A device that is always as far behind, and a host that polls: the launches are late, and steadily so."""
-    found, apart = aligned(lambda *_: 5_000_000, lambda _, draw: int(draw.integers(12_000, 112_000)))
-    assert found.error_ns is not None
-    assert np.abs(apart).max() <= found.error_ns
+    return float(np.abs(found.to_host(at) - at - moved).max()), found.error_ns
 
 
 def test_long_after_close_bounds_the_error_is_that_of_both() -> None:
     """Launches are late since the tenth second, and the clocks' drift changes: either bound may be reached."""
     at = np.arange(0, 90 * WINDOW, WINDOW // 20).astype(np.int64)
-    moved = truth(at) + np.rint(8e-6 * np.maximum(at - 20 * WINDOW, 0)).astype(np.int64)
-    late = np.where(at < 20 * WINDOW, LAUNCH, 300_000)
-    found = align(ClockBounds(at, moved - late), ClockBounds(at, moved + RETURN))
-    assert found is not None
-    assert found.error_ns is not None
-    assert np.abs(found.to_host(at) - at - moved).max() <= found.error_ns + RETURN
+    apart, error = drifting(at, 8e-6, 20 * WINDOW, np.where(at < 20 * WINDOW, LAUNCH, 300_000))
+    assert apart <= error + RETURN
 
 
-@pytest.mark.parametrize("bend", [0, 2e-6, 8e-6])
-@pytest.mark.parametrize(
-    ("pairs", "apart", "within"), [(3, 60, 10_001), (20, 60, 10_001), (50, 10, 10_001), (3, 1, 516_001)]
-)
-def test_rare_bounds_tell_each_their_own_time(pairs: int, apart: int, within: int, bend: float) -> None:
+def test_rare_bounds_tell_each_their_own_time() -> None:
     """A launch and a wait for it every minute, while the drift of the clocks changes."""
-    at = apart * 2 * WINDOW * np.arange(pairs).astype(np.int64)
-    moved = truth(at) + np.rint(bend * np.maximum(at - at[pairs // 2], 0)).astype(np.int64)
-    found = align(ClockBounds(at, moved - LAUNCH), ClockBounds(at, moved + RETURN))
-    assert found is not None
-    assert found.error_ns is not None
-    assert np.abs(found.to_host(at) - at - moved).max() <= found.error_ns <= within
+    for bend in (0, 2e-6, 8e-6):
+        for pairs, apart_s, within in ((3, 60, 10_001), (20, 60, 10_001), (50, 10, 10_001), (3, 1, 516_001)):
+            at = apart_s * 2 * WINDOW * np.arange(pairs).astype(np.int64)
+            apart, error = drifting(at, bend, int(at[pairs // 2]))
+            assert apart <= error <= within, (bend, pairs)
 
 
 def test_the_error_grows_with_the_time_between_waits() -> None:
     """Launches all the time, waits every minute: between these the clocks may have drifted by as much as they may."""
     at = np.arange(0, 600 * WINDOW, WINDOW // 5).astype(np.int64)
-    moved = truth(at) + np.rint(4e-6 * np.maximum(at - 250 * WINDOW, 0)).astype(np.int64)
-    waits = at[::600]
-    found = align(ClockBounds(at, moved - LAUNCH), ClockBounds(waits, moved[::600] + RETURN))
-    assert found is not None
-    assert found.error_ns is not None
-    apart = np.abs(found.to_host(at) - at - moved).max()
-    assert (LAUNCH + RETURN) / 2 < apart <= found.error_ns < 700_000
+    apart, error = drifting(at, 4e-6, 250 * WINDOW, every=600)
+    assert (LAUNCH + RETURN) / 2 < apart <= error < 700_000
 
 
 def test_without_waits_the_clock_drifts_and_no_work_starts_before_its_launch() -> None:
@@ -161,13 +122,6 @@ def test_without_waits_the_clock_drifts_and_no_work_starts_before_its_launch() -
     assert found is not None
     assert found.error_ns is None
     assert np.abs(found.to_host(at) - at - lower.ns).max() < 1_000
-
-
-def test_without_a_close_bound_the_error_is_half_their_distance() -> None:
-    found, apart = aligned(late, late)
-    assert found.error_ns is not None
-    assert found.error_ns > 100_000
-    assert np.abs(apart).max() < 2 * found.error_ns
 
 
 @given(st.lists(st.tuples(st.integers(0, 20 * WINDOW), st.integers(0, 10**6), st.integers(0, 10**6)), min_size=1))

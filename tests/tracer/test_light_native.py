@@ -1,27 +1,29 @@
-"""The preloaded library against a driver without a GPU: what it records, and what it must not do."""
+"""The preloaded library in programs of a driver without a GPU: what it records, and what it must not do."""
 
+import json
 import os
 import re
-import stat
 import subprocess
-import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from tests.tracer.fake_driver import Build, calls, compiler_or_skip, sanitized, sanitizing, unless_sanitized
-from tracer.errors import FormatError
+from tests.tracer.fake_driver import HERE, Build, calls, compiler_or_skip, sanitized, sanitizing
+from tracer.model.trace import Trace
 from tracer.recorders import native
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_ring import RECORD, STAMP, Ring, read_ring
+from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of
+from tracer.recorders.light_work import StampedWork, stamped_work
+from tracer.recorders.symbols import kernel_names
 
 TOKEN = "cuMemcpyHtoDAsync_v2 {}eager eager {}{}first second {}cuMemcpyDtoHAsync_v2 cuStreamSynchronize "
-STAMPED = TOKEN.format("head ", "tail ", "head ", "tail ")
-BARE = TOKEN.format("", "", "", "")
-RUNS_ALONE = TOKEN.format("head ", "tail ", "", "")
+STAMPED, BARE = TOKEN.format("head ", "tail ", "head ", "tail "), TOKEN.format("", "", "", "")
 
 A_TOKEN = [
     "cuMemcpyHtoDAsync_v2", "cuLaunchKernel", "cuLaunchKernel", "cuGraphLaunch", "cuMemcpyDtoHAsync_v2",
@@ -77,22 +79,19 @@ def test_a_decode_loop_however_it_gets_the_driver(built: Build, way: str) -> Non
     assert (ring.contexts[0].device, ring.contexts[0].name) == (0, "Fake GPU")
 
 
-@pytest.mark.parametrize("way", ["dlsym", "proc", "proc2", "again", "own"])
+@pytest.mark.parametrize("way", ["dlsym", "proc", "proc2", "again", "own", "later"])
 def test_every_call_by_every_way(built: Build, way: str) -> None:
-    """cuGetProcAddress by its first and second interface, found by itself, and that of the per-thread stream."""
+    """cuGetProcAddress by its first and second interface, found by itself, and that of the per-thread stream. One that
+    is newer than ours is left alone, and nothing of it comes by."""
     made = built.run("every", way).split()
-    ring = built.ring()
     assert len(made) > 100
-    assert calls(ring) == made
-    assert ring.counters["entries_left"] == 0
-    own = ring.records[[name.endswith("_ptsz") for name in calls(ring)]]
-    assert set(own["stream"]) == {2}  # CU_STREAM_PER_THREAD
-
-
-def test_an_interface_newer_than_ours_is_left_alone_and_counted(built: Build) -> None:
-    made = built.run("every", "later").split()
-    assert not list(built.rings.glob("*.ring"))  # nothing of it came by
-    assert len(made) > 100
+    rings = built.read()
+    assert len(rings) == (way != "later")
+    for ring in rings:
+        assert calls(ring) == made
+        assert ring.counters["entries_left"] == 0
+        own = ring.records[[name.endswith("_ptsz") for name in calls(ring)]]
+        assert set(own["stream"]) == {2}  # CU_STREAM_PER_THREAD
 
 
 def test_without_the_recorder_nothing_is_done(built: Build) -> None:
@@ -101,80 +100,10 @@ def test_without_the_recorder_nothing_is_done(built: Build) -> None:
         env=sanitized({"LD_LIBRARY_PATH": str(built.folder), "LD_PRELOAD": str(built.folder / "light.so")}),
     )  # fmt: skip
     assert done.stdout == f"2 nodes; {BARE * 3}\n"
-
-
-@pytest.mark.parametrize(("stamps", "token"), [("none", BARE), ("graphs", TOKEN.format("", "", "head ", "tail "))])
-def test_stamps_are_as_wished(built: Build, stamps: str, token: str) -> None:
-    assert built.run("decode", "proc", INTERTOKEN_LIGHT_STAMPS=stamps) == f"2 nodes; {token * 3}\n"
-    assert calls(built.ring()) == DECODED
-
-
-@pytest.mark.parametrize(
-    ("what", "counter"),
-    [("conditional", "graphs_left_conditional"), ("memory", "graphs_left_memory"),
-     ("child_memory", "graphs_left_memory"), ("device", "graphs_left_device")],
-)  # fmt: skip
-def test_graphs_that_cannot_be_stamped_are_left_alone_and_counted(built: Build, what: str, counter: str) -> None:
-    said = built.run("decode", "proc", what)
-    assert Counter(said.split())["head"] == 3  # of the runs
-    ring = built.ring()
-    assert ring.counters[counter] == 1
-    assert ring.counters["graphs_stamped"] == 0
-    assert not ring.records["graph"].any()
-
-
-def test_a_graph_with_a_child_is_stamped_as_a_whole(built: Build) -> None:
-    token = TOKEN.format("head ", "tail ", "head ", "tail ").replace("first second", "first second second child")
-    assert built.run("decode", "proc", "child") == f"3 nodes; {token * 3}\n"
-
-
-@pytest.mark.parametrize(
-    ("broken", "counter"),
-    [("FAKE_REFUSES_STAMPS", "graphs_left_refused"), ("FAKE_NO_NODES", "graphs_left_refused"),
-     ("FAKE_NO_JIT", "stamps_failed"), ("FAKE_NO_REGISTER", "stamps_failed")],
-)  # fmt: skip
-def test_a_driver_that_refuses_what_we_add_still_does_what_the_program_asks(
-    built: Build, broken: str, counter: str
-) -> None:
-    said = built.run("decode", "proc", **{broken: "1"})
-    assert said == f"2 nodes; {(BARE if counter == 'stamps_failed' else RUNS_ALONE) * 3}\n"
-    assert built.ring().counters[counter] == 1
-    assert calls(built.ring()) == DECODED
-
-
-def test_a_run_behind_stamped_work_needs_no_head(built: Build) -> None:
-    token = "cuMemcpyHtoDAsync_v2 head eager eager tail head first second tail eager tail cuMemcpyDtoHAsync_v2 "
-    assert built.run("decode", "proc", "behind") == f"2 nodes; {(token + 'cuStreamSynchronize ') * 3}\n"
-
-
-def test_nothing_is_put_into_a_capture(built: Build) -> None:
-    captured = "cuStreamBeginCapture_v2 " + TOKEN.format("", "", "head ", "tail ") + "cuStreamEndCapture "
-    assert built.run("decode", "proc", "capture") == f"2 nodes; {STAMPED}{captured}{STAMPED}\n"
-    launches = built.ring().records[[name == "cuGraphLaunch" for name in calls(built.ring())]]
-    assert launches["graph"].tolist() == [1, 0, 0]  # what it was captured into runs its stamps, too
-    assert built.ring().counters["graphs_left_captured"] == 1
-
-
-def test_a_context_that_is_reset_is_loaded_anew(built: Build) -> None:
-    said = built.run("decode", "proc", "reset")
-    assert said.count("head") == 6
-    ring = built.ring()
-    assert [len(stamps) for stamps in ring.stamps] == [4, 8]
-    assert [len(chain) for chain in ring.chains] == [64, 64]
-    assert [context.has_stamps for context in ring.contexts] == [True, True]
-
-
-def test_errors_reach_the_program_and_the_record(built: Build) -> None:
-    built.run("decode", "proc", code=6, FAKE_FAILS="cuStreamSynchronize")
-    (failed,) = built.ring().records[built.ring().records["result"] != 0]
-    assert (built.ring().calls[failed["call"]], failed["result"]) == ("cuStreamSynchronize", 700)
-
-
-def test_threads_lose_nothing(built: Build) -> None:
-    built.run("decode", "proc", "threads", "1000")
-    ring = built.ring()
-    assert ring.written == len(ring.records) == 4000
-    assert sorted(Counter(ring.records["thread"].tolist()).values()) == [1000] * 4
+    environment = built.environment()
+    del environment["INTERTOKEN_LIGHT"]
+    done = subprocess.run([built.folder / "ranges", "all"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "nobody listens\n"
 
 
 def test_a_full_ring_keeps_the_last_and_counts_the_others(built: Build) -> None:
@@ -185,74 +114,29 @@ def test_a_full_ring_keeps_the_last_and_counts_the_others(built: Build) -> None:
     assert (np.diff(ring.records["sequence"].astype(np.int64)) > 0).all()
 
 
-def test_a_fork_gets_its_own_ring(built: Build) -> None:
+def test_a_fork_gets_its_own_ring_and_what_it_runs_another(built: Build) -> None:
     built.run("decode", "proc", "forks")
     parent, child = built.read()
     assert (len(parent.records), len(child.records)) == (4, 2)
     assert child.parent == parent.process
     assert set(child.records["thread"]) == {child.process}
     assert [context.name for context in child.contexts] == ["Fake GPU"]
-
-
-def test_a_fork_that_runs_another_program_is_recorded_too(built: Build) -> None:
     built.run("decode", "proc", "execs")
     parent, child = built.read()
     assert len(parent.records) == 4
     assert calls(child) == ["cuGraphInstantiateWithFlags", *A_TOKEN, "cuGraphExecDestroy"]
 
 
-def test_a_program_that_closes_all_its_files_goes_on_being_recorded(built: Build) -> None:
-    built.run("decode", "proc", "closed")
-    assert calls(built.ring()) == DECODED
-
-
-def test_what_was_recorded_survives_kill_9(built: Build) -> None:
-    built.run("decode", "proc", "killed", code=-9)
-    assert calls(built.ring()) == DECODED[: 1 + len(A_TOKEN) + 1 + len(A_TOKEN)]
-    assert len(words(built.ring())) == 8
-
-
-def test_a_program_without_cuda_leaves_its_name_alone(built: Build) -> None:
-    for old in built.rings.iterdir():
-        old.unlink()
-    subprocess.run(["/bin/sh", "-c", "ls / > /dev/null; true"], env=built.environment(), check=True)
-    assert [path.name for path in built.rings.iterdir()] == ["programs"]
-    assert [line.split()[1] for line in (built.rings / "programs").read_text().splitlines()] == ["sh", "ls"]
-
-
-def test_a_program_finds_its_own_libraries_functions(built: Build) -> None:
-    """dlsym(RTLD_NEXT, ...) asks for whom by the return address: numpy and ctypes must go on finding theirs."""
-    code = "import ctypes, numpy; print(ctypes.CDLL(None).getpid() == __import__('os').getpid(), numpy.ones(3).sum())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=built.environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "True 3.0\n"
-
-
-def test_files_are_the_users_alone(built: Build) -> None:
-    built.run("decode", "proc")
-    assert {stat.S_IMODE(path.stat().st_mode) for path in built.rings.iterdir()} == {0o600}
-
-
-@pytest.mark.parametrize("how", ["link", "others", "relative", "missing"])
-def test_a_folder_that_is_not_the_users_alone_is_not_written_to(built: Build, tmp_path: Path, how: str) -> None:
-    folder = tmp_path / "rings"
+def test_a_folder_that_is_not_the_users_alone_is_not_written_to(built: Build, tmp_path: Path) -> None:
+    """Nor is a link in it followed."""
+    folder, link, open_to_others = tmp_path / "rings", tmp_path / "link", tmp_path / "others"
     folder.mkdir(mode=0o700)
-    given = str(folder)
-    if how == "link":
-        (tmp_path / "link").symlink_to(folder)
-        given = str(tmp_path / "link")
-    elif how == "others":
-        folder.chmod(0o750)
-    elif how == "relative":
-        given = os.path.relpath(folder)
-    else:
-        given += "-not"
-    assert built.run("decode", "proc", INTERTOKEN_LIGHT=given) == f"2 nodes; {BARE * 3}\n"
-    assert not list(folder.iterdir())
-
-
-def test_a_link_in_the_folder_is_not_followed(built: Build, tmp_path: Path) -> None:
+    open_to_others.mkdir()
+    open_to_others.chmod(0o750)
+    link.symlink_to(folder)
+    for given in (link, open_to_others, os.path.relpath(folder), tmp_path / "missing"):
+        assert built.run("decode", "proc", INTERTOKEN_LIGHT=str(given)) == f"2 nodes; {BARE * 3}\n", given
+    assert not [*folder.iterdir(), *open_to_others.iterdir()]
     target = tmp_path / "precious"
     target.write_text("mine")
     for old in built.rings.iterdir():
@@ -292,56 +176,266 @@ def test_a_setuid_program_is_left_alone(built: Build, tmp_path: Path) -> None:
     assert not list(built.rings.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["empty", "magic", "version", "short", "capacity", "names"])
-def test_what_is_no_ring_is_said(built: Build, tmp_path: Path, damage: str) -> None:
-    built.run("decode", "proc")
-    content = bytearray(built.ring().path.read_bytes())
-    match damage:
-        case "empty":
-            content.clear()
-        case "magic":
-            content[0] = 0
-        case "version":
-            content[8] = 99
-        case "short":
-            del content[-1000:]
-        case "capacity":
-            content[24:32] = b"\xff" * 8
-        case "names":
-            at = content.index(b"cuMemcpyHtoDAsync_v2")
-            content[at : at + 4] = b"\xff\xfe\x00\x00"
-    path = tmp_path / "1-0.ring"
-    path.write_bytes(content)
-    with pytest.raises(FormatError, match=r"1-0\.ring"):
-        read_ring(path)
+COLUMNS = ["text", "kind", "domain", "category", "color", "payload"]
 
 
-def test_a_time_that_cannot_be_holds_nobody_up(built: Build, tmp_path: Path) -> None:
-    """Of 2 ** 62 ns there are too many windows of half a second to look at each."""
-    built.run("decode", "proc", "", "40")
-    content = bytearray(built.ring().path.read_bytes())
-    stamps = 65536 + 4096 * RECORD.itemsize
-    last = stamps + STAMP.itemsize * (64 + 4 * 40 - 1)  # behind those of the chain
-    content[last : last + 8] = (2**62).to_bytes(8, "little")
-    (tmp_path / "1-0.ring").write_bytes(content)
-    assert len(light_trace([read_ring(tmp_path / "1-0.ring")])["api"]) == 243
+def ranges(built: Build) -> tuple[pd.DataFrame, str]:
+    """The nvtx table of the last run, and its notes."""
+    trace = light_trace([built.ring()])
+    return trace["nvtx"], "; ".join(trace.notes)
 
 
-@unless_sanitized("has a sanitizer of its own")
-@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
-    compiler = compiler_or_skip()
-    runtime = "libtsan.so" if sanitizer == "thread" else "libasan.so"
-    found = subprocess.run([compiler, f"-print-file-name={runtime}"], capture_output=True, text=True, check=True)
-    if not os.path.isabs(found.stdout.strip()):
-        pytest.skip(f"{compiler} has no {runtime}")
-    built = Build.into(tmp_path, [f"-fsanitize={sanitizer}", "-g", "-O0"])
-    built.extra = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
-    for what in ("", "child", "memory", "threads", "forks", "reset"):
-        built.run("decode", "proc", what, "2000" if what == "threads" else "3")
-    built.run("every", "proc2")
-    for scene in ("destroyed_elsewhere", "crowd", "other_context", "many_contexts", "own_streams"):
-        built.run("scenes", scene)
-    for scene in ("crowd", "parts", "waits_between"):
-        built.run("scenes", scene, INTERTOKEN_LIGHT_BUDGET="50")
+def test_every_kind_of_them(built: Build) -> None:
     built.run("ranges", "all")
+    table, notes = ranges(built)
+    step = ["step", "push/pop", "engine", 7, 0xFF00FF00, -3.0]
+    outer, inner = (["outer", "push/pop", "", -1, -1, None], ["inner", "push/pop", "", -1, -1, None])
+    found = table[COLUMNS].astype(object).where(table[COLUMNS].notna(), None).to_numpy().tolist()
+    assert found == [
+        ["request", "start/end", "", -1, -1, None], *[step, outer, inner] * 2,
+        ["müde", "mark", "", -1, -1, 2.5], ["open", "push/pop", "", -1, -1, None],
+    ]  # fmt: skip
+    start, end = table["start"].to_numpy(), table["end"].to_numpy()
+    assert (start[1:4] <= start[1]).sum() == 1
+    assert end[3] <= end[2] <= end[1] <= start[4]  # inner in outer in step, before the next
+    assert end[0] >= start[7]  # ended by another thread, behind the mark
+    assert start[7] == end[7]
+    assert "1 NVTX ranges were still open at the end" in notes
+    assert light_trace([built.ring()])["api"]["name"].tolist() == ["cuStreamSynchronize"]
+
+
+def test_ends_in_another_window_are_not_taken_for_theirs(built: Build) -> None:
+    built.run("ranges", "pauses", INTERTOKEN_LIGHT_PAUSED="program")
+    table, notes = ranges(built)
+    assert table["text"].tolist() == ["first", "second"]
+    assert table["end"].iloc[0] == table["end"].iloc[1]  # with the recording
+    assert "1 NVTX ranges were still open" in notes
+
+
+def test_texts_that_were_overwritten_are_said(built: Build) -> None:
+    built.run("ranges", "many", "150000", INTERTOKEN_LIGHT_RECORDS="524288")
+    assert built.ring().texts
+    table, notes = ranges(built)
+    gone = 150_000 - len(table)
+    assert table["text"].tolist() == [f"step {i} of many, of its own" for i in range(gone, 150_000)]
+    assert f"{gone} NVTX ranges are left out" in notes
+    assert gone > 1_000
+
+
+ALL = "1000000000000"  # percent: all runs and parts are sampled
+AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's
+
+
+ROWS = json.loads((Path(__file__).parent / "data" / "light_programs.json").read_text())
+"""Programs of the fake driver: what it did for them (`said`, how it begins, or how often), and what is recorded."""
+
+
+def field_of(ring: Ring, call: str, name: str) -> list[int]:
+    """A field of all records of a call that did not fail."""
+    return ring.records[name][(np.array(calls(ring)) == call) & (ring.records["result"] == 0)].tolist()
+
+
+def in_graphs(ring: Ring) -> list[int]:
+    """Which launches of graphs the heads of a ring tell."""
+    words = ring.stamps[0]["word"]
+    is_head = (words & 1 == 0) & (words >> 1 & 0x7FFF > 0)
+    return (words[is_head] >> 16 & 0xFFFFFF).tolist()
+
+
+FACTS: dict[str, Callable[[Ring, StampedWork, Trace], object]] = {
+    "runs": lambda ring, work, trace: field_of(ring, "cuLaunchKernel", "number"),
+    "launches": lambda ring, work, trace: calls(ring).count("cuLaunchKernel"),
+    "graph_numbers": lambda ring, work, trace: field_of(ring, "cuGraphLaunch", "number"),
+    "heads": lambda ring, work, trace: in_graphs(ring),
+    "stamped_launches": lambda ring, work, trace: field_of(ring, "cuGraphLaunch", "graph"),
+    "failed": lambda ring, work, trace: {
+        ring.calls[one["call"]]: one["result"] for one in ring.records if one["result"]
+    },
+    "stamps": lambda ring, work, trace: [len(stamps) for stamps in ring.stamps],
+    "chains": lambda ring, work, trace: [len(chain) for chain in ring.chains],
+    "has_stamps": lambda ring, work, trace: [context.has_stamps for context in ring.contexts],
+    "devices": lambda ring, work, trace: [context.device for context in ring.contexts],
+    "devices_of_syncs": lambda ring, work, trace: trace["syncs"][
+        "device"
+    ].tolist(),  # of the stream, or the context's own
+    "streams": lambda ring, work, trace: [trace[of]["stream"].unique().tolist() for of in ("graph_launches", "syncs")],
+    "work": lambda ring, work, trace: [len(work.table), work.unmatched, work.untimed],
+    "is_stamped": lambda ring, work, trace: work.table["is_stamped"].tolist(),
+    "timed": lambda ring, work, trace: work.kernels.timed == marks(ring).count("ba-") == marks(ring).count("a") > 0,
+    "program": lambda ring, work, trace: ring.program,
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row['run']} {' '.join(row.get('env', ''))}" for row in ROWS])
+def test_programs_do_the_same_and_are_recorded(built: Build, row: dict[str, Any]) -> None:
+    row = dict(row)
+    why, env, code = row.pop("why"), row.pop("env", {}), row.pop("code", 0)
+    said = built.run(*row.pop("run").split(), code=code, **env).partition("; ")
+    words = (said[2] or said[0]).split()
+    if "token" in row:
+        row["said"] = f"cuMemcpyHtoDAsync_v2 {row.pop('token')} cuMemcpyDtoHAsync_v2 cuStreamSynchronize " * 3
+    assert words == row.pop("said", " ".join(words)).split(), why
+    assert words[: len(row.get("begins", "").split())] == row.pop("begins", "").split(), why
+    assert {word: words.count(word) for word in row.get("count", {})} == row.pop("count", {}), why
+    ring = built.read()[0]
+    work, trace = stamped_work(ring), light_trace([ring])
+    assert (work.table["end"] >= work.table["start"]).all(), why
+    done = [word for word in words if word.startswith("cu")]
+    assert [call for call in calls(ring) if call in done] == done, why
+    for name, value in row.pop("counters", {}).items():
+        assert ring.counters[name] == value, f"{why}: {name}"
+    for note in row.pop("notes", []):
+        assert any(note in each for each in trace.notes), f"{why}: {note}"
+    assert {asked: FACTS[asked](ring, work, trace) for asked in row} == row, why
+
+
+@pytest.mark.parametrize("scene", ["threads", "threads_of_two"])
+def test_a_wait_in_another_thread_or_context_does_not_move_the_clock(built: Build, scene: str) -> None:
+    built.run("scenes", scene)
+    clock = stamped_work(built.ring()).alignments[0]
+    assert clock is not None
+    assert clock.error_ns is not None
+    assert clock.contradictions == 0
+    assert (np.abs(clock.ns + AHEAD_NS) <= clock.error_ns).all()
+
+
+def test_stamps_that_are_overwritten_are_said_and_their_cost_stays_known(built: Build) -> None:
+    built.run("scenes", "many_launches", FAKE_SILENT="1", INTERTOKEN_LIGHT_RECORDS="262144")
+    ring = built.ring()
+    assert stamped_work(ring).costs[0] is not None
+    trace = light_trace([ring])
+    assert len(trace["graph_launches"]) == 65_536
+    assert len(trace["api"]) == 2 * 65_536
+    assert trace["api"]["start"].min() == 0
+    (note,) = [note for note in trace.notes if "stamps are kept only" in note]
+    assert note.endswith(f"last 65536 graphs and runs of launches; the {2 * 4_464 + 1} calls before them are left out")
+
+
+def test_a_program_that_calls_exec_has_a_ring_more(built: Build) -> None:
+    built.run("scenes", "execs")
+    rings = built.read()
+    assert [ring.path.name for ring in rings] == [f"{rings[0].process}-{n}.ring" for n in range(2)]
+    trace = light_trace(rings)
+    assert len(trace["api"].drop_duplicates(["process", "correlation"])) == len(trace["api"]) == 2
+    assert trace["processes"]["process"].tolist() == [rings[0].process]
+
+
+def test_a_script_has_its_own_name(built: Build, tmp_path: Path) -> None:
+    (tmp_path / "serve").write_text("#!/bin/sh\ntrue\n")
+    (tmp_path / "serve").chmod(0o755)
+    for old in built.rings.iterdir():
+        old.unlink()
+    subprocess.run([tmp_path / "serve"], env=built.environment(), check=True)
+    assert (built.rings / "programs").read_text().split()[1] == "serve"
+
+
+def test_kernels_have_the_names_with_which_the_program_looks_them_up(built: Build) -> None:
+    """Also a function of a kernel, and a name that is said after the launch; what nobody says is a number."""
+    built.run("scenes", "named")
+    ring = built.ring()
+    launches = ring.records[np.array(calls(ring)) == "cuLaunchKernel"]
+    gemv = "gemv(float const*, float*, int)"
+    assert list(kernel_names(ring.path, launches)) == ["eager", gemv, gemv, "one?two?three", "kernel 5"]
+    assert set(light_trace([ring])["kernels"]["short_name"]) <= {"eager", "gemv", "one?two?three", "kernel 5"}
+    assert ring.counters["names_left"] == 0
+    path = ring.path.with_name(f"{ring.path.name}.names")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().count("\n") == 4  # each name once, however often it is asked for
+
+
+def test_libraries_before_and_behind_ours_go_on_interposing(built: Build) -> None:
+    """What is looked up in another library is called there."""
+    hook, driver = built.folder / "libhook.so", built.folder / "libcuda.so.1"
+    for command in (
+        ["-shared", "-fPIC", "-Wl,--no-as-needed", "-o", hook, HERE / "hook.c", driver, "-ldl"],
+        ["-DLINKED", "-o", built.folder / "linked", HERE / "hooked.c", hook, driver],
+        ["-o", built.folder / "hooked", HERE / "hooked.c", "-ldl"],
+    ):
+        subprocess.run([compiler_or_skip(), "-w", *command], check=True)
+    for program, extra, said in (
+        (["linked"], {}, "hook rc 0\n"),
+        (["linked"], {"LD_PRELOAD": str(hook)}, "hook rc 0\n"),
+        (["hooked", str(hook)], {}, "hook rc 0\nrc 0\n"),
+    ):
+        assert built.run(*program, **extra) == said
+        ring = built.ring()
+        assert calls(ring) == ["cuCtxSynchronize"]
+        assert ring.counters["entries_left"] == 0  # counted before there was a ring
+
+
+def marks(ring: Ring) -> str:
+    """Of the records of a ring, in order: "b" for a stamp right before, "a" for one right behind it, "-" for none."""
+    numbers = ring.records["number"].tolist()
+    return "".join(("b" * bool(n & BEFORE) + "a" * bool(n & BEHIND)) or "-" for n in numbers)
+
+
+GATE = ["gate", "tail", "tail", "nothing", "tail"]
+
+
+def test_every_launch_and_copy_of_a_part_has_a_stamp_behind_it(built: Build) -> None:
+    said = built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET=ALL).split()
+    ring = built.ring()
+    at = [i for i, name in enumerate(said) if name == "gate"]
+    parts = re.findall("ba+", marks(ring).replace("-", ""))
+    assert len(at) == len(parts) > 0
+    assert all(said[i : i + 6] == [*GATE, "eager"] for i in at)
+    assert max(map(len, parts)) <= 1 + 8 + 1  # launches, and the copy
+    assert said.count("tail") == 2 + 3 * len(parts) + marks(ring).count("a")
+    inside = graph_of(ring.stamps[0]["word"]) == INSIDE_GRAPH
+    assert inside.sum() == said.count("tail") - 2
+    assert [said.count(name) for name in ("head", "eager", "cuMemcpyHtoDAsync_v2")] == [2, 80, 2]
+    assert len(stamped_work(ring).table) == 2
+
+
+def test_a_gate_that_opened_itself_spoils_the_stamps_inside(built: Build) -> None:
+    """One too many: what they tell is not used."""
+    late = built.run("scenes", "parts", INTERTOKEN_LIGHT_BUDGET=ALL, FAKE_LATE="1").split()
+    ring = built.ring()
+    parts = re.findall("ba+", marks(ring).replace("-", ""))
+    assert late.count("tail") == 2 + 4 * len(parts) + marks(ring).count("a")
+    assert stamped_work(ring).kernels.timed == 0
+
+
+STEPS, LAUNCH_NS = 3_000, "3000"
+
+
+@pytest.fixture(scope="module")
+def sampled(built: Build) -> Ring:
+    """Steps of four runs, recorded with a budget that is far from enough for stamps at the ends of all of them."""
+    built.run("scenes", "sampled", str(STEPS), FAKE_SILENT="1", FAKE_LAUNCH_NS=LAUNCH_NS,
+              INTERTOKEN_LIGHT_BUDGET="8", INTERTOKEN_LIGHT_RECORDS="65536")  # fmt: skip
+    return built.ring()
+
+
+def test_stamps_of_runs_take_their_share_of_the_time_and_no_more(sampled: Ring) -> None:
+    wall = sampled.records["end"].max() - sampled.records["begin"].min()
+    stamps = sum(len(each) for each in sampled.stamps)
+    spent = sampled.counters["run_stamps_ns"]
+    assert spent >= int(LAUNCH_NS) * stamps  # all stamps are accounted for
+    assert 0.01 * wall < spent < 0.08 * wall + 20e6  # the last sample may be long on a busy machine
+    assert sampled.counters["runs"] == 4 * STEPS
+    assert sampled.counters["runs_left"] == 0
+
+
+def test_every_run_and_launch_of_a_step_is_sampled(sampled: Ring) -> None:
+    """Not those after a pause alone, or the same one of each step."""
+    records = sampled.records[np.array(calls(sampled)) == "cuLaunchKernel"]
+    numbers = records["number"]
+    kernel, run = records["object"], numbers & 0xFFFFFF
+    words = np.concatenate([each["word"] for each in sampled.stamps])
+    with_ends = (words[graph_of(words) == 0] >> np.uint64(16)).astype(np.int64) & 0xFFFFFF
+    for sample in (kernel[np.isin(run, with_ends)], kernel[numbers & BEFORE > 0], kernel[numbers & BEHIND > 0]):
+        counts = np.array(list(Counter(sample.tolist()).values()))
+        assert len(counts) == 4
+        assert counts.min() > 0.02 * counts.sum()
+
+
+def test_samples_do_not_grow_a_ring(built: Build, sampled: Ring) -> None:
+    """However long a program runs: its file keeps its size, and the last stamps are the ones that are left."""
+    built.run("scenes", "sampled", "1", INTERTOKEN_LIGHT_BUDGET="8", INTERTOKEN_LIGHT_RECORDS="65536")
+    small = built.ring().path.stat().st_size
+    built.run("scenes", "sampled", "17000", FAKE_SILENT="1", INTERTOKEN_LIGHT_BUDGET=ALL,
+              INTERTOKEN_LIGHT_RECORDS="65536")  # fmt: skip
+    ring = built.ring()
+    assert ring.path.stat().st_size == small
+    assert len(ring.stamps[0]) == ring.places < ring.counters["runs"] * 2

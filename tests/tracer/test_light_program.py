@@ -1,79 +1,71 @@
-"""Where the preloaded library comes from: a wheel, the user's cache, or a compiler."""
+"""Where the preloaded library comes from (a wheel, the user's cache or a compiler), and the one for aarch64, which an
+emulator runs over a driver without a GPU."""
 
 import os
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from tests.tracer.fake_driver import Build, compiler_or_skip, unless_sanitized
-from tracer.cli import main
+from tests.tracer.fake_driver import HERE, Build, compiler_or_skip, run, unless_sanitized
 from tracer.errors import RecordError
 from tracer.recorders import light
+from tracer.recorders.light import light_trace, read_rings
+from tracer.recorders.native import compile_library
 
-loads_it = unless_sanitized("loads the library into this process, which has no runtime of a sanitizer")
+COMPILER, EMULATOR = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+SYSTEM = Path("/usr/aarch64-linux-gnu")
+TOKENS = 40
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(light, "SHIPPED", tmp_path / "shipped.so")
     return tmp_path
 
 
-@loads_it
-def test_it_is_compiled_once(cache: Path, built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiler(cache: Path, script: str) -> str:
+    (cache / "cc").write_text(f"#!/bin/sh\n{script}\n")
+    (cache / "cc").chmod(0o755)
+    return str(cache / "cc")
+
+
+@unless_sanitized("loads the library into this process, which has no runtime of a sanitizer")
+def test_it_is_compiled_once_unless_a_wheel_has_it(cache: Path, built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a compiler that has done so before, as it takes its time."""
-    compiler = cache / "cc"
-    compiler.write_text(f'#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\ncp {built.folder}/light.so "$2"\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CC", str(compiler))
+    ready = built.folder / "light.so"
+    monkeypatch.setenv("CC", compiler(cache, f'while [ "$1" != -o ]; do shift; done\ncp {ready} "$2"'))
     made = light.library()
     assert made.is_relative_to(cache)
-    assert made.read_bytes() == (built.folder / "light.so").read_bytes()
+    assert made.read_bytes() == ready.read_bytes()
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     assert light.library() == made
-    assert [path.name for path in made.parent.iterdir()] == [made.name]
-
-
-@loads_it
-def test_that_of_a_wheel_comes_first(cache: Path, built: Build) -> None:
-    shipped = shutil.copy(built.folder / "light.so", cache / "shipped.so")
+    with monkeypatch.context() as patched:
+        patched.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
+        assert light.cached() != made  # another C library gets one of its own
+    shipped = shutil.copy(ready, cache / "shipped.so")
     assert light.library() == shipped
-    assert not light.cached().exists()
-
-
-def test_one_that_does_not_load_is_said(cache: Path) -> None:
-    """As where it needs a newer C library: the linker would tell each program so, and nothing be recorded."""
-    (cache / "shipped.so").write_bytes(b"from elsewhere")
-    with pytest.raises(RecordError, match=r"does not load on this machine: .*shipped\.so"):
+    monkeypatch.setattr(light, "SHIPPED", cache / "newer.so")
+    (cache / "newer.so").write_bytes(b"of a newer C library")  # the linker would tell each program so
+    with pytest.raises(RecordError, match=r"does not load on this machine: .*newer\.so"):
         light.library()
 
 
-def test_another_c_library_gets_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = light.cached()
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
-    assert light.cached() != here
-
-
-def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    result = CliRunner().invoke(main, ["record", "-o", str(tmp_path / "out"), "--", "/bin/true"])
-    assert result.exit_code == 2
-    assert "there is no C compiler (cc, gcc or clang on PATH, or CC)" in result.stderr
-
-
-def test_what_the_compiler_says_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = tmp_path / "cc"
-    broken.write_text("#!/bin/sh\necho 'ring.c: in function' >&2; echo 'ring.c:1: error: no such thing' >&2; exit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CC", str(broken))
+def test_without_one_it_says_what_is_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "echo 'ring.c: in function' >&2; echo 'ring.c:1: error: no such thing' >&2; exit 1"
+    monkeypatch.setenv("CC", compiler(cache, told))
     with pytest.raises(RecordError, match=r"cannot be compiled: ring\.c:1: error: no such thing"):
         light.library()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC")
+    result = run("record", "-o", cache / "out", "--", "/bin/true")
+    assert result.exit_code == 2
+    assert "there is no C compiler (cc, gcc or clang on PATH, or CC)" in result.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -82,3 +74,30 @@ def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
     cache.chmod(0o500)
     with pytest.raises(RecordError, match="cannot be written"):
         light.library()
+
+
+@pytest.mark.skipif(
+    not (COMPILER and EMULATOR and SYSTEM.is_dir()), reason="needs gcc for aarch64 and its emulator (qemu-user)"
+)
+def test_on_aarch64_a_decode_loop_is_recorded_however_it_gets_the_driver(tmp_path: Path) -> None:
+    assert COMPILER
+    assert EMULATOR
+    compile_library(tmp_path / "light.so", COMPILER, ["-Werror"])
+    driver, program, linked = (tmp_path / name for name in ("libcuda.so.1", "decode", "decode_linked"))
+    for into, *sources in (
+        (driver, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", HERE / "driver.c", HERE / "rest.c"),
+        (program, HERE / "decode.c", "-ldl"),
+        (linked, "-DLINKED", HERE / "decode.c", driver, "-ldl"),
+    ):
+        subprocess.run([COMPILER, "-std=gnu11", "-w", "-O1", "-pthread", "-o", into, *sources], check=True)
+    for way in ("dlsym", "proc", "direct"):
+        rings = tmp_path / way
+        rings.mkdir(mode=0o700)
+        given = {"LD_LIBRARY_PATH": tmp_path, "LD_PRELOAD": tmp_path / "light.so", "INTERTOKEN_LIGHT": rings,
+                 "INTERTOKEN_LIGHT_BUDGET": "0"}  # fmt: skip
+        environment = [word for name, value in given.items() for word in ("-E", f"{name}={value}")]
+        command = [linked if way == "direct" else program, way, "", str(TOKENS)]
+        subprocess.run([EMULATOR, "-L", SYSTEM, *environment, *command], check=True, stdout=subprocess.DEVNULL)
+        trace = light_trace(read_rings(rings))
+        assert trace["graph_launches"]["graph"].value_counts().to_dict() == {1: TOKENS, -1: TOKENS}, way
+        assert trace.metadata["clock"]["device_error_ns"] < 1_000_000

@@ -29,41 +29,25 @@ def samples(tmp_path_factory):
     library.pause_for.argtypes = [ctypes.c_int64]
     library.sample_for.argtypes = [ctypes.c_int64] * 3
     library.sample_for.restype = ctypes.c_int64
-    library.begin(START, APART)
     return library
 
 
-def each_second(samples, seconds):
-    """What samples took in each second of an engine that launches all the time, ms."""
-    return [samples.sample_for(S, EACH, TAKES) / MS for _ in range(seconds)]
+def test_the_whole_share_until_there_are_many_then_a_quarter_of_which_half_is_forgotten_every_so_often(samples):
+    """So one that is left on takes little, and after a pause, in which one burst is saved, gets all of it again."""
 
+    def each_second(seconds):
+        """What samples took in each second of an engine that launches all the time, ms."""
+        return [samples.sample_for(S, EACH, TAKES) / MS for _ in range(seconds)]
 
-def test_the_whole_share_until_there_are_many_then_a_quarter(samples):
     samples.begin(START, APART)
-    took = each_second(samples, 8)
+    took = each_second(80)
     assert sum(took[:4]) == pytest.approx(ENOUGH / MS, abs=0.2)
-    assert sum(took[4:]) == pytest.approx(4 * 0.25, abs=0.2)
-
-
-def test_half_is_forgotten_every_so_often_so_that_one_left_on_takes_little(samples):
-    samples.begin(START, APART)
-    each_second(samples, 40)
-    took = each_second(samples, 40)
-    for begin in range(0, 40, FORGET_S):
+    assert sum(took[4:8]) == pytest.approx(4 * 0.25, abs=0.2)
+    for begin in range(40, 80, FORGET_S):
         assert sum(took[begin : begin + FORGET_S]) == pytest.approx(2.9, abs=0.3)
         assert max(took[begin + 2 : begin + FORGET_S]) < 0.5 < max(took[begin : begin + 2]) < 1.3
-
-
-def test_after_a_pause_an_engine_gets_its_whole_share_again(samples):
-    samples.begin(START, APART)
-    each_second(samples, 20)
     samples.pause_for(40 * S)
-    assert sum(each_second(samples, 3)) == pytest.approx(3 + BURST / MS, abs=0.4)
-
-
-def test_what_was_saved_while_nothing_was_launched_is_one_burst(samples):
-    samples.begin(START, APART)
-    each_second(samples, 1)
+    assert sum(each_second(3)) == pytest.approx(3 + BURST / MS, abs=0.4)
     samples.pause_for(600 * S)
     assert samples.sample_for(20 * MS, EACH, TAKES) == pytest.approx(BURST, abs=2 * TAKES)
 

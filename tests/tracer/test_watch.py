@@ -1,5 +1,6 @@
 """`intertoken watch` over a driver without a GPU: rings of programs that still run."""
 
+import queue
 import socket
 import subprocess
 import threading
@@ -10,13 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
-from tests.tracer.fake_driver import Build
+from tests.tracer.fake_driver import Build, run
 from tests.tracer.light_engine import Engine
 from tracer import read
-from tracer.cli import main
 from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
 from tracer.recorders import light, light_ring
 
@@ -39,18 +38,16 @@ def program(built: Build, recorder: None) -> Iterator[int]:
             running.kill()
 
 
-def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int) -> None:
+def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what stopped launching without."""
     (row,) = live()
     assert (row.process, row.program, row.device) == (program, "decode", 0)
     assert row.calls == 6 * STEPS + 3  # its graph is made, updated and ended, too
     assert (row.syncs, row.launches) == (1, 3)
     assert row.gap_us
-    assert 0 < row.gap_us[0] <= row.gap_us[1]
     assert row.steps_per_s
+    assert 0 < row.gap_us[0] <= row.gap_us[1]
     assert row.steps_per_s > 0
-
-
-def test_a_program_that_stopped_launching_has_no_figures(program: int, monkeypatch: pytest.MonkeyPatch) -> None:
     later = time.monotonic_ns() + 95 * 10**9
     monkeypatch.setattr(time, "monotonic_ns", lambda: later)
     (row,) = live()
@@ -74,86 +71,67 @@ def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest() -> N
 def test_a_window_of_what_runs_is_kept_as_a_recording(
     program: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = CliRunner()
-    result = runner.invoke(main, ["watch", str(program), "--keep", str(tmp_path / "all")])
+    result = run("watch", program, "--keep", tmp_path / "all")
     assert result.exit_code == 0, result.output
     whole = read(tmp_path / "all")
     assert len(whole["graph_launches"]) == 2 * STEPS
     since = whole.metadata["clock"]["origin_ns"] + int(whole["api"]["start"].iloc[3 * STEPS])
     monkeypatch.setattr(time, "monotonic_ns", lambda: since + 5 * 10**9)  # the program waits since its last call
-    result = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half"), "--last", "5"])
+    result = run("watch", "--keep", tmp_path / "half", "--last", "5")
     assert result.exit_code == 0
     silent = 5 - (whole["api"]["end"].max() - whole["api"]["start"].iloc[3 * STEPS]) / 1e9
     note = f"the last call was {silent:.1f} s before the end of the 5 s that were kept"
-    assert note in result.stderr
-    assert note in read(tmp_path / "half").notes
     kept = read(tmp_path / "half")
+    assert note in result.stderr
+    assert note in kept.notes
     assert len(kept["api"]) == pytest.approx(len(whole["api"]) / 2, abs=8)
     assert len(kept["graph_launches"]) == pytest.approx(STEPS, abs=4)
     assert kept["api"]["end"].max() == whole["api"]["end"].max()
     assert set(kept["graph_launches"]["correlation"]) <= set(kept["api"]["correlation"])
-    again = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half")])
-    assert again.exit_code == 2
-    assert "already exists" in again.stderr
     monkeypatch.setattr(time, "monotonic_ns", lambda: since + 90 * 10**9)
-    late = runner.invoke(main, ["watch", "--keep", str(tmp_path / "late"), "--last", "5"])
-    assert late.exit_code == 2
-    assert "no call began in the last 5 s; the last one ended " in late.stderr
+    for name, why in (("half", "already exists"), ("late", "no call began in the last 5 s; the last one ended ")):
+        refused = run("watch", "--keep", tmp_path / name, "--last", "5")
+        assert (refused.exit_code, why in refused.stderr) == (2, True)
     assert not (tmp_path / "late").exists()
 
 
-def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shown_or_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that ended is not shown."""
     monkeypatch.setattr(light_ring, "_MEMORY", tmp_path)
-    result = CliRunner().invoke(main, ["watch", "vllm", "--keep", str(tmp_path / "out")])
+    result = run("watch", "vllm", "--keep", tmp_path / "out")
     assert result.exit_code == 2
     assert "no process with id vllm or vllm in its name runs under the light recorder" in result.stderr
-    assert CliRunner().invoke(main, ["watch", "--last", "1"]).exit_code == 2
+    assert run("watch", "--last", "1").exit_code == 2
     assert not (tmp_path / "out").exists()
-
-
-def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_ring, "_MEMORY", tmp_path)
     folder = tmp_path / "intertoken-light-1-x"
     folder.mkdir()
     (folder / "999999999-0.ring").touch()
-    result = CliRunner().invoke(main, ["watch", "--once"])
-    assert "no program is running under the light recorder" in result.stdout
-
-
-def test_metrics_are_prometheus_text() -> None:
-    text = metrics([ROW, Live(8, "idle", 5, 0, why="no steps")])
-    assert "# TYPE intertoken_calls_total counter" in text
-    assert 'intertoken_calls_total{process="7",program="a\\"b"} 100\n' in text
-    assert 'intertoken_calls_overwritten_total{process="8",program="idle"} 0\n' in text
-    assert 'intertoken_step_gap_seconds{process="7",program="a\\"b",device="1",quantile="0.95"} 9e-05\n' in text
-    assert 'intertoken_steps_per_second{process="7",program="a\\"b",device="1"} 700.5\n' in text
-    assert text.count('program="idle"') == 2
-
-
-def test_they_are_served_on_loopback() -> None:
-    told, answers = threading.Event(), []
-    address: list[str] = []
-
-    def say(found: str) -> None:
-        address.append(found)
-        told.set()
-
-    threading.Thread(target=serve, args=(0, lambda: [ROW], say), daemon=True).start()
-    assert told.wait(10)
-    assert address[0].startswith("127.0.0.1:")
-    with urllib.request.urlopen(f"http://{address[0]}/metrics", timeout=10) as answer:
-        answers.append(answer.read().decode())
-    assert answers == [metrics([ROW])]
-    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
-        urllib.request.urlopen(f"http://{address[0]}/", timeout=10)
-    refused.value.close()
-
-
-def test_a_port_that_is_taken_is_said() -> None:
+    assert "no program is running under the light recorder" in run("watch", "--once").stdout
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        result = CliRunner().invoke(main, ["watch", "--prometheus", str(taken.getsockname()[1])])
-    assert result.exit_code == 2
-    assert "in use" in result.stderr
+        result = run("watch", "--prometheus", taken.getsockname()[1])
+    assert (result.exit_code, "in use" in result.stderr) == (2, True)
+
+
+def test_metrics_are_prometheus_text_and_served_on_loopback() -> None:
+    text = metrics([ROW, Live(8, "idle", 5, 0, why="no steps")])
+    for line in (
+        "# TYPE intertoken_calls_total counter",
+        'intertoken_calls_total{process="7",program="a\\"b"} 100\n',
+        'intertoken_calls_overwritten_total{process="8",program="idle"} 0\n',
+        'intertoken_step_gap_seconds{process="7",program="a\\"b",device="1",quantile="0.95"} 9e-05\n',
+        'intertoken_steps_per_second{process="7",program="a\\"b",device="1"} 700.5\n',
+    ):
+        assert line in text
+    assert text.count('program="idle"') == 2
+    told: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=serve, args=(0, lambda: [ROW], told.put), daemon=True).start()
+    address = told.get(timeout=10)
+    assert address.startswith("127.0.0.1:")
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        assert answer.read().decode() == metrics([ROW])
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"http://{address}/", timeout=10)
+    refused.value.close()
 
 
 def test_names_are_no_markup() -> None:

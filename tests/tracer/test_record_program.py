@@ -1,0 +1,187 @@
+"""`intertoken record` of any program, light and through CUPTI: one suite over both, and drivers without a GPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.tracer.fake_driver import Build, run
+from tracer import read
+from tracer.analysis.tokens import find_steps
+from tracer.model.trace import Trace
+from tracer.recorders import light_ring
+
+TOKENS = 40
+REFUSALS = json.loads((Path(__file__).parent / "data" / "record_refusals.json").read_text())
+
+
+@pytest.fixture(params=["light", "node"])
+def level(request: pytest.FixtureRequest) -> str:
+    """One after the other, each with the driver that stands for the real one."""
+    request.getfixturevalue({"light": "recorder", "node": "cupti"}[request.param])
+    return request.param
+
+
+@pytest.fixture
+def program(level: str, built: Build, cuda: Path) -> str:
+    """A program that decodes; it takes what it does beside, and how many tokens."""
+    return f"{built.folder}/decode proc" if level == "light" else f"{cuda}/traced"
+
+
+def record(target: Path, level: str, *arguments: object) -> Trace:
+    result = run("record", "-o", target, "--passes", level, *arguments)
+    assert result.exit_code == 0, result.stderr
+    return read(target)
+
+
+def test_what_cannot_be_recorded_is_said(
+    level: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number, row in enumerate(REFUSALS):
+        if level not in row["says"]:
+            continue
+        target = tmp_path / str(number)
+        words = [word for each in row["run"] for word in ([each] if each != "PROGRAM" else program.split())]
+        with monkeypatch.context() as patched:
+            for name, value in row.get("env", {}).items():
+                patched.setenv(name, value)
+            result = run("record", "-o", target, "--passes", level, *words)
+        assert result.exit_code == row["code"], row
+        assert row["says"][level] in result.stderr, row
+        assert target.exists() == (row["code"] == 0), row
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("seen", ["0 1", "0 0"])
+def test_two_engines_have_the_devices_that_they_see(level: str, program: str, tmp_path: Path, seen: str) -> None:
+    """Each sees one GPU as its first."""
+    both = "".join(f"CUDA_VISIBLE_DEVICES={device} {program} '' {TOKENS} & " for device in seen.split())
+    trace = record(tmp_path / "out", level, "--", "sh", "-c", f"{both} wait")
+    for table in ("memcpys", "graph_launches" if level == "light" else "kernels"):
+        devices = trace[table].groupby("process")["device"].unique().map(list)
+        assert sorted(devices) == [[int(device)] for device in seen.split()], table
+    assert trace["devices"]["device"].tolist() == sorted({int(device) for device in seen.split()})
+    said = sum("processes number the devices differently" in note for note in trace.notes)
+    assert said == (seen == "0 1")
+
+
+def test_some_steps_of_a_run(level: str, program: str, tmp_path: Path) -> None:
+    command = ("--", *program.split(), "", TOKENS)
+    whole = record(tmp_path / "all", level, *command)
+    trace = record(tmp_path / "out", level, "--steps", 10, *command)
+    assert len(find_steps(trace)) == 10
+    assert len(find_steps(whole)) > 30
+    for name in ("memcpys", "syncs"):
+        assert 8 <= len(trace[name]) / (len(whole[name]) / TOKENS) <= 12
+
+
+def test_the_programs_own_window(level: str, program: str, built: Build, tmp_path: Path) -> None:
+    command = [built.folder / "scenes", "windowed"] if level == "light" else [program, "window", 3]
+    trace = record(tmp_path / "out", level, "--profiler-window", "--", *command)
+    names = trace["api"]["name"].astype(str).tolist()
+    assert (names[0], names[-1], names.count("cuGraphLaunch")) == ("cuProfilerStart", "cuProfilerStop", 3)
+    assert len(trace["graph_launches"]) + (trace["kernels"]["name"].astype(str) == "gemv").sum() == 3
+
+
+TURNS = """
+import ctypes, sys, time
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    driver.cuStreamSynchronize(None)
+    time.sleep(0.001)
+"""
+
+
+def test_a_window_of_a_run(level: str, tmp_path: Path) -> None:
+    window = ("--after", 0.8, "--seconds", 0.4)
+    api = record(tmp_path / "out", level, *window, "--", sys.executable, "-c", TURNS, "2")["api"]
+    assert 20 < len(api) < 600  # of some 1700; how many is up to the machine
+    assert api["end"].max() - api["start"].min() < 0.7e9  # switched every 50 ms, on a busy machine later
+
+
+RANGES = """
+import ctypes, nvtx
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+driver.cuCtxSynchronize()
+for step in range(20):
+    with nvtx.annotate("step", domain="engine", color="green", payload=step):
+        driver.cuStreamSynchronize(None)
+with nvtx.annotate("default"):
+    pass
+"""
+
+
+def test_ranges_of_the_python_package_are_on_the_clock_of_the_calls(level: str, tmp_path: Path) -> None:
+    trace = record(tmp_path / "out", level, "--", sys.executable, "-c", RANGES)
+    ranges, calls = trace["nvtx"], trace["api"][trace["api"]["name"].astype(str) == "cuStreamSynchronize"]
+    assert ranges["text"].astype(str).tolist() == ["step"] * 20 + ["default"]
+    assert ranges["domain"].astype(str).tolist() == ["engine"] * 20 + [""]
+    assert ranges["payload"].tolist()[:20] == list(range(20))
+    start, end = ranges["start"].to_numpy()[:20], ranges["end"].to_numpy()[:20]
+    late = np.maximum(start - calls["start"].to_numpy(), calls["end"].to_numpy() - end).max()
+    assert late < (1_000 if level == "node" else 1), "ns: CUPTI's and our clock are read one after the other"
+    assert np.diff(ranges["start"]).min() > 0
+
+
+TOOL = """
+import sys
+from pathlib import Path
+from tracer.cli import main
+from tracer.recorders import cupti_library, cupti_run, light, light_folder
+light.library = cupti_run.library = lambda: Path(sys.argv[1])
+cupti_library.find = lambda: sys.argv[2]
+light_folder._MEMORY = Path(sys.argv[3])
+main(sys.argv[4:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "number"),
+    [("light", signal.SIGKILL), ("node", signal.SIGKILL), ("node", signal.SIGTERM), ("node", signal.SIGINT)],
+    indirect=["level"],
+)
+def test_a_signal_ends_the_program_and_keeps_its_recording_and_what_a_killed_recorder_left_is_recovered(
+    level: str, program: str, built: Build, cuda: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Of a program that has decoded and waits, of which CUPTI's buffers were taken."""
+    out, what = tmp_path / "out", {"light": "stays", "node": "waits"}[level]
+    paths = [built.folder / "light.so", cuda / "libcupti.so.13", tmp_path]
+    command = ["record", "-o", out, "--passes", level, "--", *program.split(), what, str(TOKENS)]
+    tool = subprocess.Popen(
+        [sys.executable, "-c", TOOL, *paths, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert tool.stdout is not None
+    assert tool.stdout.readline()  # the program is done, and waits
+    tool.send_signal(number)
+    if number != signal.SIGKILL:
+        said = tool.communicate(timeout=60)[1].decode()
+        assert tool.returncode == 128 + number
+        assert f"ended by {number.name}; everything recorded until then is kept" in said
+        assert not light_ring.left_folders()
+    else:
+        tool.wait()
+        (left,) = light_ring.left_folders()
+        assert not out.exists()
+        try:
+            result = run("record", "-o", tmp_path / "other", "--passes", level, "--", *program.split())
+            advice = f"`intertoken record -o TRACE --recover {left}`"
+            assert f"note: a killed recorder left a recording: {advice}" in result.stderr
+            result = run("record", "-o", out, "--recover", left)
+            assert result.exit_code == 0, result.stderr
+            assert ("was killed, called exec, or is still running" in result.stderr) == (level == "node")
+        finally:
+            os.killpg(tool.pid, signal.SIGKILL)
+            tool.communicate()
+        assert not left.exists()
+    trace = read(out)
+    assert len(trace["graph_launches"]) + (trace["kernels"]["name"].astype(str) == "gemv").sum() in (TOKENS, 2 * TOKENS)
