@@ -34,10 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from dashboard.serving.uploads import MOST_KEPT
 from tests.fuzz.callbacks import PLACES
 from tests.fuzz.hostile import Requests
-from tests.tracer.hostile import HARMLESS, REFUSED, tampered
-from tests.tracer.nsys_exports import RECORDING
+from tests.tracer.hostile import HARMLESS, REFUSED, REFUSED_JSON
+from tests.tracer.nsys_exports import RECORDING, tampered
 from tests.tracer.planted import PLANTED
-from tests.tracer.test_hostile_json import REFUSED as REFUSED_JSON
 
 EXPORT: Final = Path(__file__).parents[1] / "tests" / "tracer" / "data" / "llama1b-saaas-graph.sqlite.gz"
 UPLOADS_PER_S: Final = 2.0
@@ -241,7 +240,7 @@ def _written(path: Path, data: bytes) -> Path:
 
 def _json(place: Path, _draw: random.Random) -> Iterator[Path]:
     """Yield long numbers, unterminated strings and deep nesting."""
-    for number, (text, _said) in enumerate(REFUSED_JSON.values()):
+    for number, (text, _said) in enumerate(REFUSED_JSON):
         yield _written(place / f"refused{number}.json", text.encode())
         yield _written(place / f"refused{number}.json.gz", gzip.compress(text.encode()))
     yield _written(place / "killer.json", b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}")

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.tracer.nsys_exports import DATA
 from tracer import formats
 from tracer.model.trace import Trace
 
 HOST, THREAD = 100, 101
+EVENTS = json.loads((DATA / "chrome-events.json").read_text(encoding="utf-8"))
 Event = dict[str, Any]
 
 
@@ -23,40 +25,33 @@ def on_gpu(cat: str, name: str, ts: Any, dur: Any, correlation: int, **args: Any
     return event(cat, name, ts, dur, 0, 7, **where, **args)
 
 
-def step(number: int) -> list[Event]:
-    """1000 µs: a copy (10..20, on the device 30..32), a launch (30..40, kernel 50..450), a sync (50..460)."""
-    at, first = 1000 * number, 10 * number
-    return [
-        event("user_annotation", f"ProfilerStep#{number}", at, 900),
-        event("cpu_op", "aten::mm", at + 5, 40),
-        event("cuda_runtime", "cudaMemcpyAsync", at + 10, 10, correlation=first),
-        on_gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 30, 2, first, bytes=4096),
-        event("cuda_runtime", "cudaLaunchKernel", at + 30, 10, correlation=first + 1),
-        on_gpu(
-            "kernel", "void mm<float>(int)", at + 50, 400, first + 1, grid=[2, 3, 4], block=[32, 1, 1],
-            **{"registers per thread": 40, "shared memory": 1024, "graph id": 0, "graph node id": 0},
-        ),
-        event("cuda_runtime", "cudaStreamSynchronize", at + 50, 410, correlation=first + 2),
-        on_gpu("cuda_sync", "Stream Sync", at + 50, 409, first + 2, cuda_sync_kind="Stream Sync"),
-        event("gpu_user_annotation", f"ProfilerStep#{number}", at + 50, 400, 0, 7),
-    ]  # fmt: skip
+def events_of(texts: list[Any], step: int = 0, apart: int = 100) -> list[Any]:
+    """Events as the data write them; of a step so many steps later, whose correlations are so far apart."""
+    found = []
+    for each in texts:
+        if isinstance(each, list):
+            category, name, ts, dur, args, pid, tid = (*each, *({}, HOST, THREAD)[len(each) - 4 :])
+            each = event(category, name, ts, dur, pid, tid, **args)
+        found.append(_later(each, step, apart) if step else each)
+    return found
 
 
-GPU: Event = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "GPU A", "numSms": 132, "totalGlobalMem": 2**37}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
-    "host_name": "secret",
-    "traceEvents": [
-        {"ph": "M", "name": "process_name", "pid": HOST, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "thread_name", "pid": HOST, "tid": THREAD, "ts": 0, "args": {"name": "main"}},
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "ts": 0, "args": {"name": "stream 7"}},
-        *[e for number in range(4) for e in step(number)],
-    ],
-    "traceName": "/home/secret/trace.json",
-    "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-}
+def _later(event: Event, step: int, apart: int) -> Event:
+    args = event.get("args", {})
+    later = {key: args[key] + apart * step for key in args if key == "correlation" or key.endswith("corr_id")}
+    ids = {"id": event["id"] + apart * step} if "id" in event else {}
+    name = event["name"].replace("#0", f"#{step}")
+    return event | ids | {"ts": event["ts"] + 1000 * step, "name": name, "args": args | later}
+
+
+def _gpu() -> Event:
+    parts = EVENTS["gpu"]
+    steps = [each for number in range(4) for each in events_of(parts["step"], number, 10)]
+    return {**parts["file"], "traceEvents": [*parts["names"], *steps]}
+
+
+GPU = _gpu()
+"""A file of four steps of 1000 µs."""
 
 
 def write(path: Path, content: Any) -> Path:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 
 @contextmanager
-def mounted(folder: Path, *arguments: str) -> Iterator[Path]:
+def mounted(folder, *arguments):
     """A mount at a new folder; skips the test where that is not allowed."""
     folder.mkdir()
     done = subprocess.run(["mount", *arguments, folder], capture_output=True, check=False)
@@ -25,14 +23,14 @@ def mounted(folder: Path, *arguments: str) -> Iterator[Path]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """The root of a file system of 64 KiB."""
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=64k", "none") as folder:
         yield folder
 
 
 @pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[Path]:
+def read_only(tmp_path):
     """A folder that nobody can write to, root neither."""
     folder = tmp_path / "read-only"
     if os.geteuid():

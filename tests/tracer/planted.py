@@ -14,9 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.tracer.nsys_exports import GLOBAL_TID, RECORDING, export
-from tests.tracer.test_formats_carry import EVERYTHING
-from tests.tracer.test_formats_chrome import GPU, event
+from tests.tracer.kineto import GPU, event
+from tests.tracer.nsys_exports import EVERYTHING, GLOBAL_TID, RECORDING, export
 from tracer import formats
 from tracer.model.graph_json import Memory, Node, RunGraph, write_graph
 

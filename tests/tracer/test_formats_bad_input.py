@@ -1,146 +1,144 @@
 """Files that are damaged, hostile or something else: one clear line each, and nothing left behind."""
 
+from __future__ import annotations
+
 import gzip
+import io
 import json
+import os
+import resource
+import shutil
+import signal
+import socket
 import sqlite3
+import subprocess
+import sys
+import time
+import zlib
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.tracer.nsys_exports import RECORDING, export
+from dashboard.reading.store import RunStore
+from tests.covering import each_value
+from tests.tracer import kineto
+from tests.tracer.hostile import BAD_FILES, EVENT, long
+from tests.tracer.nsys_exports import KERNELS, RECORDING, export, real_export, tampered
 from tracer import formats
-from tracer.errors import FormatError, TraceError
-from tracer.formats.nsys_schema import COLUMNS, REQUIRED
-from tracer.model.schema import TABLES
-from tracer.model.trace import Trace
+from tracer.cli import main
+from tracer.errors import FormatError, TraceError, printable
+from tracer.files.bounded import LEAST_BYTES, MOST_MEMBERS, Gunzip
+from tracer.formats import nsys_sqlite
+from tracer.formats.nsys_schema import REQUIRED
+from tracer.model.graph_json import read_graph
 
-KERNELS = TABLES["kernels"].nsys
 
-
-def error_of(path: Path) -> str:
-    """The message that reading the path gives: one line that names it."""
+def error_of(path):
+    """The message that reading the path gives: one short line that begins with its name, and soon."""
+    begin = time.process_time()
     with pytest.raises(FormatError) as caught:
         formats.read(path)
     message = str(caught.value)
-    assert "\n" not in message
     assert message.startswith(str(path))
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 200
+    assert time.process_time() - begin < 5
     return message
 
 
-INSTEAD = "is not read; record with PyTorch's profiler, or with rocmProfileData and its rpd2tracing"
+def changed(file, column, values):
+    """The Parquet file with other values in a column."""
+    table = pq.read_table(file)
+    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(values)), file)
+    return file.parent
 
 
 @pytest.fixture
-def sqlite(tmp_path: Path) -> Path:
+def sqlite(tmp_path):
     return export(tmp_path / "trace.sqlite")
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    formats.write(formats.read(export(folder / "trace.sqlite")), folder / "run")
+    return folder / "run"
+
+
 @pytest.fixture
-def parquet(sqlite: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    formats.write(formats.read(sqlite), path)
-    return path
+def parquet(recorded, tmp_path):
+    return Path(shutil.copytree(recorded, tmp_path / "run"))
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_bad_files_are_said_in_a_line(tmp_path):
     assert "no such file or directory" in error_of(tmp_path / "absent.sqlite")
+    for name, text, says in BAD_FILES["files"]:
+        content = long(text).encode()
+        (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith(".gz") else content)
+        assert says in error_of(tmp_path / name), (name, text)
+    for number, (statements, says) in enumerate(BAD_FILES["databases"]):
+        with closing(sqlite3.connect(tmp_path / f"{number}.db")) as database:
+            for statement in statements:
+                database.execute(statement)
+        assert error_of(tmp_path / f"{number}.db").startswith(f"{tmp_path / f'{number}.db'}: {says}")
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    (tmp_path / "a.sqlite").touch()
-    assert "is empty" in error_of(tmp_path / "a.sqlite")
+def test_a_long_number_does_not_end_the_process(tmp_path):
+    """CPython refuses to make a number of more than 4300 digits, and yajl ended the process."""
+    path = kineto.write(tmp_path / "a.json", long('[EVENT, {"ts": LONG}]').encode())
+    done = subprocess.run([sys.executable, "-m", "tracer.cli", "info", path], capture_output=True, text=True)
+    said = f"intertoken: {path}: contains a number with more than 100 digits, so it is not a trace\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
-@pytest.mark.parametrize("name", ["a.sqlite", "a.db", "A.SQLITE"])
-def test_another_kind_of_file_named_sqlite(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("kernel,start,end\n")
-    assert "not an SQLite file" in error_of(tmp_path / name)
+# --- SQLite ---
 
 
-@pytest.mark.parametrize(
-    ("name", "begin", "what"),
-    [
-        ("a.json", '{"rocprofiler-sdk-tool":[{"metadata":{"pid":1}}]}', "JSON"),
-        ("a.json.gz", '{\n "rocprofiler-sdk-tool": [{"metadata": {}}]}', "JSON"),
-        ("a_kernel_trace.csv", '"Kind","Agent_Id","Kernel_Name","Start_Timestamp","End_Timestamp"\n', "CSV"),
-        ("a_hip_api_trace.csv", "Domain,Function,Process_Id,Start_Timestamp,End_Timestamp\n", "CSV"),
-    ],
-)
-def test_a_recording_of_rocprofv3(tmp_path: Path, name: str, begin: str, what: str) -> None:
-    text = begin.encode()
-    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    assert error_of(tmp_path / name) == (f"{tmp_path / name}: the {what} of rocprofv3 {INSTEAD}")
-
-
-@pytest.mark.parametrize(
-    ("tables", "says"),
-    [
-        (
-            ["rocpd_op", "rocpd_api"],
-            "a database of rocmProfileData is not read; convert it to JSON with its rpd2tracing",
-        ),
-        (
-            ["rocpd_kernel_dispatch_0000a1", "rocpd_string_0000a1"],
-            f"the database of rocprofv3 (rocpd) {INSTEAD}",
-        ),
-    ],
-)
-def test_a_database_of_amd(tmp_path: Path, tables: list[str], says: str) -> None:
-    with closing(sqlite3.connect(tmp_path / "a.db")) as database:
-        for table in tables:
-            database.execute(f'CREATE TABLE "{table}" ("id" integer NOT NULL PRIMARY KEY)')
-    assert error_of(tmp_path / "a.db") == f"{tmp_path / 'a.db'}: {says}"
-
-
-def test_a_file_of_no_known_format(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("kernel,start,end\n")
-    assert "not a trace" in error_of(tmp_path / "a.txt")
-
-
-@pytest.mark.parametrize("kept", [1, 15, 16, 20, 100, 511, 4096, 20_000, -1])
-def test_a_truncated_export(sqlite: Path, kept: int) -> None:
-    sqlite.write_bytes(sqlite.read_bytes()[:kept])
-    message = error_of(sqlite)
-    assert ("truncated" if kept >= 16 or kept < 0 else "not an SQLite file") in message
-
-
-def test_an_sqlite_suffix_is_not_needed(sqlite: Path) -> None:
-    assert len(formats.read(sqlite.rename(sqlite.with_name("what? 100%#.bin")))["kernels"]) == 2
-
-
-def test_a_database_of_something_else(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "a.sqlite") as database:
-        database.execute("CREATE TABLE songs (start, end)")
-    database.close()
-    assert "not an nsys export" in error_of(tmp_path / "a.sqlite")
-
-
-def _export_with_many_kernels(path: Path, kernels: int) -> Path:
-    row = RECORDING[KERNELS][0]
-    return export(path, {**RECORDING, KERNELS: [row | {"start": i, "end": i + 1} for i in range(kernels)]})
-
-
-@pytest.mark.parametrize("garbage", [b"\xff", b"\x00", b"\x5a"])
-def test_a_page_of_garbage_amid_the_kernels(tmp_path: Path, garbage: bytes) -> None:
-    path = _export_with_many_kernels(tmp_path / "a.sqlite", 5000)
-    content = bytearray(path.read_bytes())
+def test_a_truncated_export_and_a_page_of_garbage(tmp_path):
+    rows = [RECORDING[KERNELS][0] | {"start": i, "end": i + 1} for i in range(5000)]
+    content = export(tmp_path / "good.sqlite", {**RECORDING, KERNELS: rows}).read_bytes()
+    path = tmp_path / "a.sqlite"
+    for kept in (16, 20, 100, 511, 4096, 20_000, -1):
+        path.write_bytes(content[:kept])
+        assert "truncated" in error_of(path), kept
     middle = len(content) * 9 // 10 // 4096 * 4096  # the first tenth holds the enums
-    content[middle - 4096 : middle] = garbage * 4096
-    path.write_bytes(content)
-    assert "SQLite cannot read it" in error_of(path)
+    for byte in (b"\xff", b"\x00", b"\x5a"):
+        path.write_bytes(content[: middle - 4096] + byte * 4096 + content[middle:])
+        assert "SQLite cannot read it" in error_of(path), byte
 
 
-def test_more_rows_than_one_chunk(tmp_path: Path) -> None:
-    path = _export_with_many_kernels(tmp_path / "a.sqlite", 200_000)
-    assert formats.read(path)["kernels"]["start"].tolist() == list(range(200_000))
+def test_every_required_column_that_is_missing_is_named(tmp_path):
+    for table, columns in REQUIRED.items():
+        for column in columns if table in RECORDING else ():
+            rows = {table: RECORDING[table]}
+            path = export(tmp_path / f"{table}.{column}.sqlite", rows, without_columns={f"{table}.{column}"})
+            assert error_of(path).endswith(f"table {table} has no column {column}")
 
 
-def test_columns_that_begin_with_many_nulls(tmp_path: Path) -> None:
+def test_exports_that_are_odd_and_readable(tmp_path):
+    def names(number, *statements):
+        path = tampered(tmp_path / f"what? {number}%#.bin", *statements)  # nor is a suffix needed
+        return set(formats.read(path)["kernels"]["short_name"])
+
+    assert names(1, "UPDATE StringIds SET value = CAST(x'ff6b' AS TEXT) WHERE id = 4") == {"\ufffdk"}
+    assert names(2, "UPDATE StringIds SET value = x'6b31'") == {"k1"}
+    for rowid in (2**62, 2**63 - 1, -(2**63)):
+        assert names(rowid, f"UPDATE {KERNELS} SET rowid = {rowid} WHERE rowid = 1") == {"mul"}
+    without_cuda = {table: rows for table, rows in RECORDING.items() if "INFO" in table}
+    trace = formats.read(export(tmp_path / "no-cuda.sqlite", without_cuda))
+    assert (len(trace), len(trace["devices"])) == (0, 1)
+    assert len(formats.read(export(tmp_path / "empty.sqlite", {table: [] for table in RECORDING}))) == 0
+
+
+def test_columns_that_begin_with_many_nulls(tmp_path):
     rows: list[dict[str, Any]] = [{"start": i, "end": i + 1, "eventType": 59, "textId": 20} for i in range(5_000)]
     rows.append({"start": 9000, "end": 9001, "eventType": 59, "text": "late", "doubleValue": 0.5})
     nvtx = formats.read(export(tmp_path / "a.sqlite", {**RECORDING, "NVTX_EVENTS": rows}))["nvtx"]
@@ -148,104 +146,55 @@ def test_columns_that_begin_with_many_nulls(tmp_path: Path) -> None:
     assert nvtx.iloc[-1][["text", "payload"]].tolist() == ["late", 0.5]
 
 
-@pytest.mark.parametrize("rowid", [2**62, 2**63 - 1, -(2**63)])
-def test_rowids_far_apart(tmp_path: Path, rowid: int) -> None:
+@pytest.mark.parametrize("kind", ["wal", "journal"])
+def test_files_beside_an_export_are_neither_read_nor_changed(tmp_path, kind):
     path = export(tmp_path / "a.sqlite")
-    with sqlite3.connect(path) as database:
-        database.execute(f"UPDATE {KERNELS} SET rowid = {rowid} WHERE rowid = 1")
+    database = sqlite3.connect(path, isolation_level=None)
+    database.execute(f"PRAGMA journal_mode = {'WAL' if kind == 'wal' else 'PERSIST'}")
+    database.execute("PRAGMA cache_size = 1")
+    database.execute("BEGIN")
+    database.execute(f"DELETE FROM {KERNELS}")
+    if kind == "wal":
+        database.execute("COMMIT")
+    (copy := tmp_path / "copy").mkdir()
+    for file in (path, path.with_name(f"a.sqlite-{kind}")):  # as it is after a crash
+        shutil.copy(file, copy)
     database.close()
-    assert len(formats.read(path)["kernels"]) == 2
+    before = {file.name: file.read_bytes() for file in copy.iterdir()}
+    assert before[f"a.sqlite-{kind}"]
+    assert f"changes that are still in a.sqlite-{kind} are not read" in formats.read(copy / "a.sqlite").notes
+    assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
 
 
-def test_text_where_numbers_belong(tmp_path: Path) -> None:
-    rows = [RECORDING[KERNELS][0] | {"streamId": "seven"}]
-    message = error_of(export(tmp_path / "a.sqlite", {KERNELS: rows}))
-    assert f"table {KERNELS}, column streamId holds string, not numbers" in message
+# --- directories ---
 
 
-def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    path = export(tmp_path / "a.sqlite")
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE StringIds SET value = CAST(x'ff6b' AS TEXT) WHERE id = 4")
-    database.close()
-    assert set(formats.read(path)["kernels"]["short_name"]) == {"\ufffdk"}
-
-
-def test_a_blob_for_a_name(tmp_path: Path) -> None:
-    path = export(tmp_path / "a.sqlite")
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE StringIds SET value = x'6b31'")
-    database.close()
-    assert set(formats.read(path)["kernels"]["short_name"]) == {"k1"}
-
-
-@pytest.mark.parametrize(("table", "column"), [(t, c) for t in RECORDING for c in REQUIRED.get(t, ())])
-def test_a_required_column_is_missing(tmp_path: Path, table: str, column: str) -> None:
-    message = error_of(export(tmp_path / "a.sqlite", without_columns={f"{table}.{column}"}))
-    assert message.endswith(f"table {table} has no column {column}")
-
-
-def test_an_export_without_cuda_is_readable(tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite", {t: r for t, r in RECORDING.items() if "INFO" in t}))
-    assert len(trace) == 0
-    assert len(trace["devices"]) == 1
-
-
-def test_an_export_of_empty_tables_is_readable(tmp_path: Path) -> None:
-    trace = formats.read(export(tmp_path / "a.sqlite", {table: [] for table in RECORDING}))
-    assert len(trace) == 0
-
-
-# --- parquetdir ---
-
-
-def test_a_directory_without_a_trace(tmp_path: Path) -> None:
-    (tmp_path / "songs.parquet").touch()
-    assert "directory holds no trace" in error_of(tmp_path)
-
-
-@pytest.mark.parametrize("kept", [0, 3, 4, 100, -1, -8])
-def test_truncated_parquet(parquet: Path, kept: int) -> None:
+def test_damaged_parquet(parquet, tmp_path):
     file = parquet / f"{KERNELS}.parquet"
-    file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(FormatError, match=rf"^{file}: not a valid Parquet file"):
-        formats.read(parquet)
-    error_of(parquet)
+    content = file.read_bytes()
+    for damaged in (b"", content[:3], content[:100], content[:-1], content[:4] + bytes(396) + content[400:]):
+        file.write_bytes(damaged)
+        with pytest.raises(FormatError, match=rf"^{file}: not a valid Parquet file"):
+            formats.read(parquet)
+        error_of(parquet)
+    (tmp_path / "songs").mkdir()
+    (tmp_path / "songs" / "songs.parquet").touch()
+    assert "directory holds no trace" in error_of(tmp_path / "songs")
 
 
-def test_parquet_with_garbage_inside(parquet: Path) -> None:
+def test_parquet_columns_of_another_type(parquet):
     file = parquet / f"{KERNELS}.parquet"
-    content = bytearray(file.read_bytes())
-    content[4:400] = bytes(np.random.default_rng(0).integers(0, 256, 396, np.uint8))
-    file.write_bytes(content)
-    assert "not a valid Parquet file" in error_of(parquet)
+    for values, reason in (
+        (["seven", "eight"], "column start holds string, not numbers"), ([[1], [2]], "not numbers"),
+        ([0.5, 1.5], "truncated"), ([1, None], f"table {KERNELS} has 1 rows without start"),
+    ):  # fmt: skip
+        assert reason in error_of(changed(file, "start", values))
+    table = pq.read_table(parquet / "StringIds.parquet")
+    pq.write_table(pa.Table.from_arrays([table["id"], table["id"]], ["id", "id"]), parquet / "StringIds.parquet")
+    assert "two columns of the same name" in error_of(parquet)
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        (["seven", "eight"], "holds string, not numbers"),
-        ([[1], [2]], "not numbers"),
-        ([0.5, 1.5], "truncated"),
-    ],
-)
-def test_parquet_columns_of_another_type(parquet: Path, values: list[Any], reason: str) -> None:
-    file = parquet / f"{KERNELS}.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.set_column(table.column_names.index("start"), "start", pa.array(values)), file)
-    message = error_of(parquet)
-    assert f"table {KERNELS}, column start" in message
-    assert reason in message
-
-
-def test_rows_without_a_start(parquet: Path) -> None:
-    file = parquet / f"{KERNELS}.parquet"
-    table = pq.read_table(file)
-    pq.write_table(table.set_column(table.column_names.index("start"), "start", pa.array([1, None])), file)
-    assert f"table {KERNELS} has 1 rows without start" in error_of(parquet)
-
-
-def test_other_integer_and_string_types_are_as_good(parquet: Path) -> None:
+def test_other_integer_and_string_types_and_nested_columns_are_as_good(parquet):
     expected = formats.read(parquet)
     for file in parquet.glob("*.parquet"):
         table = pq.read_table(file)
@@ -254,57 +203,223 @@ def test_other_integer_and_string_types_are_as_good(parquet: Path) -> None:
                 table = table.set_column(i, name, table[name].dictionary_encode())
             elif name in ("streamId", "deviceId", "correlationId"):
                 table = table.set_column(i, name, table[name].cast(pa.uint32()))
-        pq.write_table(table, file)
+        pq.write_table(table.append_column("list", pa.array([[1]] * len(table))), file)
     actual = formats.read(parquet)
-    assert all(actual[name].astype("object").equals(expected[name].astype("object")) for name in TABLES)
+    assert all(actual[t].astype("object").equals(frame.astype("object")) for t, frame in expected.tables.items())
+    assert actual.notes[-1].endswith("tables or columns with names or types unknown to nsys are left out")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '"run"'])
-def test_run_json_that_is_no_object(parquet: Path, content: str) -> None:
-    (parquet / "run.json").write_text(content)
-    with pytest.raises(FormatError, match=r"run\.json: (not valid JSON|holds a)"):
-        formats.read(parquet)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
-def test_damaged_metadata(parquet: Path, content: str) -> None:
-    rows = {"name": ["INTERTOKEN_METADATA"], "value": [content]}
-    pq.write_table(pa.table(rows), parquet / "META_DATA_EXPORT.parquet")
-    assert "row INTERTOKEN_METADATA" in error_of(parquet)
-
-
-def test_run_json_is_the_run(parquet: Path, tmp_path: Path) -> None:
-    run = {"model": "tiny", "tokens": 8}
-    (parquet / "run.json").write_text(json.dumps(run))
+def test_json_in_a_run_directory_that_is_damaged(parquet, tmp_path):
+    (parquet / "run.json").write_text('{"model": "tiny"}')
     trace = formats.read(parquet)
-    assert trace.metadata["run"] == run
     formats.write(trace, tmp_path / "again")
-    assert json.loads((tmp_path / "again" / "run.json").read_text()) == run
+    assert trace.metadata["run"] == json.loads((tmp_path / "again" / "run.json").read_text()) == {"model": "tiny"}
+    for content in BAD_FILES["run.json"]:
+        (parquet / "run.json").write_text(long(content))
+        with pytest.raises(FormatError, match=r"run\.json: (not valid JSON|holds a)"):
+            formats.read(parquet)
+    (parquet / "run.json").unlink()
+    for content in BAD_FILES["INTERTOKEN_METADATA"]:
+        rows = {"name": ["INTERTOKEN_METADATA"], "value": [content]}
+        pq.write_table(pa.table(rows), parquet / "META_DATA_EXPORT.parquet")
+        assert "row INTERTOKEN_METADATA" in error_of(parquet), content
 
 
-def test_nothing_is_overwritten(parquet: Path) -> None:
-    with pytest.raises(TraceError, match="already exists"):
-        formats.write(Trace({}), parquet)
+# --- writing ---
 
 
-def test_a_failed_write_leaves_nothing(parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(*_: object, **__: object) -> None:
+def test_a_failed_write_leaves_nothing(sqlite, tmp_path, monkeypatch):
+    trace, before = formats.read(sqlite), sqlite.read_bytes()
+
+    def full_disk(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
-    before = sorted(tmp_path.iterdir())
-    with pytest.raises(TraceError, match="No space left on device"):
-        formats.write(formats.read(parquet), tmp_path / "new")
-    assert sorted(tmp_path.iterdir()) == before
+    # A page limit makes SQLite fail half-way, as a full disk does.
+    monkeypatch.setattr(nsys_sqlite, "_PRAGMAS", (*nsys_sqlite._PRAGMAS, "max_page_count = 5"))
+    for name, says in (("new", "No space left on device"), ("b.sqlite", r"b\.sqlite: cannot be written: .*full")):
+        with pytest.raises(TraceError, match=says):
+            formats.write(trace, tmp_path / name)
+    with pytest.raises(TraceError, match="full"):
+        formats.write(trace, sqlite, replace=True)
+    assert list(tmp_path.iterdir()) == [sqlite]
+    assert sqlite.read_bytes() == before
 
 
-def test_only_what_the_trace_has_is_written(parquet: Path, tmp_path: Path) -> None:
-    written = {file.stem for file in parquet.iterdir()}
-    derived = {"ANALYSIS_DETAILS", "TARGET_INFO_CUDA_CONTEXT_INFO"}
-    assert written <= set(COLUMNS) | derived | {name for name in written if name.startswith("ENUM_")}
-    formats.write(formats.read(parquet, whole=False), tmp_path / "bare")
-    export_rows = pq.read_table(tmp_path / "bare" / "META_DATA_EXPORT.parquet").to_pydict()
-    assert set(export_rows["name"]) == {
-        "EXPORT_PRODUCT_NAME", "EXPORT_SCHEMA_VERSION", "EXPORT_SCHEMA_VERSION_MAJOR",
-        "EXPORT_SCHEMA_VERSION_MINOR", "EXPORT_SCHEMA_VERSION_MICRO", "INTERTOKEN_METADATA", "INTERTOKEN_NOTES",
-    }  # fmt: skip
+def test_only_a_recording_is_replaced_and_only_if_asked(parquet, tmp_path):
+    trace = formats.read(parquet)
+    with pytest.raises(TraceError, match="already exists"):
+        formats.write(trace, parquet)
+    (parquet / "graph.json").write_text("{}")
+    (tmp_path / "folder.sqlite").mkdir()
+    (tmp_path / "file").write_text("precious")
+    for name, reason in (
+        ("run", "more than a recording: graph.json"), ("folder.sqlite", "is a directory"), ("file", "is a file"),
+    ):  # fmt: skip
+        with pytest.raises(FormatError, match=reason):
+            formats.write(trace, tmp_path / name, replace=True)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+# --- not regular files: named, and never waited for ---
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def linked_fifo(path):
+    os.mkfifo(path.with_name(f"{path.name}.pipe"))
+    path.symlink_to(f"{path.name}.pipe")
+
+
+def unix_socket(path):
+    with closing(socket.socket(socket.AF_UNIX)) as bound:
+        os.chdir(path.parent)  # a socket's path holds about 100 bytes
+        bound.bind(path.name)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+IRREGULAR = (fifo, linked_fifo, unix_socket, device)
+
+
+@pytest.fixture
+def _no_waiting(monkeypatch, tmp_path):
+    """Whoever waits for a writer is ended."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("a reader waits"))
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize("make", IRREGULAR)
+def test_what_is_no_regular_file_is_named(recorded, tmp_path, make):
+    for name in ("a.sqlite", "a.json", "a.json.gz", "a.nsys-rep", "a.pftrace", "a"):
+        make(tmp_path / name)
+        assert not formats.is_trace(tmp_path / name)
+        assert error_of(tmp_path / name).startswith(f"{tmp_path / name}: neither a regular file nor a directory")
+    (arrows := tmp_path / "arrows").mkdir()
+    make(arrows / f"{KERNELS}.arrow")
+    assert not formats.is_trace(arrows)
+    (arrows / "StringIds.arrow").touch()
+    assert "not a regular file" in error_of(arrows)
+    run = Path(shutil.copytree(recorded, tmp_path / "run"))
+    make(run / "graph.json")
+    with pytest.raises(FormatError, match=r"graph\.json: not a regular file"):
+        read_graph(run / "graph.json")
+    assert [found.graph_file for found in RunStore([run]).runs()] == [None]
+    make(budget := tmp_path / "budget.toml")
+    checked = CliRunner().invoke(main, ["check", str(run), "--budget", str(budget)])
+    assert (checked.exit_code, checked.stderr) == (2, f"intertoken: {budget}: not a regular file\n")
+
+
+@pytest.mark.usefixtures("_no_waiting")
+@pytest.mark.parametrize(
+    ("make", "name"), each_value(product(IRREGULAR, [f"{KERNELS}.parquet", "run.json", "other.parquet"]))
+)
+def test_a_part_of_a_run_directory_that_is_none_is_named(parquet, make, name):
+    (parquet / name).unlink(missing_ok=True)
+    make(parquet / name)
+    with pytest.raises(FormatError, match=f"{name}: not a regular file"):
+        formats.read(parquet)
+    result = CliRunner().invoke(main, ["info", str(parquet)])  # which reads no more than it needs
+    assert result.exit_code == (0 if name == "other.parquet" else 2), result.output
+
+
+# --- JSON and gzip that parsers cannot bear ---
+
+
+def test_numbers_that_no_column_has_room_for(tmp_path):
+    numbers = ["1e999999999", "-1e999999999", "1e-999999999", "0e999999999", "1E+19", "9" * 100, "0." + "9" * 100]
+    fields = ("ts", "dur", "pid", "tid", "id")
+    texts = [f'{EVENT[:-1]}, "{field}": {number}}}' for field in fields for number in numbers]
+    sizes = f'{{"grid": [{", ".join(numbers[:3])}], "device": {numbers[0]}, "stream": {numbers[5]}}}'
+    texts += [f'{{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": {n}, "args": {sizes}}}' for n in numbers]
+    outer = f'{{"baseTimeNanoseconds": 1e999999999, "distributedInfo": {{"rank": {"9" * 100}, "world_size": 2}}'
+    trace = kineto.read(tmp_path, f'{outer}, "schemaVersion": 1, "traceEvents": [{",".join(texts)}]}}'.encode())
+    assert trace.metadata["source"] == "PyTorch profiler"
+    assert len(trace["nvtx"]) + len(trace["kernels"]) + sum(int(note.split()[0]) for note in trace.notes) == len(texts)
+
+
+def test_brackets_and_keys_in_strings_are_neither_depth_nor_events(tmp_path):
+    events = [kineto.event("cpu_op", '[{\\"[' * 10, n, 1) for n in range(5_000)]
+    assert len(kineto.read(tmp_path, events)["nvtx"]) == 5_000
+    before, begin = ",".join(['"traceEvents"'] * 80_000), time.process_time()
+    trace = kineto.read(tmp_path, f'{{"a": [{before}], "traceEvents": [{EVENT}]}}'.encode())
+    assert trace["nvtx"]["text"].tolist() == ["op"]
+    assert time.process_time() - begin < 5
+    assert printable(f"a is {'7' * 300}, not 1") == "a is 7777777777..., not 1"
+
+
+def unpacked(data, size=1 << 16):
+    source = Gunzip(io.BytesIO(data))
+    return b"".join(iter(lambda: source.read1(size), b""))
+
+
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(0, 9), st.integers(1, 200), st.integers(1)
+)
+def test_gzip_members_are_unpacked_as_by_the_standard_library(parts, padding, size, cut):
+    whole = gzip.compress(parts[0])
+    data = b"".join(gzip.compress(part) + bytes(padding) for part in parts)
+    assert unpacked(data, size) == b"".join(parts)
+    with pytest.raises(EOFError):
+        unpacked(data + whole[: len(whole) - 1 - cut % (len(whole) - 1)])
+    with pytest.raises(zlib.error):
+        unpacked(data + b"no gzip")
+
+
+def test_gzip_that_unpacks_to_little_or_too_much(tmp_path, monkeypatch):
+    empty, space = gzip.compress(b"", mtime=0), gzip.compress(b" ", mtime=0)
+    assert unpacked(space * MOST_MEMBERS) == b" " * MOST_MEMBERS
+    assert len(unpacked(gzip.compress(bytes(LEAST_BYTES)) * 3 * MOST_MEMBERS)) == LEAST_BYTES * 3 * MOST_MEMBERS
+    path, begin = tmp_path / "a.json.gz", gzip.compress(b'{"traceEvents": [' + EVENT.encode())
+    many = "has more than 1,000 gzip members that hold less than 16 KiB on average; it is not read further"
+    for data in (empty * 52_000, gzip.compress(b" " * 1_000_000) + space * 50_000, begin + empty * 52_000):
+        path.write_bytes(data)
+        assert formats.is_trace(path)
+        assert error_of(path) == f"{path}: {many}"
+    monkeypatch.setattr("tracer.formats.chrome._ACCEPTED", 1 << 20)
+    kineto.write(path, b'{"traceEvents": [' + b" " * (8 << 20) + b"]}")
+    assert "unpacks to more than 200 times its size" in error_of(path)
+    whole = json.dumps([kineto.event("cpu_op", f"op {n}", n, 1) for n in range(100)]).encode()
+    path.write_bytes(b"".join(gzip.compress(whole[at : at + 100]) for at in range(0, len(whole), 100)))
+    assert len(formats.read(path)["nvtx"]) == 100
+
+
+# --- commands ---
+
+
+def test_a_bad_recording_is_one_line_of_every_command(sqlite, tmp_path):
+    path = tampered(tmp_path / "a.sqlite", f"UPDATE {KERNELS} SET end = {-(2**63)}")
+    (longest := tmp_path / ("x" * 255)).touch()
+    for command in (["info"], ["tokens"], ["syncs"], ["gaps"], ["streams"], ["path"], ["convert", "OUT"]):
+        for bad in (path, tmp_path / "missing", tmp_path / ("x" * 300), longest):
+            arguments = [command[0], str(bad), *(str(tmp_path / "out") for _ in command[1:])]
+            result = CliRunner().invoke(main, arguments)
+            assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), arguments
+            assert result.stderr.startswith(f"intertoken: {bad}: ")
+    for more in (["convert", "LONG"], ["gaps", "--table", "LONG.csv"], ["scrub", "LONG"]):
+        target = str(tmp_path / ("x" * 300))
+        arguments = [more[0], str(sqlite), *(each.replace("LONG", target) for each in more[1:])]
+        result = CliRunner().invoke(main, arguments)
+        assert (result.exit_code, "File name too long" in result.stderr, result.stderr.count("\n")) == (2, True, 1)
+
+
+def test_a_limit_on_the_size_of_files_is_one_line(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    (place := tmp_path / "out").mkdir()
+    real = real_export(tmp_path / "real.sqlite")
+    command = [sys.executable, "-m", "tracer.cli", "convert", real, place / "a.sqlite"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"intertoken: {place / 'a.sqlite'}: cannot be written: ")
+    assert os.listdir(place) == []

@@ -1,54 +1,54 @@
-"""Chrome JSON as PyTorch writes it: what is read, to the nanosecond, and what of damaged files."""
+"""Chrome JSON of PyTorch's profiler, rocmProfileData and others: what is read, to the nanosecond."""
 
-from __future__ import annotations
-
-import json
-from decimal import Decimal
-from pathlib import Path
-from typing import Any
+import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from click.testing import CliRunner
 
-from tests.tracer.kineto import GPU, HOST, THREAD, event, read, write
-from tracer import formats
-from tracer.analysis.tokens import find_steps
-from tracer.errors import FormatError
-from tracer.formats import chrome
+from tests.tracer.kineto import EVENTS, GPU, HOST, event, events_of, on_gpu, read, rows, write
+from tests.tracer.nsys_exports import DATA
+from tracer import analyse, formats
+from tracer.cli import main
+from tracer.errors import EmptyTraceError
 
-CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
+CPU, CUDA = DATA / "pytorch-2.15-cpu.json.gz", DATA / "pytorch-2.11-cuda.json.gz"
 
 
-def error_of(path: Path) -> str:
-    with pytest.raises(FormatError) as caught:
-        formats.read(path)
-    message = str(caught.value)
-    assert message.startswith(str(path))
-    assert "\n" not in message
-    return message
+def starts(trace, **options):
+    return analyse(trace, **options).steps.table["start"].tolist()
 
 
 # --- what PyTorch writes ---
 
 
-def test_a_recording_of_pytorch_on_the_cpu() -> None:
+def test_a_recording_of_pytorch_on_the_cpu():
     trace = formats.read(CPU)
     nvtx = trace["nvtx"]
-    counts = nvtx["domain"].value_counts()
-    assert counts["cpu_op"] == 57
-    assert nvtx.loc[nvtx["text"].str.startswith("ProfilerStep"), "text"].tolist() == [
-        f"ProfilerStep#{number}" for number in (2, 3, 4)
-    ]
-    first = nvtx[nvtx["text"] == "ProfilerStep#2"].iloc[0]
-    assert (first["start"], first["end"]) == (4413367086811519, 4413367086811519 + 279730)
-    assert trace["processes"][["process", "name"]].to_numpy().tolist() == [[100, "python"]]
+    assert nvtx["domain"].value_counts()["cpu_op"] == 57
+    steps = nvtx[nvtx["text"].str.startswith("ProfilerStep")]
+    assert steps["text"].tolist() == [f"ProfilerStep#{number}" for number in (2, 3, 4)]
+    assert steps.iloc[0][["start", "end"]].tolist() == [4413367086811519, 4413367086811519 + 279730]
+    assert rows(trace, "processes", "process", "name") == [[100, "python"]]
     assert trace["threads"]["name"].tolist() == ["thread 100 (python)"]
-    assert trace.metadata["base_time_ns"] == 1790857026000000000
-    assert trace.notes == []
+    assert (trace.metadata["base_time_ns"], trace.notes) == (1790857026000000000, [])
+    said = CliRunner().invoke(main, ["gaps", str(CPU)])
+    assert (said.exit_code, said.output.splitlines()[-1]) == (2, (
+        f"intertoken: {CPU}: the trace has no kernels and no graph launches; "
+        "was CUDA traced (torch.profiler with activities=[CPU, CUDA], on a GPU)?"
+    ))  # fmt: skip
 
 
-def test_every_table_of_a_gpu_recording(tmp_path: Path) -> None:
+def test_a_recording_by_pytorch_on_a_gpu():
+    """24 steps of benchmarks/record_pytorch.py (two layers) on an H200, PyTorch 2.11 and CUDA 13.0."""
+    found = analyse(CUDA)
+    sizes = {name: len(found.trace[name]) for name in ("kernels", "memcpys", "api", "syncs", "streams", "devices")}
+    assert sizes == {"kernels": 816, "memcpys": 96, "api": 1009, "syncs": 25, "streams": 1, "devices": 1}
+    assert (found.trace.notes, found.steps.source, len(found.steps), len(found.gaps.table)) == ([], "nvtx", 24, 23)
+    assert (found.syncs.strategy, found.syncs.signature) == ("aaag", "a k×9 a k×15 a k×10 a s")
+    assert found.gaps.gap_us["p50"] == pytest.approx(172.7, abs=0.1)
+
+
+def test_every_table_of_a_gpu_recording(tmp_path):
     trace = read(tmp_path, GPU)
     kernel = trace["kernels"].iloc[1].to_dict()
     assert kernel == kernel | {
@@ -60,11 +60,11 @@ def test_every_table_of_a_gpu_recording(tmp_path: Path) -> None:
     assert copy == copy | {"kind": "HtoD", "bytes": 4096, "src_kind": "pinned", "dst_kind": "device", "process": HOST}
     assert trace["syncs"]["type"].tolist() == ["stream"] * 4
     assert trace["api"]["process"].unique().tolist() == [HOST]
-    assert trace["devices"][["device", "name", "sm_count", "total_memory"]].to_numpy().tolist() == [
-        [0, "GPU A", 132, 2**37]
-    ]
-    assert trace["threads"]["name"].tolist() == ["main"]
-    assert trace["processes"]["process"].tolist() == [HOST]
+    assert rows(trace, "devices", "device", "name", "sm_count", "total_memory") == [[0, "GPU A", 132, 2**37]]
+    assert (rows(trace, "threads", "name"), rows(trace, "processes", "process")) == ([["main"]], [[HOST]])
+    assert rows(trace, "nvtx", "domain", "start", "end", "process", "thread")[-1] == [
+        "gpu_user_annotation", 3_050_000, 3_450_000, -1, -1,
+    ]  # fmt: skip
     assert trace.metadata == {
         "source": "PyTorch profiler, rank 0 of 2", "schema_version": 1, "base_time_ns": 1_700_000_000_000_000_000,
         "distributed": {"backend": "nccl", "rank": 0, "world_size": 2},
@@ -72,168 +72,209 @@ def test_every_table_of_a_gpu_recording(tmp_path: Path) -> None:
     assert trace.notes == []
 
 
-def test_python_functions_only_if_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", [event("python_function", "f.py(1): f", 1, 2), event("cpu_op", "op", 1, 2)])
-    trace = chrome.read(path)
-    assert (len(trace["nvtx"]), trace.notes) == (1, ["1 python_function events are left out"])
-    trace = chrome.read(path, python_functions=True)
-    assert sorted(trace["nvtx"]["domain"]) == ["cpu_op", "python_function"]
-    assert trace.notes == []
+def test_times_are_exact(tmp_path):
+    for ts, ns in {
+        "4413367086673.450": 4413367086673450, "1790857026000000.001": 1790857026000000001, "12": 12000,
+        "4007199254740993.999": 4007199254740993999, "1.5e3": 1500000, "-1.001": -1001,
+    }.items():  # fmt: skip
+        text = f'[{{"ph":"X","cat":"cpu_op","name":"aXb","pid":1,"tid":1,"ts":{ts},"dur":0.001}}]'
+        trace = read(tmp_path, text.encode().replace(b"aXb", b"a\xffb"))  # which is no UTF-8
+        assert rows(trace, "nvtx", "start", "end", "text") == [[ns, ns + 1, "a\ufffdb"]]
 
 
-def test_annotations_that_mean_a_token_win_over_profiler_steps(tmp_path: Path) -> None:
+def test_which_annotations_are_steps(tmp_path):
+    """Those of the host that mean a token; none over the device's time, and no operator or function so called."""
+    late = [event("gpu_user_annotation", f"ProfilerStep#{n}", 1000 * n + 50, 900, 0, 7) for n in range(4)]
+    ops = [event("cpu_op", "sgl_kernel::decode_attention", 1000 * n + 20, 10) for n in range(4)]
+    functions = [event("python_function", "model.py(7): forward", 1000 * n + 20, 10) for n in range(4)]
+    path = write(tmp_path / "a.json", GPU["traceEvents"] + ops + functions + late)
+    plain, told = formats.read(path), formats.read(path, python_functions=True)
+    assert analyse(told).steps.detail == "NVTX ranges ProfilerStep#0, ProfilerStep#1, ..."
+    assert len(analyse(plain, pattern="decode").steps) == 4
+    expected = analyse(read(tmp_path, [e for e in GPU["traceEvents"] if e.get("cat") != "gpu_user_annotation"]))
+    assert analyse(told).gaps.table.equals(expected.gaps.table)
+    decodes = [event("user_annotation", "decode", 1000 * n + at, 9) for n in range(4) for at in (20, 905)]
+    trace = read(tmp_path, GPU["traceEvents"] + decodes + late)
+    assert starts(trace, within="ProfilerStep") == [1_000_000 * n + 20_000 for n in range(4)]
     decodes = [event("user_annotation", "decode", 1000 * n + 2, 800) for n in range(4)]
-    trace = read(tmp_path, GPU["traceEvents"] + decodes)
-    assert find_steps(trace).table["start"].tolist() == [2_000, 1_002_000, 2_002_000, 3_002_000]
+    assert starts(read(tmp_path, GPU["traceEvents"] + decodes)) == [1_000_000 * n + 2_000 for n in range(4)]
 
 
-def test_arrows_stand_in_for_correlations(tmp_path: Path) -> None:
-    events = [
-        event("cuda_runtime", "cudaLaunchKernel", 1, 1),
-        event("cuda_runtime", "cudaLaunchKernel", 3, 1, correlation=77),
-        {"ph": "s", "cat": "ac2g", "id": 5, "name": "ac2g", "pid": HOST, "tid": THREAD, "ts": 1},
-        {"ph": "s", "cat": "ac2g", "id": 6, "name": "ac2g", "pid": HOST, "tid": THREAD, "ts": 3},
-        {"ph": "f", "cat": "ac2g", "id": 5, "name": "ac2g", "pid": 0, "tid": 7, "ts": 20, "bp": "e"},
-        {"ph": "f", "cat": "ac2g", "id": 6, "name": "ac2g", "pid": 0, "tid": 7, "ts": 30, "bp": "e"},
-        *[event("kernel", "k", ts, 5, 0, 7) for ts in (20, 30, 40)],
+def test_python_functions_are_kept_where_asked_for(tmp_path):
+    path = write(tmp_path / "a.json", [*GPU["traceEvents"], event("python_function", "f.py(1): f", 1, 2)])
+    for options, kept in ((["--python-functions"], 1), ([], 0)):
+        target = tmp_path / f"out-{kept}"
+        result = CliRunner().invoke(main, ["convert", *options, str(path), str(target)])
+        assert result.exit_code == 0, result.output
+        assert (formats.read(target)["nvtx"]["domain"] == "python_function").sum() == kept
+        assert ("1 python_function events are left out" in result.output) is not bool(kept)
+    result = CliRunner().invoke(main, ["convert", "--python-functions", str(target), str(tmp_path / "again")])
+    assert (result.exit_code, "run directory has no python functions" in result.output) == (2, True)
+
+
+# --- events and what becomes of them ---
+
+
+@pytest.mark.parametrize("name", EVENTS["cases"], ids=lambda name: name.partition(" (")[0])
+def test_what_events_become(name, tmp_path):
+    case = EVENTS["cases"][name]
+    trace = read(tmp_path, events_of(case["events"]))
+    found = [trace]
+    for suffix in (".json.gz", ".sqlite") if "again" in case else ():
+        formats.write(trace, tmp_path / f"copy{suffix}")
+        found.append(formats.read(tmp_path / f"copy{suffix}"))
+    for each in found:
+        columns = {
+            table: {c: each[table][c].tolist() for c in wanted} for table, wanted in case.get("tables", {}).items()
+        }
+        assert columns == case.get("tables", {})
+        assert each.notes == case.get("notes", each.notes)
+    if "no steps" in case:
+        with pytest.raises(EmptyTraceError, match=re.escape(case["no steps"])):
+            analyse(trace).steps  # noqa: B018
+
+
+def test_a_truncated_file_gives_what_is_there_and_a_note(tmp_path):
+    for name in ("a.json", "a.json.gz"):
+        path = write(tmp_path / name, GPU)
+        path.write_bytes(path.read_bytes()[:-200])
+        trace = formats.read(path)
+        assert 0 < len(trace["kernels"]) <= 4
+        assert trace.notes[0].startswith("the file is truncated: only the ")
+
+
+@pytest.mark.parametrize("name", EVENTS["shapes"], ids=lambda name: name.partition(":")[0])
+def test_steps_syncs_and_gaps_of_shapes(name, tmp_path):
+    truth = EVENTS["shapes"][name]
+    events = [each for number in range(4) for each in events_of(truth["step"], number)]
+    info = {"backend": "nccl", "rank": 3, "world_size": 8, "pg_config": [{"pg_name": "0", "ranks": "[]"}]}
+    content = {"schemaVersion": 1, "triton_version": "3.2.0", "traceEvents": events, "distributedInfo": info}
+    found = analyse(trace := read(tmp_path, content))
+    assert found.syncs.signature == truth["signature"]
+    per_step = [found.syncs.syncs_per_token, found.syncs.copies_per_token, found.syncs.launches_per_token]
+    assert per_step == truth["per step"]
+    assert set(found.gaps.table["gap"]) == {truth["gap"]}
+    assert {cause: us for cause, us in found.gaps.causes_us.items() if us} == truth["causes"]
+    assert (trace.metadata["source"], trace.metadata["distributed"]) == ("PyTorch profiler, rank 3 of 8", info)
+    waited = found.syncs.calls[found.syncs.calls["name"] == "cudaEventSynchronize"]
+    if len(waited):
+        assert set(waited["waited_for"]) == {"second"}
+        assert waited["waited_until"].tolist() == [1000 * (341 + 1000 * n) for n in range(4)]
+        records = rows(trace, "cuda_events", "stream", "event", "correlation")
+        assert sorted(records) == sorted([s, e, 100 * n + c] for n in range(4) for s, e, c in ((7, 1, 3), (20, 2, 6)))
+
+
+# --- several ranks in one file, however a tool changed the pids ---
+
+
+def merged(host, device, ranks=2, late=5):
+    """Files of several ranks, one device each, as a tool merges them by changing the pids; each starts `late` µs."""
+    return [
+        e | {"pid": (host if e["pid"] == HOST else device)(rank), "ts": e["ts"] + rank * late}
+        for rank in range(ranks)
+        for e in GPU["traceEvents"]
     ]
-    trace = read(tmp_path, events)
-    assert trace["api"]["correlation"].tolist() == [5, 77]
-    assert trace["kernels"]["correlation"].tolist() == [5, 77, -1]
 
 
 @pytest.mark.parametrize(
-    ("ts", "ns"),
+    ("host", "device", "processes"),
     [
-        (b"4413367086673.450", 4413367086673450),
-        (b"1790857026000000.001", 1790857026000000001),
-        (b"4007199254740993.999", 4007199254740993999),
-        (b"12", 12000),
-        (b"1.5e3", 1500000),
-        (b"-1.001", -1001),
+        (lambda rank: f"[TP{rank:02}] {HOST}", lambda rank: f"[TP{rank:02}] 0", [100, 0]),
+        (lambda rank: f"{rank}_{HOST + rank}", lambda rank: f"{rank}_0", [100, 101]),
+        (lambda rank: f"rank {rank}", lambda rank: f"rank {rank}", [0, 1]),
+        (lambda rank: f"rank {rank} python", lambda rank: f"rank {rank} GPU 0", [0, 1]),
+        (lambda rank: 10**6 * rank + HOST, lambda rank: 10**6 * rank, [100, 1_000_100]),
+        (lambda rank: rank, lambda rank: rank, [0, 1]),
     ],
 )
-def test_times_are_exact(tmp_path: Path, ts: bytes, ns: int) -> None:
-    text = b'[{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%s,"dur":0.001}]' % ts
-    row = read(tmp_path, text)["nvtx"].iloc[0]
-    assert (row["start"], row["end"]) == (ns, ns + 1)
-
-
-# --- files that are damaged or hostile ---
-
-
-@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
-def test_a_truncated_file_gives_what_is_there_and_a_note(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, GPU)
-    path.write_bytes(path.read_bytes()[:-200])
-    trace = formats.read(path)
-    assert 0 < len(trace["kernels"]) <= 4
-    assert trace.notes[0].startswith("the file is truncated: only the ")
-
-
-@pytest.mark.parametrize("kept", [1, 5, 20])
-def test_truncated_gzip_without_an_event(tmp_path: Path, kept: int) -> None:
-    path = write(tmp_path / "a.json.gz", GPU)
-    path.write_bytes(path.read_bytes()[:kept])
-    error_of(path)
-
-
-def test_damaged_gzip(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json.gz", {"pad": [1.5] * 100, **GPU})
-    content = bytearray(path.read_bytes())
-    content[60:160] = bytes(100)
-    path.write_bytes(content)
-    assert "damaged" in error_of(path) or "no JSON" in error_of(path)
-
-
-def test_a_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracer.formats.chrome._ACCEPTED", 1 << 20)
-    path = write(tmp_path / "a.json.gz", b'{"traceEvents": [' + b" " * (8 << 20) + b"]}")
-    assert "unpacks to more than 200 times its size" in error_of(path)
-
-
-def test_no_json_behind_the_first_event(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", b'{"traceEvents": [{"ph": "X"}, {"ph": oops}]}')
-    assert "not valid JSON" in error_of(path)
-
-
-def test_json_that_is_no_trace(tmp_path: Path) -> None:
-    assert "not a trace" in error_of(write(tmp_path / "run.json", {"schema": "intertoken.run/1"}))
-
-
-def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    text = json.dumps([event("cpu_op", "aXb", 1, 1)]).encode().replace(b"aXb", b"a\xffb")
-    assert read(tmp_path, text)["nvtx"]["text"].tolist() == ["a\ufffdb"]
-
-
-def test_a_hostile_depth(tmp_path: Path) -> None:
-    start = b'[{"ph": "X", "args": '
-    assert "nested deeper than 1000 levels" in error_of(write(tmp_path / "a.json.gz", start + b"[" * 100_000))
-    hidden = b'["]\\"]\\\\",' * 500_000  # brackets and quotes in strings, over many chunks
-    assert "nested deeper than 1000 levels" in error_of(write(tmp_path / "b.json", start + hidden))
-
-
-def test_brackets_in_names_do_not_nest(tmp_path: Path) -> None:
-    events = [event("cpu_op", '[{\\"[' * 10, n, 1) for n in range(5_000)]
-    assert len(read(tmp_path, events)["nvtx"]) == 5_000
-
-
-def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
-    good = event("cpu_op", "good", 1, 1)
-    bad: list[Any] = [
-        good | {"ts": None}, good | {"ts": "soon"}, good | {"ts": 2**63}, good | {"ts": 1e300},
-        {k: v for k, v in good.items() if k != "dur"}, good | {"name": 7},
-        good | {"dur": -1}, good | {"ts": 2**61 // 1000, "dur": 2**62 // 1000},
-        5, None,
-        good | {"ph": "C"}, good | {"ph": [1, 2]}, good | {"ph": {}},
-    ]  # fmt: skip
-    trace = read(tmp_path, [good, *bad])
-    assert trace["nvtx"]["text"].tolist() == ["good"]
+def test_ranks_in_one_file_stay_apart(tmp_path, host, device, processes):
+    trace = read(tmp_path, GPU | {"traceEvents": merged(host, device)})
+    kernels = rows(trace, "kernels", "device", "process", "start")
+    assert kernels == sorted(([d, processes[d], 1_000_000 * n + 50_000 + 5_000 * d] for n in range(4) for d in (0, 1)),
+                             key=lambda row: row[2])  # fmt: skip
+    assert rows(trace, "devices", "device", "name") == [[0, "GPU A"], [1, "GPU A"]]
+    found = analyse(trace)
+    assert found.steps.table.groupby("process").size().to_dict() == dict.fromkeys(processes, 4)
+    assert sorted(zip(found.gaps.table["device"], found.gaps.table["gap"], strict=True)) == [
+        (device, 600_000) for device in (0, 1) for _ in range(3)
+    ]
+    assert found.gaps.table["sync"].tolist() == [10_000] * 6  # each by its own thread's call
     assert trace.notes == [
-        "6 events without a usable time or name are left out",
-        "2 events with a negative or impossible duration are left out",
-        "2 entries that are not events are left out",
-        "1 events of phase 'C' are left out",
-        "2 events of phase '' are left out",
+        f"the file holds 2 ranks: rank 0 = process {processes[0]} and device 0, "
+        f"rank 1 = process {processes[1]} and device 1"
+    ]
+    assert trace.metadata["source"] == "PyTorch profiler"
+
+
+# --- HIP, and accelerators that are neither CUDA's nor HIP's ---
+
+
+def on_mi300(name, at, correlation, **args):
+    return event("cuda_runtime", name, at, 5, correlation=correlation, **args)
+
+
+def test_kernels_of_a_hip_graph_are_known_as_such(tmp_path):
+    """No node is ever given: many kernels share the launch's correlation."""
+    events = [e for i in range(4) for e in (
+        event("user_annotation", "token", 1000 * i, 900),
+        on_mi300("hipModuleLaunchKernel", 1000 * i, 10 * i + 1), on_gpu("kernel", "k", 1000 * i + 20, 5, 10 * i + 1),
+        on_mi300("hipGraphLaunch", 1000 * i + 10, 10 * i + 2),
+        *(on_gpu("kernel", f"k{j}", 1000 * i + 30 + 10 * j, 5, 10 * i + 2) for j in range(9)),
+    )]  # fmt: skip
+    found = analyse(read(tmp_path, events))
+    assert (found.gaps.graph_trace, found.gaps.estimated) == ("node", None)
+    assert (found.syncs.signature, found.syncs.launches_per_token, found.syncs.strategy) == ("k g", 2, "ggg")
+
+
+# --- rocmProfileData (`rpd2tracing`): operations of devices, calls and the arrows between them ---
+
+
+def row(pid, tid, name, ts, dur, desc=""):
+    """A row as rpd2tracing writes it: numbers are texts, and there is no category."""
+    return {"pid": pid, "tid": tid, "name": name, "ts": str(ts), "dur": str(dur), "ph": "X", "args": {"desc": desc}}
+
+
+def called(name, ts, dur, desc=""):
+    return row("4242", "4243", name, ts, dur, desc)
+
+
+def ran(name, ts, dur, desc="KernelExecution"):
+    return row("2", "1", name, ts, dur, desc)
+
+
+def arrow(number, call_end, start):
+    """It begins 2 µs before the call ends, or with the operation if that is earlier."""
+    ends = {"cat": "api_op", "name": "api_op", "id": str(number)}
+    return [
+        {**ends, "pid": "4242", "tid": "4243", "ts": str(min(call_end - 2, start)), "ph": "s"},
+        {**ends, "pid": "2", "tid": "1", "ts": str(start), "ph": "f", "bp": "e"},
     ]
 
 
-# --- any events ---
-
-TIMES = st.integers(0, 2**60)
-
-
-@given(rows=st.lists(st.tuples(TIMES, st.integers(0, 2**40), st.text(max_size=8), st.integers(0, 2**32)), max_size=8))
-def test_any_kernels_survive(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, int, str, int]]) -> None:
-    def us(ns: int) -> str:
-        return f"{Decimal(ns).scaleb(-3):f}"
-
-    texts = [
-        f'{{"ph": "X", "cat": "kernel", "name": {json.dumps(name)}, "pid": 0, "tid": 7, "ts": {us(start)}, '
-        f'"dur": {us(length)}, "args": {{"correlation": {correlation}}}}}'
-        for start, length, name, correlation in rows
-    ]
-    path = tmp_path_factory.mktemp("any") / "a.json"
-    path.write_text('{"traceEvents": [' + ", ".join(texts) + "]}", encoding="utf-8")
-    kernels = formats.read(path)["kernels"]
-    columns = [kernels[name].tolist() for name in ("start", "end", "name", "correlation")]
-    found = sorted(zip(*columns, strict=True))
-    assert found == sorted((start, start + length, name, c) for start, length, name, c in rows)
+def rpd_step(number):
+    """1000 µs: two launches, whose kernels run at 50..450 and 460.5..500.75, and a blocking copy of 520..530."""
+    at, first = 1000.0 * number, 3 * number + 1
+    return [
+        ran("void mm<float>(int)", at + 50, 400.0), ran("argmax", at + 460.5, 40.25),
+        ran("CopyDeviceToHost", at + 520, 10.0, "CopyDeviceToHost"), called("hipLaunchKernel", at + 30, 8.0),
+        called("hipExtModuleLaunchKernel", at + 40, 1.5), called("hipMemcpyWithStream", at + 42, 500.0),
+        *arrow(first, at + 38, at + 50), *arrow(first + 1, at + 41.5, at + 460.5),
+        *arrow(first + 2, at + 542, at + 520),
+    ]  # fmt: skip
 
 
-@given(flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6), gz=st.booleans())
-def test_any_damage_is_one_line_or_a_trace(
-    tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]], gz: bool
-) -> None:
-    path = write(tmp_path_factory.mktemp("damaged") / ("a.json.gz" if gz else "a.json"), GPU)
-    content = bytearray(path.read_bytes())
-    for at, value in flips:
-        content[at % len(content)] = value
-    path.write_bytes(content)
-    try:
-        kernels, problem = len(formats.read(path)["kernels"]), str(path)
-    except FormatError as error:
-        kernels, problem = 0, str(error)
-    assert kernels <= 4
-    assert problem.startswith(str(path))
-    assert "\n" not in problem
+def test_a_loop_recorded_by_rocmprofiledata(tmp_path):
+    trace = read(tmp_path, [{}, *(each for number in range(20) for each in rpd_step(number))])
+    assert trace.metadata["source"] == "rocmProfileData"
+    assert rows(trace, "kernels", "name", "start", "end", "device", "stream", "process")[:2] == [
+        ["void mm<float>(int)", 50_000, 450_000, 2, 1, 4242], ["argmax", 460_500, 500_750, 2, 1, 4242],
+    ]  # fmt: skip
+    assert rows(trace, "memcpys", "kind", "start", "end")[:1] == [["DtoH", 520_000, 530_000]]
+    names = trace["api"].set_index("correlation")["name"].astype(str)
+    assert names.loc[trace["kernels"]["correlation"]].tolist() == ["hipLaunchKernel", "hipExtModuleLaunchKernel"] * 20
+    assert names.loc[trace["memcpys"]["correlation"]].tolist() == ["hipMemcpyWithStream"] * 20
+    assert trace.notes[0] == "streams are hardware queues: rocmProfileData's JSON does not name those of HIP"
+    assert not [note for note in trace.notes if "whole µs" in note]
+    found = analyse(trace)
+    assert (len(found.steps), found.syncs.signature, found.syncs.launches_per_token) == (20, "k×2 c", 2)
+    assert found.gaps.gap_us["p50"] == 549.25  # from 500.75 to 1050

@@ -1,8 +1,7 @@
-"""The pytest plugin on itself: tests that pass, tests that fail, and what they print."""
+"""The pytest plugin on itself: tests that pass, tests that fail, and what they print; on the host and on a GPU."""
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,29 +41,25 @@ class Engine:
 '''
 
 
-def line_of(source: str, comment: str) -> int:
+def line_of(source, comment):
     """The number of the line that ends with a comment, in a file as pytester writes it."""
     return next(i for i, line in enumerate(source.strip().splitlines(), start=1) if line.endswith(comment))
 
 
-WAITS = line_of(HEAD, "# waits")
-
-
-def ran(pytester: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
+def ran(pytester, body, **outcomes):
     pytester.makepyfile(test_inner=HEAD + body)
-    return pytester.runpytest(*PLUGIN, *options)
+    result = pytester.runpytest(*PLUGIN)
+    result.assert_outcomes(**outcomes)
+    return result
 
 
-def said(result: pytest.RunResult) -> str:
+def said(result):
     return "\n".join(result.outlines)
 
 
-def test_a_kept_budget_passes(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
+KEPT = """
 @pytest.mark.sync_budget(syncs=1, copies=2, launches=0, signature="a×2 s", class_=("none", "aaag"))
-def test_it(recording):
+def test_marked_steps(recording):
     with Engine() as engine:
         engine.step(9, 9)  # warm-up
         for index in range(4):
@@ -72,12 +67,42 @@ def test_it(recording):
                 engine.step(2, 1)
     assert recording.report.syncs_per_token == 1
     assert len(recording.trace["nvtx"]) == 4
-""",
-    )
-    result.assert_outcomes(passed=1)
+
+@pytest.mark.sync_budget(syncs=3, copies=3)
+def test_the_whole_body_is_one_step():
+    with Engine() as engine:
+        for _ in range(3):
+            engine.step()
+
+from executor.run.configuration import Configuration
+from executor.run import execute
+
+class Unmarked(HostRecorder):
+    def push_range(self, text, *rest): ...
+    def pop_range(self): ...
+
+@pytest.mark.sync_budget(syncs=3, copies=7, launches=1, class_="saaas", steps="found")
+def test_steps_may_be_found():
+    execute([Configuration("cpu", strategy="saaas", tokens=6, repeats=1, warmup=1)], make_recorder=Unmarked)
+
+@pytest.mark.sync_budget(syncs=1, copies=1)
+class TestMarksOfClassAndFunctionAddUp:
+    def test_both(self):
+        with Engine() as engine:
+            engine.step(1, 1)
+
+    @pytest.mark.sync_budget(syncs=2)
+    def test_closest(self):
+        with Engine() as engine:
+            engine.step(1, 2)
+"""
 
 
-def test_a_broken_one_prints_the_signatures_and_the_line_of_the_surplus_call(pytester: pytest.Pytester) -> None:
+def test_kept_budgets_pass(pytester):
+    ran(pytester, KEPT, passed=5)
+
+
+def test_a_broken_one_prints_the_signatures_and_the_line_of_the_surplus_call(pytester):
     body = """
 def decode(engine):
     engine.step(2, 1)
@@ -90,8 +115,7 @@ def test_it(recording):
             with recording.token(index), annotate("layer"):
                 decode(engine)  # a step
 """
-    result = ran(pytester, body)
-    result.assert_outcomes(failed=1)
+    result = ran(pytester, body, failed=1)
     result.stdout.fnmatch_lines(
         [
             "the sync budget is broken; counts are medians of 3 token steps (NVTX ranges token; the first is excluded)",
@@ -100,7 +124,7 @@ def test_it(recording):
             "signature found:    a×2 s×2  (100% of the steps)",
             "signature expected: a×2 s",
             "first surplus call: streamSynchronize on thread * µs into step 1, in token / layer",
-            f"  test_inner.py:{WAITS} in step",
+            f"  test_inner.py:{line_of(HEAD, '# waits')} in step",
             "      self.backend.synchronize(0)  # waits",
             "    *backend.py:* in synchronize*",
             f"    test_inner.py:{line_of(HEAD + body, '# one sync too many')} in decode",
@@ -112,66 +136,14 @@ def test_it(recording):
     assert "_pytest" not in said(result)
 
 
-def test_without_marks_the_whole_body_is_one_step(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-@pytest.fixture
-def engine():
-    engine = Engine()
-    engine.backend.synchronize(0)
-    return engine
-
-@pytest.mark.sync_budget(syncs=3, copies=3)
-def test_body():
-    with Engine() as engine:
-        for _ in range(3):
-            engine.step()
-
+BROKEN = """
 @pytest.mark.sync_budget(syncs=1)
 def test_too_many():
     with Engine() as engine:
         engine.step(0, 2)
-""",
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
 
-
-def test_steps_may_be_found(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-from executor.run.configuration import Configuration
-from executor.run import execute
-
-class Unmarked(HostRecorder):
-    def push_range(self, text, *rest): ...
-    def pop_range(self): ...
-
-@pytest.mark.sync_budget(syncs=3, copies=7, launches=1, class_="saaas", steps="found")
-def test_it():
-    execute([Configuration("cpu", strategy="saaas", tokens=6, repeats=1, warmup=1)], make_recorder=Unmarked)
-""",
-    )
-    result.assert_outcomes(passed=1)
-
-
-def test_marks_of_class_and_function_add_up_and_the_closest_counts(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
 @pytest.mark.sync_budget(syncs=1, copies=1)
 class TestEngine:
-    def test_both(self):
-        with Engine() as engine:
-            engine.step(1, 1)
-
-    @pytest.mark.sync_budget(syncs=2)
-    def test_closest(self):
-        with Engine() as engine:
-            engine.step(1, 2)
-
     @pytest.mark.sync_budget(syncs=2)
     def test_inherited(self):
         with Engine() as engine:
@@ -181,70 +153,26 @@ class TestEngine:
     def test_of_parameters(self, n):
         with Engine() as engine:
             engine.step(2, 1)
-""",
-    )
-    result.assert_outcomes(passed=3, failed=2)
-    assert "::test_inherited" in said(result)
-    assert "::test_of_parameters[1]" in said(result)
+
+@pytest.mark.sync_budget(copies=1)
+def test_prefills_do_not_count():
+    with Engine() as engine:
+        for _ in range(3):
+            with annotate("prefill"):
+                engine.step(9)
+            with annotate("token \\x1b[31mred"):
+                engine.step(2)
+"""
 
 
-def test_without_cupti_the_message_says_why(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing() -> None:
-        raise RecordError("there is no NVIDIA driver here")
-
-    monkeypatch.setattr(cupti, "_process", missing)
-    body = "@pytest.mark.sync_budget(syncs=0)\ndef test_it(): pass\n"
-    body += "@pytest.mark.sync_budget(syncs=0, backend='cupti')\ndef test_cupti(): pass"
-    result = ran(pytester, body)
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(
-        ["*nothing to count: *(CUPTI cannot record here: there is no NVIDIA driver here)",
-         "sync_budget: there is no NVIDIA driver here"]
-    )  # fmt: skip
-    assert "During handling" not in said(result)
+def test_broken_ones_are_named(pytester):
+    result = ran(pytester, BROKEN, passed=1, failed=4)
+    result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
+    for words in ("::test_inherited", "::test_of_parameters[1]", "copies     found 2 ", "NVTX ranges token ?[31mred;"):
+        assert words in said(result)
 
 
-def test_another_profiler_is_an_error_of_one_line(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise RecordError("another profiler traces CUDA in this process (libTools.so); record without it")
-
-    class Taken:
-        path = "libcupti.so"
-
-    class Process:
-        cupti = Taken()
-
-    monkeypatch.setattr(cupti, "_process", Process)
-    monkeypatch.setattr(cupti, "refuse_other_profilers", refuse)
-    monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
-    body = "@pytest.mark.sync_budget(syncs=1)\ndef test_it():\n    with Engine() as engine:\n        engine.step()\n"
-    body += "\ndef test_next():\n    assert not HostRecorder()._keeps_stacks"
-    result = ran(pytester, body)
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["sync_budget: another profiler traces CUDA in this process (libTools.so); *"])
-
-
-@pytest.mark.parametrize(
-    ("mark", "message"),
-    [
-        ("sinks=1", "sinks is not an option; options are syncs, copies, launches, class_, signature, backend, steps"),
-        ("2", "positional arguments is not an option; *"),
-        ("", "contains no limits; *"),
-        ("syncs=-1", "syncs is -1; it must be a number from 0 to 1e+18"),
-        ("syncs={'most': 1}", "unknown key syncs.most; valid keys are min, max"),
-        ("syncs=1, backend='gpu'", "backend is 'gpu'; it must be cupti or host"),
-    ],
-)
-def test_a_mark_that_makes_no_sense(pytester: pytest.Pytester, mark: str, message: str) -> None:
-    result = ran(pytester, f"@pytest.mark.sync_budget({mark})\ndef test_it(): pass")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"@pytest.mark.sync_budget: {message}"])
-
-
-def test_what_the_test_itself_raises_comes_first(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
+FIRST = """
 from tracer.errors import UsageError
 
 @pytest.mark.sync_budget(syncs=9)
@@ -261,33 +189,58 @@ def test_skipped():
 def test_known():
     with Engine() as engine:
         engine.step()
-""",
-    )
-    result.assert_outcomes(failed=2, skipped=1, xfailed=1)
+"""
+
+
+def test_what_the_test_itself_raises_comes_first(pytester):
+    result = ran(pytester, FIRST, failed=2, skipped=1, xfailed=1)
     result.stdout.fnmatch_lines(["E * ValueError: of the test", "E * tracer.errors.UsageError: of the code"])
     assert "nothing to count" not in said(result)
 
 
-def test_prefills_do_not_count_and_names_are_printable(pytester: pytest.Pytester) -> None:
-    result = ran(
-        pytester,
-        """
-@pytest.mark.sync_budget(copies=1)
-def test_it():
-    with Engine() as engine:
-        for _ in range(3):
-            with annotate("prefill"):
-                engine.step(9)
-            with annotate("token \\x1b[31mred"):
-                engine.step(2)
-""",
-    )
-    result.assert_outcomes(failed=1)
-    assert "copies     found 2 " in said(result)
-    assert "NVTX ranges token ?[31mred;" in said(result)
+def test_without_cupti_the_message_says_why(pytester, monkeypatch):
+    def missing():
+        raise RecordError("there is no NVIDIA driver here")
+
+    monkeypatch.setattr(cupti, "_process", missing)
+    body = "@pytest.mark.sync_budget(syncs=0)\ndef test_it(): pass\n"
+    body += "@pytest.mark.sync_budget(syncs=0, backend='cupti')\ndef test_cupti(): pass"
+    result = ran(pytester, body, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*nothing to count: *(CUPTI cannot record here: there is no NVIDIA driver here)",
+         "sync_budget: there is no NVIDIA driver here"]
+    )  # fmt: skip
+    assert "During handling" not in said(result)
 
 
-def test_sessions_without_it_import_nothing_heavy(tmp_path: Path) -> None:
+def test_another_profiler_is_an_error_of_one_line(pytester, monkeypatch):
+    def refuse():
+        raise RecordError("another profiler traces CUDA in this process (libTools.so); record without it")
+
+    taken = type("Taken", (), {"path": "libcupti.so"})
+    monkeypatch.setattr(cupti, "_process", type("Process", (), {"cupti": taken}))
+    monkeypatch.setattr(cupti, "refuse_other_profilers", refuse)
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
+    body = "@pytest.mark.sync_budget(syncs=1)\ndef test_it():\n    with Engine() as engine:\n        engine.step()\n"
+    body += "\ndef test_next():\n    assert not HostRecorder()._keeps_stacks"
+    result = ran(pytester, body, failed=1, passed=1)
+    result.stdout.fnmatch_lines(["sync_budget: another profiler traces CUDA in this process (libTools.so); *"])
+
+
+def test_marks_that_make_no_sense(pytester):
+    marks = {
+        "sinks=1": "sinks is not an option; options are syncs, copies, launches, class_, signature, backend, steps",
+        "2": "positional arguments is not an option; *", "": "contains no limits; *",
+        "syncs=-1": "syncs is -1; it must be a number from 0 to 1e+18",
+        "syncs={'most': 1}": "unknown key syncs.most; valid keys are min, max",
+        "syncs=1, backend='gpu'": "backend is 'gpu'; it must be cupti or host",
+    }  # fmt: skip
+    tests = (f"@pytest.mark.sync_budget({mark})\ndef test_{i}(): pass\n" for i, mark in enumerate(marks))
+    result = ran(pytester, "\n".join(tests), errors=len(marks))
+    result.stdout.fnmatch_lines([f"@pytest.mark.sync_budget: {message}" for message in marks.values()])
+
+
+def test_sessions_without_it_import_nothing_heavy(tmp_path):
     (tmp_path / "test_plain.py").write_text("def test_it(): pass\n")
     program = (
         f"import sys, pytest; code = pytest.main([{str(tmp_path)!r}, *{PLUGIN!r}]); "
@@ -296,3 +249,74 @@ def test_sessions_without_it_import_nothing_heavy(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+ON_A_GPU = {
+    "cupy": """
+import cupy
+stream, x = cupy.cuda.Stream(non_blocking=True), cupy.ones(1024, cupy.float32)
+BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
+
+def work():
+    with stream:
+        cupy.add(x, 1, out=x)
+
+def wait():
+    stream.synchronize()  # waits
+""",
+    "torch": """
+import torch
+x = torch.ones(1024, device="cuda")
+BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
+
+def work():
+    x.add_(1)
+
+def wait():
+    torch.cuda.synchronize()  # waits
+""",
+    "cuda.bindings": """
+import numpy as np
+from cuda.bindings import runtime
+_, stream = runtime.cudaStreamCreate()
+_, memory = runtime.cudaMalloc(64)
+values = np.zeros(64, np.uint8)
+BUDGET = {"syncs": 1, "launches": 0, "copies": 1}
+
+def work():
+    runtime.cudaMemcpyAsync(memory, values.ctypes.data, 64, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
+
+def wait():
+    runtime.cudaStreamSynchronize(stream)  # waits
+""",
+}
+STEPS = """
+import pytest
+
+@pytest.mark.sync_budget(**BUDGET, backend="cupti")
+@pytest.mark.parametrize("waits", [1, 2])
+def test_it(recording, waits):
+    work()
+    wait()
+    for index in range(5):
+        with recording.token(index):
+            work()
+            for _ in range(waits):
+                wait()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ON_A_GPU)
+def test_code_on_a_gpu(pytester, library):
+    """In a process of its own: CUPTI's state belongs to the process."""
+    pytest.importorskip(library)
+    source = ON_A_GPU[library] + STEPS
+    pytester.makepyfile(test_inner=source)
+    result = pytester.runpytest_subprocess(*PLUGIN, "-W", "default")  # of the libraries' own
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["  ✗ syncs      found 2      allowed 1      1 too many", "signature found: *",
+         "first surplus call: cu*Synchronize* µs into step 1, in token",
+         f"  test_inner.py:{line_of(source, '# waits')} in wait", "      *ynchronize(*  # waits"]
+    )  # fmt: skip
