@@ -5,12 +5,15 @@ A host thread makes its calls one behind the other, 10 ns each and 10 apart; ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.tracer.handmade import PROCESS, Script
 from tracer import Trace
 
+PHASES = {"D": "decode", "I": "iteration", "P": "prefill", "V": "speculative"}
 WARM_UP_KERNEL_NS, KERNEL_NS, PROMPT_KERNEL_NS = 20, 50, 500
 
 
@@ -77,6 +80,31 @@ class Host:
         """The logits of a step, and the wait for them."""
         self.copy("DtoH")
         self.sync()
+
+    def play(self, program: str, kernels: Mapping[str, Mapping[str, Any]]) -> Host:
+        """Make the calls of a program, a letter each; `12(cs)` makes those in brackets twelve times.
+
+        `c` copies, `s` waits, `f` fetches, `p` copies to device 1, `<` and `>` go to device 0 and 1, a digit launches
+        that graph, 5 to 9 of a small model, `w` warms up, a capital of `PHASES` begins a step, others launch `kernels`,
+        by `names` or `layers` (without the head, `until` -1).
+        """
+        while (plain := re.sub(r"(\d+)\(([^()]*)\)", lambda m: int(m[1]) * m[2], program)) != program:
+            program = plain
+        for letter in program.replace(" ", ""):
+            if letter in PHASES:
+                self.step(PHASES[letter])
+            elif letter.isdigit():
+                self.graph(int(letter), (2 if letter >= "5" else 10) * KERNEL_NS)
+            elif letter in "<>":
+                self.device = "<>".index(letter)
+            elif letter in kernels:
+                told = dict(kernels[letter])
+                names = layers(told.pop("layers"))[: told.pop("until", None)] if "layers" in told else told.pop("names")
+                self.kernels(names, **told)
+            else:
+                {"c": self.copy, "s": self.sync, "f": self.fetch, "w": lambda: warm_up(self),
+                 "p": lambda: self.peer_copy(to=1)}[letter]()  # fmt: skip
+        return self
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from tracer import Trace
-from tracer.model.schema import MISSING
+from tracer.model.schema import MISSING, PYTHON_FUNCTION
 from tracer.model.trace import RUN
 
 PROCESS, THREAD = 100, 101
@@ -50,9 +51,11 @@ class Script:
         names = {"name": name, "short_name": name}
         self._on_stream("kernels", start, end, stream, correlation, device=device, process=process, **names)
 
-    def graph(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
-        correlation = self.call("cudaGraphLaunch_v10000", *call)
-        self._on_stream("graph_launches", *device, stream, correlation, graph=1)
+    def graph(
+        self, call: tuple[int, int], ran: tuple[int, int], stream: int = 7, device: int = 0, process: int = PROCESS
+    ) -> None:
+        correlation = self.call("cudaGraphLaunch_v10000", *call, process=process)
+        self._on_stream("graph_launches", *ran, stream, correlation, graph=1, device=device, process=process)
 
     def run(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
         """A run of eager launches in a light recording, of which only the first call and the ends are known."""
@@ -84,16 +87,47 @@ class Script:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}
         self.rows[table].append({**row, "device": 0, "context": 1, "process": PROCESS, **columns})
 
+    def query(self, start: int, end: int, answer: int = 600, event: int = 5) -> None:
+        """Ask whether an event has come; 600 is "not ready"."""
+        self.sync(start, end, -1, "cudaEventQuery_v3020", type="event", event=event)
+        self.rows["api"][-1]["return_value"] = answer
+
+    def wait(self, start: int, end: int, event: int, stream: int) -> None:
+        """A stream waits for an event."""
+        row = {"start": start, "end": end, "stream": stream, "event": event, "type": "stream wait", "device": 0}
+        correlation = self.call("cudaStreamWaitEvent_v3020", start, end)
+        self.rows["syncs"].append({**row, "context": 1, "process": PROCESS, "correlation": correlation})
+
     def range(
-        self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "", payload: float = np.nan
-    ) -> None:
+        self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "", payload: float = np.nan,
+        process: int = PROCESS,
+    ) -> None:  # fmt: skip
         self.rows["nvtx"].append(
-            {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop",
+            {"text": text, "start": start, "end": end, "thread": thread, "process": process, "kind": "push/pop",
              "domain": domain, "payload": payload}
         )  # fmt: skip
 
+    def function(self, text: str, start: int, end: int, thread: int = THREAD) -> None:
+        """A Python function."""
+        self.range(text, start, end, thread, PYTHON_FUNCTION)
+
+    def play(self, events: Iterable[list[Any]], by: int = 0) -> Script:
+        """Events as in data/truths: a method, its arguments, and a table of options; so much later, ns."""
+
+        def later(argument: Any) -> Any:
+            return [each + by for each in argument] if isinstance(argument, list) else argument + by
+
+        for method, *given in events:
+            options = given.pop() if isinstance(given[-1], dict) else {}
+            arguments = [argument if isinstance(argument, str) else later(argument) for argument in given]
+            getattr(self, method)(*arguments, **options)
+        return self
+
     @property
     def trace(self) -> Trace:
+        asked = any("return_value" in row for row in self.rows["api"])
+        for row in self.rows["api"] if asked else ():
+            row.setdefault("return_value", 0)
         columns = {
             table: {key: [row[key] for row in rows] for key in rows[0]} for table, rows in self.rows.items() if rows
         }

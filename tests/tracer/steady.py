@@ -1,4 +1,4 @@
-"""Decode loops whose periods and gaps the test chooses, with one kernel and one sync a token."""
+"""Decode loops whose periods and gaps the test chooses, with one kernel and one sync a token, and sides of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.tracer.handmade import Script
-from tracer import Trace
+from tracer import Trace, analyse
 from tracer.analysis.compare import Side
 from tracer.analysis.recorded import Measured
-from tracer.analysis.recording import Recording
-from tracer.analysis.tokens import find_steps
 
 GAP = 200
 LIGHT, NSYS, TORCH = "host", "nsys 2025.3.2.0", "PyTorch profiler"
@@ -40,15 +38,24 @@ def trace_of(
         for sync in range(syncs):
             script.sync(now + period - gap + sync * each, now + period - gap + (sync + 1) * each)
         now += period
+    return sourced(script, source, run)
+
+
+def sourced(script: Script, source: str = LIGHT, run: dict[str, Any] | None = None) -> Trace:
+    """As if this recorder had made it, with a run.json."""
     trace = script.trace
     trace.metadata |= {"run": run or {}, "source": source}
     return trace
 
 
+def side(trace: Trace, name: str = "run", **options: Any) -> Side:
+    """A run of one recording."""
+    return Side.of(analyse(trace, name=name, **options).measured)
+
+
 def recording(periods: Sequence[int], name: str = "run", **options: Any) -> Measured:
-    untraced = options.pop("untraced", ())
-    trace = trace_of(periods, **options)
-    return Recording.of_steps(trace, find_steps(trace), name, rates=tuple(untraced)).measured
+    rates = tuple(options.pop("untraced", ()))
+    return analyse(trace_of(periods, **options), name=name, untraced_steps_per_s=rates).measured
 
 
 def run_of(periods: Sequence[int], name: str = "run", **options: Any) -> Side:

@@ -1,8 +1,10 @@
-"""Call sites: the innermost function of the program around each call, against brute force and a recording of vLLM."""
+"""Call sites: the innermost function of the program around each call, from Python functions, ranges and call chains."""
 
 import json
+import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,64 +14,73 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
-from tests.tracer.handmade import Script
+from tests.tracer.handmade import THREAD, Script
+from tests.tracer.nsys_exports import RECORDING, export
 from tests.tracer.test_truths import SHARED
-from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, without_counters
-from tracer.analysis.gaps import gap_report
+from tests.tracer.truths import rows
+from tracer import analyse, formats
+from tracer.analysis.call_sites import (
+    MEDIAN,
+    NATIVE,
+    PYTHON,
+    RANGES,
+    SLOW,
+    by_function,
+    by_site,
+    call_sites,
+    host_steps,
+    stacks,
+    without_counters,
+)  # fmt: skip
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
-from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.model.schema import PYTHON_FUNCTION
+from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
+from tracer.reporting.stacks import speedscope
+from tracer.scrub import scrub
 
 LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
 """llama-bench (sccc, one H100) under the light recorder with --call-sites, of a build with symbols; scrubbed."""
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 
 
-def trace_of(*ranges: tuple[int, int, str, str], thread: int = 1) -> Trace:
-    """Ranges as (start, end, domain, text)."""
-    start, end, domain, text = (list(column) for column in zip(*ranges, strict=True)) if ranges else ([], [], [], [])
-    return Trace.from_columns(
-        nvtx={"start": start, "end": end, "process": [1] * len(start), "thread": [thread] * len(start),
-              "domain": domain, "text": text, "kind": ["push/pop"] * len(start)},
-    )  # fmt: skip
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
-def calls_at(*times: int, thread: int = 1) -> pd.DataFrame:
+def facts_of(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def sites_at(trace: Trace, *times: int, thread: int = THREAD, process: int = 100) -> list[list[str]]:
+    """Site, what is below it, and source of calls that begin at these times."""
     starts = np.array(times, dtype=np.int64)
-    return pd.DataFrame({"start": starts, "end": starts + 1, "process": 1, "thread": thread})
+    calls = pd.DataFrame({"start": starts, "end": starts + 1, "process": process, "thread": thread})
+    return rows(call_sites(trace, calls), "site", "through", "source")
 
 
-PROGRAM = [
-    (0, 100, PYTHON_FUNCTION, "engine/core.py(10): step"),
-    (10, 50, PYTHON_FUNCTION, "engine/runner.py(20): fetch"),
-    (12, 48, PYTHON_FUNCTION, "torch/cuda/streams.py(30): synchronize"),
-    (13, 47, PYTHON_FUNCTION, "<built-in method synchronize of Event object at 0x7f>"),
-    (60, 70, "cpu_op", "aten::copy_"),
-]
+NONE = ["", "", ""]
 
 
 def test_the_site_is_the_programs_own_function_and_what_is_below_it_is_the_way() -> None:
-    found = call_sites(trace_of(*PROGRAM), calls_at(5, 14, 49, 65, 100, 200))
-    assert found["site"].tolist() == [
-        "engine/core.py(10): step", "engine/runner.py(20): fetch", "engine/runner.py(20): fetch",
-        "engine/core.py(10): step", "", "",
-    ]  # fmt: skip
-    assert found["through"].tolist() == ["", "torch/cuda/streams.py(30): synchronize", "", "", "", ""]
-    assert found["source"].tolist() == [PYTHON] * 4 + [""] * 2
-
-
-def test_without_python_functions_it_is_the_innermost_range() -> None:
-    found = call_sites(
-        trace_of(*[r for r in PROGRAM if r[2] == "cpu_op"], (55, 90, "NVTX", "decode")), calls_at(58, 65)
-    )
-    assert found[["site", "source"]].to_numpy().tolist() == [["decode", RANGES], ["aten::copy_", RANGES]]
-
-
-def test_where_all_functions_are_a_frameworks_the_lowest_is_told() -> None:
-    found = call_sites(trace_of((0, 9, PYTHON_FUNCTION, "torch/_ops.py(1): __call__")), calls_at(3))
-    assert found.iloc[0].tolist() == ["torch/_ops.py(1): __call__", "", PYTHON]
+    script = Script()
+    script.function("engine/core.py(10): step", 0, 100)
+    script.function("engine/runner.py(20): fetch", 10, 50)
+    script.function("torch/cuda/streams.py(30): synchronize", 12, 48)
+    script.function("<built-in method synchronize of Event object at 0x7f>", 13, 47)
+    script.range("aten::copy_", 60, 70, domain="cpu_op")
+    script.function("torch/_ops.py(1): __call__", 300, 309)
+    step, fetch = (["engine/core.py(10): step", "", PYTHON], ["engine/runner.py(20): fetch", "", PYTHON])
+    through = ["engine/runner.py(20): fetch", "torch/cuda/streams.py(30): synchronize", PYTHON]
+    lowest = ["torch/_ops.py(1): __call__", "", PYTHON]  # where all functions are a framework's
+    assert sites_at(script.trace, 5, 14, 49, 65, 100, 200, 303) == [step, through, fetch, step, NONE, NONE, lowest]
+    ranges = Script()
+    ranges.range("aten::copy_", 60, 70, domain="cpu_op")
+    ranges.range("decode", 55, 90)
+    found = sites_at(ranges.trace, 58, 65)  # without Python functions it is the innermost range
+    assert found == [["decode", "", RANGES], ["aten::copy_", "", RANGES]]
 
 
 @st.composite
@@ -90,28 +101,134 @@ def nested(draw: st.DrawFn) -> list[tuple[int, int]]:
 
 @given(nested(), st.lists(st.integers(-1, 62), max_size=12))
 def test_it_is_the_innermost_by_brute_force(intervals: list[tuple[int, int]], times: list[int]) -> None:
-    ranges = [(start, end, PYTHON_FUNCTION, f"a.py({n}): f") for n, (start, end) in enumerate(intervals)]
-    found = call_sites(trace_of(*ranges), calls_at(*times))["site"].tolist()
-    for time, site in zip(times, found, strict=True):
-        around = [(start, end, text) for start, end, _, text in ranges if start <= time < end]
-        shortest = min((end - start for start, end, _ in around), default=0)
-        assert (site == "") == (not around)
-        assert not around or site in [text for start, end, text in around if end - start == shortest]
+    script = Script()
+    for n, (start, end) in enumerate(intervals):
+        script.function(f"a.py({n}): f", start, end)
+    for time, (site, *_) in zip(times, sites_at(script.trace, *times), strict=True):
+        around = {f"a.py({n}): f": end - start for n, (start, end) in enumerate(intervals) if start <= time < end}
+        assert around.get(site) == min(around.values(), default=None)
+
+
+GGML = "/opt/ggml/libggml-cuda.so"
+CHAINS = {
+    5: [("cudaStreamSynchronize", GGML), ("ggml_backend_cuda_synchronize", GGML),
+        ("ggml_backend_sched_compute_splits", "/opt/ggml/libggml-base.so"), ("main", "/opt/llama-bench")],
+    6: [("cuLaunchKernel", "/usr/lib/libcuda.so.1"), ("at::native::add", "/x/libtorch_cuda.so"),
+        ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),
+        ("/x/site-packages/torch/_ops.py(7): __call__", ""), ("/home/ada/decode.py(31): step", "")],
+    7: [("cuLaunchKernel", "/usr/lib/libcuda.so.1"), ("at::native::add", "/x/libtorch_cuda.so"),
+        ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12")],
+}  # fmt: skip
+
+
+def chained(chain_of: dict[int, int], chains: dict[int, list[tuple[str, str]]] = CHAINS) -> Trace:
+    """Calls of 5 ns, 10 ns apart, each with its chain."""
+    frames = [(chain, depth, *f) for chain, functions in chains.items() for depth, f in enumerate(functions)]
+    chain, depth, symbol, module = (list(column) for column in zip(*reversed(frames), strict=True))
+    starts = [10 * correlation for correlation in chain_of]
+    api = {"start": starts, "end": [s + 5 for s in starts], "process": [1] * len(starts), "thread": [1] * len(starts),
+           "correlation": list(chain_of), "name": ["cuStreamSynchronize"] * len(starts),
+           "callchain": list(chain_of.values())}  # fmt: skip
+    return Trace.from_columns(api=api, callchains={"chain": chain, "depth": depth, "symbol": symbol, "module": module})
+
+
+def sites(trace: Trace) -> list[list[str]]:
+    return rows(call_sites(trace, trace["api"]), "site", "through", "source")
+
+
+def test_of_a_chain_it_is_the_innermost_function_that_is_neither_of_cuda_nor_of_a_framework() -> None:
+    native = ["ggml_backend_cuda_synchronize (libggml-cuda.so)", "", NATIVE]
+    assert sites(chained({1: 5, 2: 6, 3: 7, 4: MISSING, 5: 99})) == [
+        native,
+        ["/home/ada/decode.py(31): step", "at::native::add (libtorch_cuda.so)", PYTHON],
+        ["at::native::add (libtorch_cuda.so)", "", NATIVE],
+        NONE,
+        NONE,
+    ]
+    kept, python = sites(scrub(chained({1: 5, 2: 6})))
+    assert kept == native
+    assert re.fullmatch(r"(/x[a-z]{10}){2}/decode\.py\(31\): step", python[0])
+
+
+def test_between_calls_the_host_is_in_the_functions_that_both_have_on_their_stacks() -> None:
+    """Before the first call and behind the last one nothing is known."""
+    scheduler = ("ggml_backend_sched_compute_splits", "/opt/ggml/libggml-base.so")
+    copies = [("cudaMemcpyAsync", GGML), ("ggml_backend_cuda_cpy_tensor_async", GGML), scheduler, CHAINS[5][-1]]
+    python, later = (
+        [(f"/x/torch/_ops.py({line}): __call__", ""), (f"/home/ada/decode.py({of}): step", "")]
+        for line, of in ((7, 31), (9, 40))
+    )
+    trace = chained({1: 5, 2: 5, 3: 8, 4: 9, 5: 10}, CHAINS | {8: copies, 9: python, 10: later})
+    times = [5, 12, 16, 27, 37, 46, 58]
+    inside = "ggml_backend_cuda_synchronize (libggml-cuda.so)"
+    assert sites_at(trace, *times, thread=1, process=1) == [
+        NONE,
+        [inside, "", NATIVE],
+        [inside, "", NATIVE],
+        ["ggml_backend_sched_compute_splits (libggml-base.so)", "", NATIVE],
+        NONE,
+        ["/home/ada/decode.py(31): step", "/x/torch/_ops.py(7): __call__", PYTHON],
+        NONE,
+    ]
+    outer = "main (llama-bench);ggml_backend_sched_compute_splits (libggml-base.so)"
+    assert stacks(trace, 1, 1, np.array(times)).tolist() == [
+        "", f"{outer};{inside}", f"{outer};{inside}", outer, "",
+        "/home/ada/decode.py(31): step;/x/torch/_ops.py(7): __call__", "",
+    ]  # fmt: skip
+
+
+def test_chains_of_an_export_name_the_functions_of_syncs_and_are_written_again(tmp_path: Path) -> None:
+    """The tables of `nsys profile --cudabacktrace=all`; the schema is that of a real export of 2025.3."""
+    functions = {"cudaStreamSynchronize": "/opt/cuda/libcudart.so.13", "ggml_backend_cuda_synchronize": GGML,
+                 "ggml_backend_sched_compute_splits": "/opt/ggml/libggml-base.so"}  # fmt: skip
+    strings = [{"id": 100 + n, "value": text} for n, text in enumerate([*functions, *functions.values()])]
+    chain = [{"id": 3, "symbol": 100 + n, "module": 103 + n, "originalIP": 4096, "stackDepth": n} for n in (2, 0, 1)]
+    calls, kernels = [], []
+    call, kernel = (RECORDING[f"CUPTI_ACTIVITY_KIND_{name}"][0] for name in ("RUNTIME", "KERNEL"))
+    for step in range(6):
+        start = 1000 + 500 * step
+        for offset, name, correlation in ((0, 9, 10 * step + 1), (200, 10, 10 * step + 2)):
+            calls.append(call | {"start": start + offset, "end": start + offset + 90, "correlationId": correlation,
+                                 "nameId": name, "callchainId": 3 if name == 10 else 0})  # fmt: skip
+        kernels.append(kernel | {"start": start + 100, "end": start + 280, "correlationId": 10 * step + 1,
+                                 "graphNodeId": None})  # fmt: skip
+    path = export(tmp_path / "in.sqlite", {
+        "StringIds": [*RECORDING["StringIds"], *strings], "CUDA_CALLCHAINS": chain,
+        "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
+    })  # fmt: skip
+    found = facts_of("syncs", path, "--call-sites", "--pattern", "cudaLaunchKernel")["call_sites"]
+    told = [(one["site"], one["source"]) for one in found if one["what"] == "sync"]
+    assert told == [("ggml_backend_cuda_synchronize (libggml-cuda.so)", NATIVE)]
+    trace = formats.read(path)
+    for name in ("out", "out.sqlite"):
+        formats.write(trace, tmp_path / name)
+        again = formats.read(tmp_path / name)
+        pd.testing.assert_frame_equal(again["callchains"], trace["callchains"])
+        pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
 
 
 @pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
 def test_vllm_waits_in_one_line_of_its_source() -> None:
-    result = CliRunner().invoke(main, ["syncs", str(VLLM), "--call-sites", "--json"])
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    sites = pd.DataFrame(facts["call_sites"])
-    sync = sites[sites["what"] == "sync"]
-    assert sync["site"].tolist() == ["vllm/v1/worker/gpu/async_utils.py(48): get_output"]
-    assert sync["through"].tolist() == ["torch/cuda/streams.py(245): synchronize"]
-    (graph,) = sites.loc[sites["what"] == "graph launch", "site"]
-    assert graph == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
-    assert (sites["source"] == PYTHON).all()
-    assert sites["per_step"].sum() * facts["steps"] == pytest.approx(round(sites["per_step"].sum() * facts["steps"]))
+    found = facts_of("syncs", VLLM, "--call-sites")["call_sites"]
+    of = {one["what"]: (one["site"], one["through"]) for one in found}
+    assert of["sync"] == ("vllm/v1/worker/gpu/async_utils.py(48): get_output",
+                          "torch/cuda/streams.py(245): synchronize")  # fmt: skip
+    assert of["graph launch"][0] == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
+    assert {one["source"] for one in found} == {PYTHON}
+
+
+def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(tmp_path: Path) -> None:
+    """Of a step: six inputs are set, each with a copy and a sync, and the backend is synchronised eight times."""
+    with tarfile.open(LLAMA_CPP) as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = facts_of("syncs", next(tmp_path.iterdir()), "--call-sites")["call_sites"]
+    assert {(each["what"], each["site"].split(" ")[0]): round(each["per_step"]) for each in found} == {
+        ("sync", "ggml_backend_cuda_synchronize"): 8,
+        ("sync", "ggml_backend_cuda_buffer_set_tensor"): 6,
+        ("asynchronous copy", "ggml_backend_cuda_buffer_set_tensor"): 6,
+        ("asynchronous copy", "ggml_backend_cuda_get_tensor_async"): 1,
+        ("graph launch", "ggml_backend_cuda_graph_compute"): 1,
+    }
 
 
 def test_idle_time_is_split_where_functions_begin_and_end() -> None:
@@ -121,80 +238,81 @@ def test_idle_time_is_split_where_functions_begin_and_end() -> None:
     for at in (0, 100, 200):
         script.range("token", at - 5, at + 95)
         script.launch((at - 5, at), (at, at + 40))
-        script.range("m.py(1): a", at + 45, at + 85, domain=PYTHON_FUNCTION)
-        script.range("m.py(9): b", at + 50, at + 65, domain=PYTHON_FUNCTION)
+        script.function("m.py(1): a", at + 45, at + 85)
+        script.function("m.py(9): b", at + 50, at + 65)
         script.sync(at + 55, at + 60)
-    trace = script.trace
-    steps = find_steps(trace, pattern="token")
-    idle = gap_report(trace, steps).idle
-    found = idle_by_site(trace, steps, idle).set_index("site")
-    assert found["idle_us"].to_dict() == pytest.approx({"m.py(1): a": 0.025, "m.py(9): b": 0.015, "token": 0.02})
-    assert found["calls_us"].to_dict() == pytest.approx({"m.py(1): a": 0, "m.py(9): b": 0.005, "token": 0.005})
-    assert found["share"].tolist() == pytest.approx([25 / 60, 20 / 60, 15 / 60])
-    assert idle_stacks(trace, steps, idle).to_dict() == {
+    found = analyse(script.trace, pattern="token")
+    table = idle_by_site(found.trace, found.steps, found.idle)
+    told = {site: figures for site, *figures in rows(table, "site", "idle_us", "calls_us", "share")}
+    assert told == {
+        "m.py(1): a": pytest.approx([0.025, 0, 25 / 60]), "m.py(9): b": pytest.approx([0.015, 0.005, 15 / 60]),
+        "token": pytest.approx([0.02, 0.005, 20 / 60]),
+    }  # fmt: skip
+    assert dict(idle_stacks(found.trace, found.steps, found.idle)) == {
         "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
     }  # fmt: skip
 
 
-def test_stacks_are_written_once_and_as_viewers_read_them(tmp_path: Path) -> None:
-    def gaps(*arguments: object) -> Result:
-        return CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph-nvtx"), "--json", *map(str, arguments)])
-
-    folded = tmp_path / "idle.folded"
-    facts = json.loads(gaps("--stacks", folded).stdout)
+def test_sites_and_stacks_of_a_recording_add_up_to_its_idle_time(tmp_path: Path) -> None:
+    path, folded = SAMPLES / "vllm-b1-graph-nvtx", tmp_path / "idle.folded"
+    facts = facts_of("gaps", path, "--call-sites", "--stacks", folded)
+    assert sum(row["idle_us"] for row in facts["idle_sites"]) == pytest.approx(facts["idle_us"]["mean"])
     lines = [line.rsplit(" ", 1) for line in folded.read_text().splitlines()]
     assert lines[0][0] == "execute_context_0(0)_generation_1(1)"
     assert sum(int(ns) for _, ns in lines) / 1e3 / 63 == pytest.approx(facts["idle_us"]["mean"])
-    again = gaps("--stacks", folded)
+    again = run("gaps", path, "--stacks", folded)
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
-    assert "the name of a file of stacks must end with .folded or .txt" in gaps("--stacks", tmp_path / "x.svg").stderr
+    wrong = run("gaps", path, "--stacks", tmp_path / "x.svg").stderr
+    assert "the name of a file of stacks must end with .folded or .txt" in wrong
 
 
-@pytest.mark.parametrize("name", ["vllm-b8-torch", "vllm-b1-graph-nvtx", "llama1b-sccc-graph"])
-def test_of_every_recording_the_sites_add_up_to_the_idle_time(name: str) -> None:
-    result = CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--call-sites", "--json"])
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    assert sum(row["idle_us"] for row in facts["idle_sites"]) == pytest.approx(facts["idle_us"]["mean"])
-    shown = CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--call-sites"])
-    assert "host, while the device idles" in shown.stdout
-
-
-def test_rows_are_by_what_then_by_time_and_count_every_call() -> None:
+def test_calls_are_counted_by_what_and_where() -> None:
     calls = pd.DataFrame({
         "letter": list("ksak"), "name": ["l", "s", "c", "l"], "start": [0, 10, 20, 30], "end": [5, 19, 21, 42],
     })  # fmt: skip
-    sites = pd.DataFrame({"site": ["x", "y", "x", "z"], "through": "", "source": RANGES})
-    table = by_site(calls, sites, 2)
-    assert table["what"].tolist() == ["sync", "asynchronous copy", "kernel launch", "kernel launch"]
-    assert table["site"].tolist() == ["y", "x", "z", "x"]
-    assert table["per_step"].tolist() == [0.5] * 4
-    assert table["us_per_step"].tolist() == pytest.approx([0.0045, 0.0005, 0.006, 0.0025])
-
-
-def test_numbers_that_count_steps_are_one_site():
+    table = by_site(calls, pd.DataFrame({"site": ["x", "y", "x", "z"], "through": "", "source": RANGES}), 2)
+    assert rows(table, "what", "site", "per_step", "us_per_step") == [
+        ["sync", "y", 0.5, pytest.approx(0.0045)], ["asynchronous copy", "x", 0.5, pytest.approx(0.0005)],
+        ["kernel launch", "z", 0.5, pytest.approx(0.006)], ["kernel launch", "x", 0.5, pytest.approx(0.0025)],
+    ]  # fmt: skip
     texts = pd.Series(["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"])
-    expected = ["token N", "token N", "split 0", "split 1", "split 0", "split 1", "layer7", "17"]
-    assert without_counters(texts).tolist() == expected
-    assert without_counters(texts.astype("category")).tolist() == expected
+    assert without_counters(texts).tolist() == ["token N", "token N", *texts[2:]]  # numbers that count steps are one
 
 
-@pytest.fixture(scope="module")
-def llama_cpp(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("llama")
-    with tarfile.open(LLAMA_CPP) as archive:
-        archive.extractall(folder, filter="data")
-    return next(folder.iterdir())
-
-
-def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(llama_cpp: Path) -> None:
-    """Of a step: six inputs are set, each with a copy and a sync, and the backend is synchronised eight times."""
-    done = CliRunner().invoke(main, ["syncs", str(llama_cpp), "--call-sites", "--json"])
-    sites = {(each["what"], each["site"].split(" ")[0]): each for each in json.loads(done.stdout)["call_sites"]}
-    assert {key: round(site["per_step"]) for key, site in sites.items()} == {
-        ("sync", "ggml_backend_cuda_synchronize"): 8,
-        ("sync", "ggml_backend_cuda_buffer_set_tensor"): 6,
-        ("asynchronous copy", "ggml_backend_cuda_buffer_set_tensor"): 6,
-        ("asynchronous copy", "ggml_backend_cuda_get_tensor_async"): 1,
-        ("graph launch", "ggml_backend_cuda_graph_compute"): 1,
-    }
+def test_stacks_of_single_steps_are_in_order_and_add_up_as_functions_and_for_viewers() -> None:
+    """Steps of 1000 ns and two longer ones: a function for 600 ns of the step, with a launch of 100 and a sync of 200
+    inside; what is longer is in a second function."""
+    script, at = Script(), 0
+    for length in [1000] * 18 + [1400, 2000]:
+        script.range("token", at, at + length)
+        script.function("m.py(7): step", at + 100, at + 700)
+        script.launch((at + 200, at + 300), (at + 310, at + 400))
+        script.sync(at + 400, at + 600)
+        if length > 1000:
+            script.function("m.py(9): slow", at + 800, at + length)
+        at += length
+    found = analyse(script.trace)
+    chosen = median, slow = host_steps(found.trace, found.steps)
+    assert (median.name, slow.name, slow.step) == (MEDIAN, SLOW, 18)
+    assert (median.length_ns, slow.length_ns) == (1000, 1400)
+    step = "token;m.py(7): step"
+    assert [list(row) for row in median.samples.itertuples(index=False)] == [
+        ["token", 100], [step, 100], [f"{step};cudaLaunchKernel_v7000", 100], [step, 100],
+        [f"{step};cudaStreamSynchronize_v3020", 200], [step, 100], ["token", 300],
+    ]  # fmt: skip
+    assert rows(slow.samples, "stack")[-1] == "token;m.py(9): slow"
+    functions = {name: us for name, *us in rows(by_function(median.samples), "function", "self_us", "total_us")}
+    assert (functions["m.py(7): step"], functions["token"]) == ([0.3, 0.6], [0.4, 1.0])
+    assert sum(us for us, _ in functions.values()) == pytest.approx(1.0)
+    file = json.loads(json.dumps(speedscope(chosen)))  # what file-format-spec.ts asks of sampled profiles
+    assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames = file["shared"]["frames"]
+    assert {"name": "m.py(7): step", "file": "m.py", "line": 7} in frames
+    assert all(set(frame) <= {"name", "file", "line", "col"} for frame in frames)
+    assert [profile["name"] for profile in file["profiles"]] == ["median step (9)", "slow step (18)"]
+    for profile in file["profiles"]:
+        assert (profile["type"], profile["unit"]) == ("sampled", "nanoseconds")
+        assert len(profile["samples"]) == len(profile["weights"]) > 0
+        assert all(0 <= frame < len(frames) for sample in profile["samples"] for frame in sample)
+        assert min(profile["weights"]) > 0
+        assert profile["startValue"] + sum(profile["weights"]) == profile["endValue"]

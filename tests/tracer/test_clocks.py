@@ -1,8 +1,9 @@
-"""Steps that clocks or lost records spoil are found, said, and in no figure."""
+"""Steps that clocks, lost records, or pauses of the recorder spoil are found, said, and in no figure."""
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,123 +13,120 @@ from click.testing import CliRunner
 from tests.recordings import KINDS, LLAMA, SAMPLES
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
-from tracer import Trace, formats
-from tracer.analysis.clocks import doubts, without_doubtful
-from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.step_work import steps_per_s
-from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps, find_steps
+from tests.tracer.light_engine import AFTER_GRAPH, BEFORE_GRAPH, GRAPH_NS, HOST_NS, Engine
+from tests.tracer.machine import recorded
+from tests.tracer.truths import as_found, rows
+from tracer import Trace, analyse, formats, scrub
+from tracer.analysis.recording import Recording
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
-from tracer.model.trace import LIGHT
+from tracer.model.trace import LIGHT, PAUSES, Pause, add_pauses, pauses
+from tracer.recorders.light import light_trace
+from tracer.recorders.window import TimeRange, pauses_between, within
+from tracer.scrub import Texts
 
 SECOND = 10**9
-ON_HOST = ("api", "syncs", "nvtx")
+EVERYWHERE = ("api", "syncs", "nvtx", *DEVICE_TABLES)
+Shift = Callable[[np.ndarray], np.ndarray]
 
 
 @pytest.fixture(scope="module")
 def recording() -> Trace:
     """A real one, llama.cpp at graph level, without what was before its steps."""
     trace = formats.read(LLAMA["saaas", "graph"], whole=False)
-    begin = int(find_steps(trace).table["start"].iloc[0])
+    begin = rows(as_found(trace).steps.table, "start")[0]
     return trace.map_tables(lambda _, frame: frame[frame["start"] >= begin] if "start" in frame else frame)
 
 
 @pytest.fixture(scope="module")
-def steps(recording: Trace) -> Steps:
-    return find_steps(recording)
+def truth(recording: Trace) -> Recording:
+    return as_found(recording)
 
 
-@pytest.fixture(scope="module")
-def truth(recording: Trace, steps: Steps) -> GapReport:
-    return gap_report(recording, steps)
-
-
-Shift = Callable[[np.ndarray], np.ndarray]
-
-
-def moved(trace: Trace, shift: Shift, tables: tuple[str, ...] = (*ON_HOST, *DEVICE_TABLES)) -> Trace:
+def moved(trace: Trace, shift: Shift, tables: tuple[str, ...] = EVERYWHERE) -> Trace:
     """The trace as clocks would have written it that say `shift(t)` at `t`."""
-    return trace.map_tables(
-        lambda name, frame: (
-            frame.assign(**{side: frame[side] + shift(frame[side].to_numpy()) for side in ("start", "end")})
-            if name in tables
-            else frame
-        )
-    )
+
+    def later(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(**{side: frame[side] + shift(frame[side].to_numpy()) for side in ("start", "end")})
+
+    return trace.map_tables(lambda name, frame: later(frame) if name in tables else frame)
 
 
 def at(time: int, by: int) -> Shift:
     return lambda times: np.where(times >= time, by, 0)
 
 
-def middle(trace: Trace, steps: Steps, inside: str) -> int:
+def middle(found: Recording, inside: str) -> int:
     """A time in the middle of the steps: in the host's own code, in a sync while the device works, in a launch."""
-    half = int(steps.table["start"].iloc[len(steps) // 2])
+    trace, half = found.trace, rows(found.steps.table, "start")[len(found.steps) // 2]
     if inside == "host code":
-        ends = np.sort(trace["api"]["end"].to_numpy())
-        starts = np.sort(trace["api"]["start"].to_numpy())
-        idle = [(a, b) for a in ends[ends > half][:20] for b in starts[starts > a][:1] if b - a > 1000]
-        return int((idle[0][0] + idle[0][1]) // 2)
-    graphs = trace["graph_launches"]
-    graph = graphs[graphs["start"] > half].iloc[0]
+        ends, starts = (np.sort(trace["api"][side].to_numpy()) for side in ("end", "start"))
+        pauses = [(a, b) for a in ends[ends > half][:20] for b in starts[starts > a][:1] if b - a > 1000]
+        return int(sum(pauses[0]) // 2)
+    graph = trace["graph_launches"].query("start > @half").iloc[0]
     if inside == "sync":
         return int(graph["start"] + graph["end"]) // 2
     return int(trace["api"].set_index("correlation").loc[int(graph["correlation"]), "start"]) + 10
 
 
-def close_to(found: GapReport, truth: GapReport) -> None:
-    assert found.gap_us["p50"] == pytest.approx(truth.gap_us["p50"], rel=0.02)
-    assert found.gap_us["mean"] == pytest.approx(truth.gap_us["mean"], rel=0.1)
+def check_close(found: Recording, truth: Recording) -> None:
+    assert found.gaps.gap_us["p50"] == pytest.approx(truth.gaps.gap_us["p50"], rel=0.02)
+    assert found.gaps.gap_us["mean"] == pytest.approx(truth.gaps.gap_us["mean"], rel=0.1)
     assert found.idle.busy_us == pytest.approx(truth.idle.busy_us, rel=0.01)
-    assert found.causes_us == pytest.approx(truth.causes_us, rel=0.2, abs=2)
+    assert found.gaps.causes_us == pytest.approx(truth.gaps.causes_us, rel=0.2, abs=2)
+    rate = truth.figures("steps").steps_per_s
+    assert found.figures("steps").steps_per_s == pytest.approx(rate, rel=0.05)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_sound_recordings_lose_no_step(name):
-    trace = formats.read(SAMPLES / name, whole=False)
-    steps = find_steps(trace)
-    assert without_doubtful(trace, steps).doubts == ()
+def test_sound_recordings_lose_no_step(name: str) -> None:
+    assert analyse(formats.read(SAMPLES / name, whole=False)).steps.doubts == ()
 
 
-@pytest.mark.parametrize("inside", ["host code", "sync", "launch"])
-def test_a_jump_forward(recording, steps, truth, inside):
-    spoilt = moved(recording, at(middle(recording, steps, inside), 5 * SECOND))
-    chosen = choose_steps(spoilt, None, ALL_STEPS)
-    [why] = chosen.doubts
-    assert "for up to 5.00 s, once: the clock jumped, or the program paused; left out: 1 of" in why
-    assert why in chosen.notes
-    assert len(chosen) == len(steps) - 1
-    assert steps_per_s(spoilt, chosen) == pytest.approx(steps_per_s(recording, steps), rel=0.02)
-    close_to(gap_report(spoilt, chosen), truth)
-
-
-def test_a_jump_back(recording, steps, truth):
-    spoilt = moved(recording, at(middle(recording, steps, "host code"), -5 * SECOND))
-    chosen = choose_steps(spoilt, None, ALL_STEPS)
-    [why] = chosen.doubts
-    assert why.startswith("the clock went back by up to 5.00 s, once; left out: ")
-    assert len(steps) - 4 <= len(chosen) < len(steps)
-    assert steps_per_s(spoilt, chosen) == pytest.approx(steps_per_s(recording, steps), rel=0.05)
-    close_to(gap_report(spoilt, chosen), truth)
+@pytest.mark.parametrize(
+    ("inside", "by", "said", "fewer"),
+    [
+        *[(place, 5, r"for up to 5.00 s, once: the clock jumped, or the program paused; left out: 1 of", 1)
+          for place in ("host code", "sync", "launch")],
+        ("host code", -5, r"^the clock went back by up to 5.00 s, once; left out: ", 4),
+    ],
+)  # fmt: skip
+def test_a_jump(recording: Trace, truth: Recording, inside: str, by: int, said: str, fewer: int) -> None:
+    found = analyse(moved(recording, at(middle(truth, inside), by * SECOND)))
+    (why,) = found.steps.doubts
+    assert re.search(said, why)
+    assert why in found.steps.notes
+    assert len(truth.steps) - fewer <= len(found.steps) < len(truth.steps)
+    check_close(found, truth)
 
 
 @pytest.mark.parametrize("by", [-2_000_000, 2_000_000, -50_000])
-def test_device_and_host_apart_for_half_of_it(recording, steps, truth, by):
-    spoilt = moved(recording, at(middle(recording, steps, "host code"), by), DEVICE_TABLES)
-    chosen = choose_steps(spoilt, None, ALL_STEPS)
-    [why] = chosen.doubts
+def test_device_and_host_apart_for_half_of_it(recording: Trace, truth: Recording, by: int) -> None:
+    found = analyse(moved(recording, at(middle(truth, "host code"), by), DEVICE_TABLES))
+    (why,) = found.steps.doubts
     low, high = (float(word.replace(",", "")) for word in why.split(": ")[1].split(" µs")[0].split(" to "))
-    assert low - 1 <= abs(by) / 1e3 <= high + 1
-    assert high - low < 20
+    assert low - 1 <= abs(by) / 1e3 <= high + 1 < low + 21
     assert ("behind" in why) == (by < 0)
-    half = len(steps) // 2
-    assert half - 2 <= len(chosen) <= half + 2
-    close_to(gap_report(spoilt, chosen), truth)
+    assert abs(len(found.steps) - len(truth.steps) // 2) <= 2
+    assert found.gaps.gap_us["p50"] == pytest.approx(truth.gaps.gap_us["p50"], rel=0.02)
+
+
+def test_what_spoils_no_step(recording: Trace, truth: Recording) -> None:
+    ahead = analyse(moved(recording, lambda times: np.full(len(times), 25_000), DEVICE_TABLES)).steps
+    assert "µs ahead; parts of gaps and waits have at least that error" in ahead.doubts[0]
+    rounded = analyse(moved(recording, lambda times: times // 1000 * 1000 - times)).steps
+    assert rounded.doubts == ()
+    assert len(ahead) == len(rounded) == len(truth.steps)
+    for error, told in ((326_000, ["326 µs"]), (13_000, [])):  # of an inexact clock
+        inexact = Trace(dict(recording.tables), recording.metadata | {"clock": {"device_error_ns": error}}, [])
+        notes = [note for note in analyse(inexact).steps.notes if "device times are known to within" in note]
+        assert len(notes) == len(told)
+        assert all(words in note for words, note in zip(told, notes, strict=True))
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded):
+def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded: bool) -> None:
     """Each step waits for the event of the one before while its own kernel runs for 400 µs more."""
     script = Script()
     for step in range(10):
@@ -139,158 +137,257 @@ def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded):
             script.record(begin + 2000, begin + 3000, event=step)
         if step:
             script.sync(begin + 4000, begin + 9000, name="cudaEventSynchronize_v3020", type="event", event=step - 1)
-    chosen = choose_steps(script.trace, None, ALL_STEPS)
-    assert (len(chosen), chosen.doubts) == (10, ())
+    steps = analyse(script.trace).steps
+    assert (len(steps), steps.doubts) == (10, ())
 
 
-def test_a_few_microseconds_ahead_are_said_and_spoil_nothing(recording, steps):
-    spoilt = moved(recording, lambda times: np.full(len(times), 25_000), DEVICE_TABLES)
-    chosen = choose_steps(spoilt, None, ALL_STEPS)
-    assert len(chosen) == len(steps)
-    assert "µs ahead; parts of gaps and waits have at least that error" in chosen.doubts[0]
-
-
-@pytest.mark.parametrize(("error", "told"), [(326_000, ["326 µs"]), (13_000, [])])
-def test_an_inexact_clock_is_told_and_spoils_nothing(recording, steps, error, told):
-    inexact = Trace(dict(recording.tables), recording.metadata | {"clock": {"device_error_ns": error}}, [])
-    chosen = without_doubtful(inexact, steps)
-    assert len(chosen) == len(steps)
-    notes = [note for note in chosen.notes if "device times are known to within" in note]
-    assert len(notes) == len(told)
-    assert all(words in note for words, note in zip(told, notes, strict=True))
-
-
-def test_rounding_to_microseconds_is_no_doubt(recording, steps):
-    rounded = moved(recording, lambda times: times // 1000 * 1000 - times)
-    assert doubts(rounded, find_steps(rounded)) == []
-
-
-def test_a_whole_recording_in_doubt_is_refused(recording):
+def test_a_whole_recording_in_doubt_is_refused(recording: Trace) -> None:
     spoilt = moved(recording, lambda times: np.full(len(times), -1_000_000), DEVICE_TABLES)
     with pytest.raises(EmptyTraceError, match=r"no step is usable: the clock of device 0 "):
-        choose_steps(spoilt, None, ALL_STEPS)
+        analyse(spoilt).steps  # noqa: B018
 
 
-def dropped(trace: Trace, table: str, gone: pd.Series) -> Trace:
-    return trace.map_tables(lambda name, frame: frame[~gone] if name == table else frame)
+def test_lost_records_are_counted(recording: Trace, truth: Recording) -> None:
+    def without(table: str, lost: list[int]) -> Recording:
+        return analyse(recording.map_tables(
+            lambda name, frame: frame[~frame["correlation"].isin(lost)] if name == table else frame))  # fmt: skip
 
-
-def test_launches_without_work(recording, steps, truth):
-    graphs = recording["graph_launches"]
-    mine = graphs[graphs["start"] > int(steps.table["start"].iloc[20])].index[:3]
-    spoilt = dropped(recording, "graph_launches", graphs.index.isin(mine))
-    chosen = choose_steps(spoilt, None, ALL_STEPS)
-    assert chosen.doubts == (
-        f"records are missing: launches without recorded work (3); left out: 3 of {len(steps)} steps",
-    )
-    close_to(gap_report(spoilt, chosen), truth)
-
-
-def test_work_without_launches(recording, steps):
-    graphs, api = recording["graph_launches"], recording["api"]
-    mine = graphs.loc[graphs["start"] > int(steps.table["start"].iloc[20]), "correlation"].iloc[[0, 5, 9]]
-    spoilt = dropped(recording, "api", api["correlation"].isin(mine))
-    found = doubts(spoilt, find_steps(spoilt))
-    assert [(each.why, len(each.steps)) for each in found] == [
-        ("records are missing: work without a recorded launch (3)", 3)
-    ]
+    begin = rows(truth.steps.table, "start")[20]
+    mine = recording["graph_launches"].query("start > @begin")["correlation"].tolist()
+    found = without("graph_launches", mine[:3])
+    why = f"records are missing: launches without recorded work (3); left out: 3 of {len(truth.steps)} steps"
+    assert found.steps.doubts == (why,)
+    check_close(found, truth)
+    (why,) = without("api", [mine[0], mine[5], mine[9]]).steps.doubts
+    assert why.startswith("records are missing: work without a recorded launch (3); left out: 3 of")
+    late = recording.map_tables(lambda name, frame: frame[frame["start"] >= begin] if name == "api" else frame)
+    late = late.map_tables(lambda name, frame: frame[frame["end"] >= begin] if name in DEVICE_TABLES else frame)
+    assert analyse(late).steps.doubts == ()  # what was launched before the recording is no loss
 
 
 def losing(tables: tuple[str, ...], lost: Callable[[int], bool], kind: str = "") -> Trace:
     """A decode loop of 60 steps; these rows of some tables lack their number: copies only of that kind, calls only of
     launches of kernels."""
-    host = Host(Script())
-    for _ in range(60):
-        host.step()
-        host.copy()
-        host.kernels(["prepare"] * 4)
-        host.graph(1)
-        host.fetch()
+    host = Host(Script()).play("60(DcK1f)", {"K": {"names": ["prepare"] * 4}})
     for name in tables:
-        rows = [row for row in host.script.rows[name] if row.get("kind", "").startswith(kind)]
-        rows = [row for row in rows if name != "api" or row["name"].startswith("cudaLaunchKernel")]
-        for at, row in enumerate(rows):
-            if lost(at):
+        made = [row for row in host.script.rows[name] if row.get("kind", "").startswith(kind)]
+        made = [row for row in made if name != "api" or row["name"].startswith("cudaLaunchKernel")]
+        for number, row in enumerate(made):
+            if lost(number):
                 row["correlation"] = MISSING
     return host.script.trace
 
 
-WORK = ("kernels", "memcpys", "graph_launches")
 HALF = np.random.default_rng(5).random(1000) < 0.5
 
 
-@pytest.mark.parametrize("tables", [WORK, ("graph_launches",), ("memcpys",)])
-@pytest.mark.parametrize(
-    "lost", [lambda at: HALF[at], lambda at: at % 2 == 1, lambda at: at % 3 > 0], ids=["half", "every 2nd", "2 of 3"]
-)
-def test_what_losses_may_join_is_no_step(tables, lost, tmp_path):
+@pytest.mark.parametrize("tables", [("kernels", "memcpys", "graph_launches"), ("graph_launches",), ("memcpys",)])
+@pytest.mark.parametrize("lost", [lambda i: HALF[i], lambda i: i % 2 == 1, lambda i: i % 3 > 0], ids=["half", "2", "3"])
+def test_what_losses_may_join_is_no_step(tables: tuple[str, ...], lost: Callable[[int], bool]) -> None:
     """Of the records that show where a step ends some are missing, at random or in the rhythm of the steps."""
     trace = losing(tables, lost, kind="D" if tables == ("memcpys",) else "")
     with pytest.raises(EmptyTraceError, match=r"the steps are unknown: records are missing: .* may be several"):
-        choose_steps(trace, None, ALL_STEPS)
-    formats.write(trace, tmp_path / "lost")
-    told = json.loads(CliRunner().invoke(main, ["info", str(tmp_path / "lost"), "--json"]).stdout)
-    assert told["steps"] is None
-    assert told["problem"].startswith("the steps are unknown")
-    by_name = choose_steps(trace, None, Bounds(pattern="cudaGraphLaunch"))
-    assert len(by_name) == 60
+        analyse(trace).steps  # noqa: B018
+    assert str(analyse(trace).summary.problem).startswith("the steps are unknown")
+    assert len(analyse(trace, pattern="cudaGraphLaunch").steps) == 60
 
 
 @pytest.mark.parametrize("tables", [("api",), ("kernels",)])
-def test_lost_kernels_join_no_steps(tables):
-    chosen = choose_steps(losing(tables, lambda at: HALF[at]), None, ALL_STEPS)
-    assert any(" of " in why and "records are missing" in why for why in chosen.doubts)
-    assert len(chosen) == 60
+def test_lost_kernels_join_no_steps(tables: tuple[str, ...]) -> None:
+    steps = analyse(losing(tables, lambda i: HALF[i])).steps
+    assert any(" of " in why and "records are missing" in why for why in steps.doubts)
+    assert len(steps) == 60
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_graphs_without_times_are_no_idle_time(every):
+def test_graphs_without_times_are_no_idle_time(every: int) -> None:
     """Marked steps, some of whose graphs have no record, as those that the light recorder cannot stamp: their time is
     not idle. If most have none, nothing is known of the others either."""
     host = Host(Script())
     for step in range(60):
         begin = host.now
-        host.copy()
-        host.kernels(["prepare"] * 2)
-        host.graph(1)
+        host.play("cK1", {"K": {"names": ["prepare"] * 2}})
         host.now += 600
         host.fetch()
         host.script.range("token", begin, host.now)
         if step % every == 0:
             host.script.rows["graph_launches"].pop()
-    trace = Trace(dict(host.script.trace.tables), {"source": LIGHT}, [])
-    chosen = choose_steps(trace, None, ALL_STEPS)
+    found = analyse(Trace(dict(host.script.trace.tables), {"source": LIGHT}, []))
     if every < 3:
         with pytest.raises(EmptyTraceError, match="no gap and no idle time: records are missing: launches without"):
-            gap_report(trace, chosen)
+            found.gaps  # noqa: B018
     else:
-        assert (len(chosen), chosen.source) == (40, "nvtx")
-        assert gap_report(trace, chosen).idle.idle_us["p50"] < 0.6
+        assert (len(found.steps), found.steps.source) == (40, "nvtx")
+        assert found.idle.idle_us["p50"] < 0.6
 
 
-def test_a_light_recording_without_times_says_what_has_them():
-    host = Host(Script())
-    host.copy()
-    trace = Trace(dict(host.script.trace.tables), {"source": LIGHT}, [])
-    with pytest.raises(
-        EmptyTraceError, match=r"was CUDA traced \(the light recorder cannot .*; --passes graph can\)\?"
-    ):
-        find_steps(trace)
+PAUSED_NS = 50_000_000  # less than what a clock is taken to have jumped
 
 
-def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):
-    begin = int(steps.table["start"].iloc[10]) + 1_000_000
-    late = recording.map_tables(lambda name, frame: frame[frame["start"] >= begin] if name == "api" else frame)
-    late = late.map_tables(lambda name, frame: frame[frame["end"] >= begin] if name in DEVICE_TABLES else frame)
-    assert doubts(late, find_steps(late)) == []
+def windows(trace: Trace, ends: list[int]) -> Trace:
+    """The trace with its recorder paused after each of these steps, for so long as no engine idles."""
+    edges = np.array(rows(as_found(trace).steps.table, "end"))[ends]
+
+    def later(frame: pd.DataFrame) -> pd.DataFrame:
+        by = {"start": "right", "end": "left"}  # the next step may begin as this one ends
+        return frame.assign(**{c: frame[c] + PAUSED_NS * np.searchsorted(edges, frame[c], side=by[c]) for c in by})
+
+    cut = trace.map_tables(lambda _, frame: later(frame) if "start" in frame else frame)
+    until = [int(edge) + number * PAUSED_NS for number, edge in enumerate(edges)]
+    begin, end = cut.span
+    since = [begin, *(edge + PAUSED_NS for edge in until)]
+    return within(cut, [TimeRange(a, b) for a, b in zip(since, [*until, end + 1], strict=True)])
 
 
-def test_two_hosts_lose_their_own_wall_alone(recording, steps):
-    table = pd.concat([steps.table, steps.table.assign(process=7)], ignore_index=True)
-    two = replace(steps, table=table)
-    rate = steps_per_s(recording, steps)
-    assert steps_per_s(recording, two.without(np.array([3]), [], ["why"])) == pytest.approx(rate, rel=0.02)
-    times = two.without(np.array([3]), [(0, 5, None)], ["why"]).spoilt
-    assert len(times) == 3
-    assert set(times["process"]) == {int(steps.table["process"].iloc[0]), 7}
-    assert MISSING not in set(times["end"])
+def said(found: Recording, word: str = "paused") -> list[str]:
+    return [note for note in found.steps.notes if word in note]
+
+
+@pytest.mark.parametrize(("ends", "times"), [([3], "once"), ([3, 7], "2 times")])
+def test_no_idle_time_is_across_a_pause(ends: list[int], times: str) -> None:
+    """On a machine whose steps are alike: the mean stays, and the figures say that the recorder paused."""
+    whole, found = analyse(recorded("sccc")), analyse(cut := windows(recorded("sccc"), ends))
+    assert len(pauses(cut)) == len(ends)
+    assert found.gaps.gap_us == pytest.approx(whole.gaps.gap_us)
+    assert found.idle.idle_us == pytest.approx(whole.idle.idle_us)
+    kept = len(whole.idle.steps) - 2 * len(ends)  # what each pause cuts, and the step before
+    assert len(found.idle.steps) == kept
+    assert said(found) == [f"the recorder paused {times}; left out: {len(ends)} of 12 steps"]
+
+
+def test_a_pause_of_a_real_recording_is_no_gap(recording: Trace, truth: Recording) -> None:
+    """Steps found by calls lie side by side, so that a pause cuts one."""
+    found = analyse(windows(recording, [len(truth.steps) // 2]))
+    assert said(found)[0].startswith("the recorder paused once")
+    assert found.gaps.gap_us["mean"] == pytest.approx(truth.gaps.gap_us["mean"], rel=0.02)
+
+
+def test_pauses_survive_cuts_every_format_of_ours_and_scrubbing(tmp_path: Path) -> None:
+    cut = windows(recorded("sccc"), [2, 6])
+    again = within(Trace(dict(cut.tables), cut.metadata, list(cut.notes)), [TimeRange(*cut.span)])
+    assert again.metadata[PAUSES] == cut.metadata[PAUSES]
+    begin, end = cut.span
+    within(Trace(dict(cut.tables), cut.metadata, []), [TimeRange(begin, begin + 1), TimeRange(end, end + 1)])
+    assert len(cut.metadata[PAUSES]) == 2  # the original is left alone
+    for name in ("cut", "cut.sqlite", "cut.json", "cut.json.gz"):
+        formats.write(cut, tmp_path / name)
+        assert pauses(formats.read(tmp_path / name)) == pauses(cut) != []
+    assert scrub.scrub_metadata(cut.metadata, Texts())[PAUSES] == cut.metadata[PAUSES]
+
+
+def test_damaged_pauses_are_none() -> None:
+    trace = recorded("sccc")
+    for told in (None, 3, "xy", [1], [[1]], [[5, 2, None]], [["a", "b", None]], [[1, 2]], [[1, 2, "x"]], [[1, 2, 3, 1]],
+                 [[1, 2, 3, True, 4]], {}, [[0, 1 << 80, 1]]):  # fmt: skip
+        trace.metadata[PAUSES] = told
+        assert pauses(trace) == []
+    assert len(analyse(trace).steps) == 12
+    add_pauses(trace, [Pause(1, 2)])
+    assert pauses(trace) == [Pause(1, 2)]
+
+
+def test_a_pause_is_of_its_process() -> None:
+    """One process pauses while another is recorded: the first has no gap across, the other loses nothing."""
+    cut, other = windows(recorded("sccc"), [3]), recorded("sccc", tokens=80)
+    (pause,), one = pauses(cut), int(cut["api"]["process"].iloc[0])
+    second = other.map_tables(lambda _, frame: frame.assign(process=2) if "process" in frame else frame)
+    both = Trace({name: pd.concat([cut[name], second[name]], ignore_index=True) for name in cut.tables}, {}, [])
+    add_pauses(both, [Pause(pause.since, pause.until, one)])
+    found = analyse(both)
+    groups = rows(found.steps.table, "process", "group")
+    assert [len({group for process, group in groups if process == of}) for of in (one, 2)] == [2, 1]
+    assert [process for process, _ in groups].count(2) == 80
+    assert said(found) == [f"the recorder paused once in process {one}; left out: 1 of 92 steps"]
+    spans = [TimeRange(0, 10, 1), TimeRange(5, 15, 2), TimeRange(20, 30, 1), TimeRange(25, 35, 2), TimeRange(35, 40, 2)]
+    assert pauses_between(spans) == [Pause(10, 20, 1), Pause(15, 25, 2)]
+    assert pauses_between([TimeRange(3, 9)]) == []
+
+
+def served(every: int, pause_ns: int, begin: int = 1_000_000) -> Engine:
+    """A decode loop whose host, before some steps, is in no call for that long, as if it waited for a request."""
+    made = Engine()
+    made.now = begin
+    for step in range(60):
+        made.now += 400_000 + (pause_ns if step % every == every - 1 else 0)
+        made.graph(step, 1_200_000)
+        made.wait()
+    return made
+
+
+def test_no_gap_is_across_an_exec() -> None:
+    """A process has another ring behind exec; 40 ms pass until the new program decodes, as the old one did."""
+    first = served(1, 0)
+    found = analyse(light_trace([first.ring(), served(1, 0, first.now + 40_000_000).ring()]))
+    assert [each.is_exec for each in pauses(found.trace)] == [True]
+    assert said(found, "exec") == ["the program replaced itself (exec) once; left out: 1 of 120 steps"]
+    assert len(set(rows(found.steps.table, "group"))) == 2
+    assert found.gaps.gap_us["mean"] == pytest.approx(found.gaps.gap_us["p50"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("every", "ms", "caution"),
+    [
+        (8, 20, "for up to 20.4 ms, longer than two usual steps, 7 times, 60% of the time: the host waited"),
+        (50, 20, ", once, 18% of the time: "),
+        (8, 0, None), (8, 1, None), (1, 20, None),  # host code of every step
+        (50, 3, None),  # too little to change a mean
+    ],
+)  # fmt: skip
+def test_a_host_that_may_have_waited_for_requests_is_cautioned(every: int, ms: int, caution: str | None) -> None:
+    notes = said(analyse(light_trace([served(every, ms * 1_000_000).ring()])), "no call and nothing")
+    assert [caution in note for note in notes] == ([] if caution is None else [True])
+
+
+STEPS, LATE_NS = 120, 2_000_000
+NEVER_TIMED = [(21, 40_000, 0), (22, 2_000, 9_000)]
+
+
+def decoding(one_of: int, late_ns: int = LATE_NS, behind: str = "wait", ends: str = "") -> Recording:
+    """As vLLM decodes; at the end of one step of some, kernels whose duration no stamp tells, and a host that comes
+    back when they have long ended; with these stamps at their ends; these calls of `Engine` end each step."""
+    made = Engine()
+    for step in range(STEPS):
+        made.now += HOST_NS
+        timed = {0} if step % 4 == 0 else set()
+        made.run(2 * step + 1, BEFORE_GRAPH, timed, ends="ht" if timed else "")
+        made.graph(step, GRAPH_NS)
+        if step % one_of == one_of - 1:
+            made.run(2 * step + 2, NEVER_TIMED, set(), late_ns, ends)
+        else:
+            made.run(2 * step + 2, AFTER_GRAPH, timed, ends="")
+        for call in behind.split():
+            getattr(made, call)()
+    return analyse(light_trace([made.ring()]))
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "behind", "ends", "unknown"),
+    [
+        (LATE_NS, "wait", "", STEPS // 5 - 1),  # the last step has none
+        (0, "wait", "", 0), (0, "fetch wait", "", 0),  # the wait returns right after the kernels
+        (LATE_NS, "fetch wait", "", STEPS // 5 - 1), (LATE_NS, "fetch query", "", STEPS // 5 - 1),  # for the copy alone
+        (LATE_NS, "wait", "t", STEPS // 5 - 1), (0, "wait", "ht", 0),  # a stamp that a late host puts tells no end
+    ],
+)  # fmt: skip
+def test_gaps_whose_begin_is_not_told_are_left_out_and_the_others_stay(
+    late_ns: int, behind: str, ends: str, unknown: int
+) -> None:
+    found = decoding(5, late_ns, behind, ends).gaps
+    assert (found.unknown, len(found.table)) == (unknown, STEPS - 1 - unknown)
+    assert found.gap_us["mean"] == pytest.approx(HOST_NS / 1e3, abs=30)
+    missing = f"without {unknown} of {STEPS - 1} gaps and {unknown + found.idle.left_out} of {STEPS - 1} idle times: "
+    assert str(found.left_out).startswith(missing) or not unknown
+
+
+def test_without_most_of_them_there_is_no_gap() -> None:
+    with pytest.raises(EmptyTraceError, match=r"no gap: in 119 of 119 steps it is unknown"):
+        decoding(1).gaps  # noqa: B018
+
+
+@pytest.mark.parametrize("command", ["gaps", "info"])
+def test_the_commands_say_what_is_left_out(tmp_path: Path, command: str) -> None:
+    formats.write(decoding(5).trace, tmp_path / "light")
+    shown = CliRunner().invoke(main, [command, str(tmp_path / "light")])
+    assert "warning: without 23 of 119 gaps" in " ".join(shown.output.split())
+    told = json.loads(CliRunner().invoke(main, [command, str(tmp_path / "light"), "--json"]).stdout)
+    assert told["left_out"].startswith("without 23 of 119 gaps")

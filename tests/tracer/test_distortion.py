@@ -7,31 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tracer
 from tests.recordings import LADDER, LLAMA, SAMPLES
+from tracer import analyse, read, write
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import (
-    UNUSED_RATE,
-    stretch_ns,
-    untraced_causes,
-)
-from tracer.analysis.gaps import GIVE_RATE, TRACED, gap_report
-from tracer.analysis.recording import Recording
-from tracer.analysis.tokens import find_steps
+from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
+from tracer.analysis.gaps import GIVE_RATE, TRACED
 from tracer.cli import main
-from tracer.commands.gaps import gaps
-from tracer.commands.info import info
 from tracer.model.fits import fits_of
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "tracing_overhead.json").read_text("utf-8"))
-UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}
-"""1 / rate - what the device is busy at graph level."""
-RATES = {"sccc": 748.7, "saaas": 759.5}
 H200 = fits_of("NVIDIA H200")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def causes(**us: float) -> dict[str, float]:
@@ -46,10 +39,8 @@ def test_a_graph_launch_gives_first_then_copies_and_host_code_then_the_rest() ->
     found = untraced_causes(recorded, 30.0, H200.launch_left("none"), 75.0)  # eager launches are calls like others
     assert found == pytest.approx(causes(sync=40.0, copy=10.0, launch=15.0, host=10.0))
     assert untraced_causes(recorded, 0.0, H200.launch_left("graph"), 20.0) == pytest.approx(causes(sync=20.0))
-
-
-def test_where_more_is_left_than_recorded_all_causes_grow_alike() -> None:
-    assert untraced_causes(causes(sync=1.0, host=3.0), 0.0, H200.launch_left("node"), 8.0) == causes(sync=2.0, host=6.0)
+    more = untraced_causes(causes(sync=1.0, host=3.0), 0.0, H200.launch_left("node"), 8.0)  # than recorded: all grow
+    assert more == causes(sync=2.0, host=6.0)
 
 
 @given(
@@ -58,104 +49,85 @@ def test_where_more_is_left_than_recorded_all_causes_grow_alike() -> None:
 )  # fmt: skip
 def test_corrected_causes_add_up_to_what_is_left(us: list[float], launch: float, share: float, level: str) -> None:
     recorded = dict(zip(CAUSES.values(), us, strict=True))
-    total = sum(us) * share
-    found = untraced_causes(recorded, launch, H200.launch_left(level), total)
-    assert sum(found.values()) == pytest.approx(total, abs=1e-6 * max(sum(us), 1))
+    found = untraced_causes(recorded, launch, H200.launch_left(level), sum(us) * share)
+    assert sum(found.values()) == pytest.approx(sum(us) * share, abs=1e-6 * max(sum(us), 1))
     assert all(-1e-6 <= found[name] <= recorded[name] * (1 + 1e-9) + 1e-6 for name in recorded)
 
 
-def test_graphs_are_stretched_by_kernel_and_by_length() -> None:
+def test_graphs_are_stretched_by_kernel_and_by_length_as_the_benchmark_found() -> None:
     kernels, busy = np.array([100, 0]), np.array([1_000_000, 0])
     added = round(100 * H200.stretch.per_kernel + 1e6 * H200.stretch.share)
     assert stretch_ns(kernels, busy, H200.stretch).tolist() == [added, 0]
     low, high = (int(stretch_ns(kernels, busy, H200.stretch, sign)[0]) for sign in (-1, 1))
     assert high - low == pytest.approx(200 * H200.stretch.error, abs=2)
-
-
-def test_the_constants_are_those_that_the_benchmark_found() -> None:
     assert RESULT["stretch"]["constants"] == asdict(H200.stretch)
 
 
 def test_causes_of_our_loop_are_nearer_to_its_light_pass_than_their_shares() -> None:
-    rows = [row for row in RESULT["causes"] if row["level"] == "node" and row["gap_us"] > 10]
-    assert len(rows) > 10
-    assert all(row["corrected"] < row["proportional"] / 2 for row in rows if "ggg" not in row["run"])
+    found = [row for row in RESULT["causes"] if row["level"] == "node" and row["gap_us"] > 10]
+    assert len(found) > 10
+    assert all(row["corrected"] < row["proportional"] / 2 for row in found if "ggg" not in row["run"])
     assert max(row["corrected"] / row["gap_us"] for row in RESULT["causes"]) <= H200.causes.error
 
 
-@pytest.mark.parametrize("strategy", ["sccc", "saaas"])
-def test_the_rate_gives_the_gap_at_either_level(strategy: str) -> None:
-    for level, within in (("graph", 0.05), ("node", 0.10)):
-        trace = tracer.read(LLAMA[strategy, level])
-        found = gap_report(trace, find_steps(trace), RATES[strategy])
-        assert found.untraced_gap_us is not None
-        assert found.untraced_gap_us["p50"] == pytest.approx(UNTRACED_US[strategy], rel=within)
+@pytest.mark.parametrize(("strategy", "rate", "gap_us"), [("sccc", 748.7, 78.1), ("saaas", 759.5, 58.6)])
+def test_the_rate_gives_the_gap_at_either_level(strategy: str, rate: float, gap_us: float) -> None:
+    """1 / rate - what the device is busy at graph level."""
+    for level, error in (("graph", 0.05), ("node", 0.10)):
+        found = analyse(read(LLAMA[strategy, level]), untraced_steps_per_s=rate).gaps
+        assert found.untraced_gap_us["p50"] == pytest.approx(gap_us, rel=error)
         assert (found.estimated is not None) == (level == "node")
-        if found.estimated is not None:
-            assert found.estimated.holds(UNTRACED_US[strategy])
+        assert found.estimated is None or found.estimated.holds(gap_us)
         assert sum(found.corrected().causes_us.values()) == pytest.approx(found.untraced_gap_us["mean"])
 
 
 @pytest.mark.parametrize("level", ["graph", "node"])
 def test_without_a_rate_a_recording_is_left_uncorrected_and_says_so(level: str, tmp_path: Path) -> None:
-    trace = tracer.read(LLAMA["sccc", level])
+    trace = read(LLAMA["sccc", level])
     trace.metadata.pop("run")
-    path = str(tmp_path / "alone.sqlite")
-    tracer.write(trace, path)
-    facts = json.loads(CliRunner().invoke(gaps, [path, "--json"]).stdout)
+    write(trace, path := tmp_path / "alone.sqlite")
+    facts = json.loads(run("gaps", path, "--json").stdout)
     unknown = ("untraced_idle_us", "untraced_gap_us", "estimated_untraced_gap_us", "distortion")
     assert [facts[key] for key in unknown] == [None] * 4
     assert facts["gap_us"] == facts["traced_gap_us"]
     assert facts["warning"] == f"{TRACED}; {GIVE_RATE}"
-    assert facts["warning"] in " ".join(CliRunner().invoke(info, [path]).output.split())
-
-
-def test_a_light_pass_has_nothing_to_correct() -> None:
-    light = tracer.read(SAMPLES / "llama-1.1b-sccc-sequential-cuda")
-    found = gap_report(light, find_steps(light))
-    assert found.warning is None
-    assert found.corrected() is found
+    assert facts["warning"] in " ".join(run("info", path).output.split())
 
 
 def test_a_rate_of_another_run_is_refused(tmp_path: Path) -> None:
     """By every command that takes one, and run.json's counts for nothing."""
-    path, rate = str(LLAMA["sccc", "graph"]), ["--untraced-steps-per-s", "10"]
-    budget = tmp_path / "budget.toml"
-    budget.write_text("tokens_per_s.untraced.min = 1\n")
-    twice = ["--untraced-tokens-per-s", "10", "--untraced-tokens-per-s", "748.7"]
-    for command in (["gaps", path, *rate], ["whatif", path, "--without-syncs", *rate], ["compare", path, path, *twice],
-                    ["check", path, "--budget", str(budget), *rate]):  # fmt: skip
-        found = CliRunner().invoke(main, command)
+    path, option, rate = LLAMA["sccc", "graph"], "--untraced-tokens-per-s", ("--untraced-steps-per-s", "10")
+    (budget := tmp_path / "budget.toml").write_text("tokens_per_s.untraced.min = 1\n")
+    for command in (["gaps", path, *rate], ["whatif", path, "--without-syncs", *rate],
+                    ["compare", path, path, option, "10", option, "748.7"],
+                    ["check", path, "--budget", budget, *rate]):  # fmt: skip
+        found = run(*command)
         assert found.exit_code == 2, command
         assert "by the untraced rate of 10 steps/s 100000.0 µs; that rate is from another run" in found.stderr
-    trace = tracer.read(LLAMA["sccc", "graph"])
-    report = gap_report(trace, find_steps(trace), 10.0)
-    assert (report.untraced_gap_us, report.distortion) == (None, None)
-    assert "from another run" in str(report.warning)
+    trace = read(path)
     trace.metadata["run"]["measured"] = {"tokens_per_s": {"median": 10.0}}
-    assert Recording.of_steps(trace, find_steps(trace), "llama").measured.untraced is None
+    report = analyse(trace).gaps
+    assert (report.untraced_gap_us, report.distortion, analyse(trace).measured.untraced) == (None, None, None)
+    assert "from another run" in str(report.warning)
 
 
 def test_a_rate_changes_nothing_where_nothing_was_traced(tmp_path: Path) -> None:
-    path, rate = str(SAMPLES / "llama-1.1b-sccc-sequential-cuda"), ["--untraced-tokens-per-s", "10"]
-    budget = tmp_path / "budget.toml"
-    budget.write_text("tokens_per_s.untraced.min = 20\n")
-    found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
-    assert found.exit_code == 0
-    trace = tracer.read(path)
-    given, plain = (Recording.of_steps(trace, find_steps(trace), "ours", rates=tuple(r)).measured for r in ([10.0], []))
-    assert given.untraced == plain.untraced
-    assert UNUSED_RATE in given.notes
+    path = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
+    (budget := tmp_path / "budget.toml").write_text("tokens_per_s.untraced.min = 20\n")
+    assert run("check", path, "--budget", budget, "--untraced-tokens-per-s", "10").exit_code == 0
+    trace = read(path)
+    given, plain = (analyse(trace, untraced_steps_per_s=rates) for rates in ([10.0], []))
+    assert given.measured.untraced == plain.measured.untraced
+    assert UNUSED_RATE in given.measured.notes
+    assert (plain.gaps.warning, plain.gaps.corrected() is plain.gaps) == (None, True)
 
 
 def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
-    path, rate = str(LLAMA["sccc", "graph"]), ["--untraced-tokens-per-s", "748.7"]
-    facts = json.loads(CliRunner().invoke(gaps, [path, *rate, "--json"]).stdout)
-    assert facts["gap_us"]["p90"] is None
-    assert set(facts["untraced_gap_us"]) == {"p50", "mean"}
-    budget = tmp_path / "budget.toml"
-    budget.write_text("gap_us.untraced.p90.max = 100\n")
-    found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
+    path, rate = LLAMA["sccc", "graph"], ("--untraced-tokens-per-s", "748.7")
+    facts = json.loads(run("gaps", path, *rate, "--json").stdout)
+    assert (facts["gap_us"]["p90"], set(facts["untraced_gap_us"])) == (None, {"p50", "mean"})
+    (budget := tmp_path / "budget.toml").write_text("gap_us.untraced.p90.max = 100\n")
+    found = run("check", path, "--budget", budget, *rate)
     assert (found.exit_code, found.stdout) == (2, "")
     assert "a rate is a mean and does not give the p90 of the gap without a profiler" in found.stderr
 
@@ -164,18 +136,15 @@ def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
 def test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld(name: str) -> None:
     """Its light pass tells the truth. Early starts and branches overlap kernels by more than the stretch is known for:
     then the gap is withheld, and what is said of it holds the truth."""
-    light, node = tracer.read(SAMPLES / name), tracer.read(SAMPLES / name / "node")
-    truth = gap_report(light, find_steps(light))
-    found = gap_report(node, find_steps(node), 1e6 / truth.period_us)
+    truth = analyse(read(SAMPLES / name)).gaps
+    found = analyse(read(SAMPLES / name / "node"), untraced_steps_per_s=1e6 / truth.period_us).gaps_at_rate
     gap_us = truth.gap_us["p50"]
     assert found.idle.hides_stretch
     if found.untraced_gap_us is not None:
         assert found.untraced_gap_us["p50"] == pytest.approx(gap_us, rel=0.1)
-        return
-    if found.untraced_idle_us is None:
+    elif found.untraced_idle_us is None:
         assert gap_us < 5
         assert "longer than the untraced rate allows" in str(found.warning)
-        return
-    told = re.search(r"of which ([\d.]+) to ([\d.]+) µs are the gap", str(found.warning))
-    assert told is not None
-    assert float(told[1]) - 2 <= gap_us <= float(told[2]) + 2
+    else:
+        low, high = re.search(r"of which ([\d.]+) to ([\d.]+) µs are the gap", str(found.warning)).groups()
+        assert float(low) - 2 <= gap_us <= float(high) + 2

@@ -1,187 +1,142 @@
-"""Ranks whose every nanosecond is known: what each computes, communicates and idles, and who is waited for."""
+"""Ranks that wait for each other and hosts of different rates; exact truths are in data/truths/ranks.toml.
+
+Recordings of ranks and of engines that share a device lie beside the repository; skipped where these are absent.
+"""
 
 import json
+import lzma
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.handmade import PROCESS, THREAD, Script
-from tracer import Trace, formats
-from tracer.analysis.causes import CAUSES
-from tracer.analysis.gaps import gap_report
-from tracer.analysis.ranks import rank_report, waiting
-from tracer.analysis.steps import Steps
-from tracer.analysis.streams import bubble_report
-from tracer.analysis.tokens import find_steps
-from tracer.commands.gaps import gaps
-from tracer.commands.streams import streams
+from tests.tracer.handmade import Script
+from tests.tracer.truths import rows, value
+from tracer import Trace, analyse, compare, formats
+from tracer.analysis.ranks import waiting
+from tracer.analysis.recording import Recording
+from tracer.cli import main
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-EXCHANGE = "ncclDevKernel_SendRecv"
 PERIOD, STEPS = 10_000, 5
-
-
-def step_of(script: Script, start: int, arrives: int, rank: int, *, process: int, device: int) -> None:
-    """A kernel of 1000, an all-reduce entered `arrives` later that ends at 4000, a kernel from 4100 to 5000."""
-    place = {"process": process, "thread": process + 1, "device": device}
-    entered = start + 1010 + arrives
-    script.launch((start, start + 10), (start + 10, start + 1010), **place)
-    script.launch((start + 20, start + 30), (entered, start + 4000), name=ALL_REDUCE, **place)
-    script.launch((start + 40, start + 50), (start + 4100, start + 5000), **place)
-    script.rows["nvtx"].append(
-        {"text": "token", "start": start - 5, "end": start + PERIOD - 10, "thread": process + 1, "process": process,
-         "kind": "push/pop"}
-    )  # fmt: skip
+SHARED = Path(__file__).parents[3] / "shared" / "recordings"
+beside = pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the repository")
 
 
 def ranks(arrivals: list[int]) -> Trace:
-    """A process with a device of its own per rank, which enters the all-reduce so late."""
+    """A process with a device of its own per rank. Each step: a kernel of 1000, an all-reduce entered so late that ends
+    at 4000, a kernel from 4100 to 5000."""
     script = Script()
     for rank, arrives in enumerate(arrivals):
-        for step in range(STEPS):
-            step_of(script, 100 + step * PERIOD, arrives, rank, process=100 + 10 * rank, device=rank)
+        place = {"process": 100 + 10 * rank, "thread": 101 + 10 * rank}
+        here = place | {"device": rank}
+        for start in range(100, 100 + STEPS * PERIOD, PERIOD):
+            script.launch((start, start + 10), (start + 10, start + 1010), **here)
+            script.launch((start + 20, start + 30), (start + 1010 + arrives, start + 4000), name=ALL_REDUCE, **here)
+            script.launch((start + 40, start + 50), (start + 4100, start + 5000), **here)
+            script.range("token", start - 5, start + PERIOD - 10, **place)
     return script.trace
-
-
-def found(trace: Trace) -> tuple[Trace, Steps]:
-    steps = find_steps(trace)
-    return trace, steps
-
-
-def test_the_straggler_is_named_and_the_others_wait() -> None:
-    report = rank_report(*found(ranks([100, 2500, 100])))
-    assert report.table["waiting_us"].tolist() == [2.4, 0.0, 2.4]
-    assert report.table["collectives_us"].tolist() == pytest.approx([2.89, 0.49, 2.89])
-    assert report.waited_for == {"process": 110, "thread": 111, "device": 1}
-    assert report.waiting is not None
-    assert report.waiting.table["last"].tolist() == [0, 5, 0]
-    assert any("wait for the one on device 1" in note for note in report.notes)
-
-
-def test_compute_communication_others_and_idle_are_the_window() -> None:
-    table = rank_report(*found(ranks([100, 2500]))).table
-    row = table.iloc[1]
-    whole = (4 * PERIOD + 4990) / STEPS / 1e3
-    assert row["window_us"] == pytest.approx(whole)
-    assert row[["compute_us", "communication_us", "others_us"]].tolist() == pytest.approx([1.9, 0.49, 0])
-    assert row["idle_us"] == pytest.approx(whole - 1.9 - 0.49)
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=2, max_size=6))
 def test_waiting_is_what_is_longer_than_the_shortest(durations: list[list[int]]) -> None:
     report = waiting([{"a": times} for times in durations])
     shortest = [min(times) for times in zip(*durations, strict=True)]
-    assert report.table["waiting"].tolist() == [sum(times) - sum(shortest) for times in durations]
-    assert report.table["caused"].sum() == report.table["waiting"].sum()
-    assert (report.table["caused"] >= 0).all()
+    assert rows(report.table, "waiting") == [sum(times) - sum(shortest) for times in durations]
+    caused = rows(report.table, "caused")
+    assert sum(caused) == sum(rows(report.table, "waiting"))
+    assert min(caused) >= 0
 
 
 def test_collectives_entered_not_equally_often_are_left_out() -> None:
     report = waiting([{"a": [5, 5], "b": [1]}, {"a": [5], "b": [9]}])
-    assert report.left_out == ("a",)
-    assert report.table["waiting"].tolist() == [0, 8]
-    assert report.rank == 0
+    assert (report.left_out, rows(report.table, "waiting"), report.rank) == (("a",), [0, 8], 0)
 
 
-def test_kernels_at_different_times_are_not_one_collective() -> None:
-    """Two stages amid a pipeline: the k-th exchange of one is not the k-th of the other, whatever they take."""
-    script = Script()
-    for rank, takes in enumerate((100, 900)):
-        for step in range(STEPS):
-            start, place = 100 + step * PERIOD + 5000 * rank, {"process": 100 + 10 * rank, "device": rank}
-            place["thread"] = place["process"] + 1
-            script.launch((start, start + 10), (start + 10, start + 1010), **place)
-            script.launch((start + 20, start + 30), (start + 1010, start + 1010 + takes), name=EXCHANGE, **place)
-            row = {"text": "token", "start": start - 5, "end": start + 3000, "kind": "push/pop"}
-            script.rows["nvtx"].append(row | {"process": place["process"], "thread": place["thread"]})
-    report = rank_report(*found(script.trace))
-    assert report.table["collectives_us"].tolist() == [0.1, 0.9]
-    assert report.table["waiting_us"].isna().all()
-    assert report.waited_for is None
-    assert [note for note in report.notes if "does not run at the same time on all ranks" in note]
-
-
-@pytest.mark.parametrize(("devices", "may"), [((0, 1), True), ((0, 0), False)])
-def test_collectives_in_graphs_traced_whole_are_said_to_be_compute(devices: tuple[int, int], may: bool) -> None:
-    """Engines that share a device are not ranks of one."""
-    script = Script()
-    for process, device in zip((100, 200), devices, strict=True):
-        for at in range(0, 5 * PERIOD, PERIOD):
-            script.graph((at, at + 10), (at + 20, at + 5000))
-            script.rows["api"][-1] |= {"process": process, "thread": process + 1}
-            script.rows["graph_launches"][-1] |= {"process": process, "device": device}
-            row = {"text": "token", "start": at - 1, "end": at + 60, "kind": "push/pop"}
-            script.rows["nvtx"].append(row | {"process": process, "thread": process + 1})
-    report = rank_report(*found(script.trace))
-    assert report.hidden == may
-    assert any("traced whole: collectives in them" in note for note in report.notes) == may
-
-
-def exposed() -> Script:
-    """Two tokens: 100 to 1000 and 2000 to 3000 compute, an all-reduce from 1100 to 1500 between them."""
-    script = Script()
-    script.range("token", 0, 1050)
-    script.range("token", 1050, 4000)
-    script.launch((10, 20), (100, 1000))
-    script.launch((30, 40), (1100, 1500), name=ALL_REDUCE)
-    script.launch((1900, 1950), (2000, 3000))
-    return script
-
-
-def test_a_collective_in_the_gap_is_communication_and_no_fault_of_the_host() -> None:
-    row = gap_report(*found(exposed().trace)).table.iloc[0]
-    assert {c: int(row[c]) for c in ("gap", *CAUSES)} == {
-        "gap": 1000, "communication": 400, "sync": 0, "copy": 0, "launch": 100, "host": 500, "other": 0,
-    }  # fmt: skip
-
-
-def test_a_bubble_is_idle_without_the_collective_in_it() -> None:
-    trace = ranks([100])
-    steps = bubble_report(*found(trace)).steps
-    assert steps[["count", "total", "longest", "communication"]].iloc[0].tolist() == [1, 200, 200, 2890]
-    idle = steps[[cause for cause in CAUSES if cause != "communication"]].sum(axis=1)
-    assert (idle == steps["total"]).all()
-
-
-@pytest.mark.parametrize("process", [PROCESS, PROCESS + 50], ids=["threads", "processes"])
-def test_two_engines_on_one_device_are_two(process: int) -> None:
-    """The second launches at 3000, but the device is at work for the first from 3000 to 5000."""
-    script = Script()
-    for step in range(3):
-        start = step * PERIOD
-        for thread, of, first in ((THREAD, PROCESS, 1000), (THREAD + 1, process, 6000)):
-            launched = start + (900 if first == 1000 else 500)
-            script.launch(
-                (launched, launched + 50), (start + first, start + first + 4000), thread=thread, process=of
-            )  # fmt: skip
-            script.rows["nvtx"].append(
-                {"text": "token", "start": start, "end": start + PERIOD, "thread": thread, "process": of,
-                 "kind": "push/pop"}
-            )  # fmt: skip
-    trace, steps = found(script.trace)
-    gap = gap_report(trace, steps).table.merge(steps.table[["step", "thread"]], on="step")
-    second = gap[gap["thread"] == THREAD + 1]
-    assert (second["gap"] == 6000).all()
-    assert second[["other_process", "launch_latency", "launch_call"]].to_numpy().tolist() == [[4000, 1450, 50]] * 2
-    table = rank_report(trace, steps).table
-    assert table[["steps", "compute_us"]].to_numpy().tolist() == [[3, 4.0]] * 2
-    assert table["idle_us"].tolist() == pytest.approx([2 * 2000 / 3e3] * 2)
-    (note, *_) = rank_report(trace, steps).notes
-    assert "share device 0" in note
-    assert ".0" not in note  # of ids
-
-
-def test_the_commands_say_it(tmp_path: Path) -> None:
+def test_the_commands_say_who_is_waited_for(tmp_path: Path) -> None:
     formats.write(ranks([100, 2500]), path := tmp_path / "two.sqlite")
-    for command in (gaps, streams):
-        outcome = CliRunner().invoke(command, [str(path), "--json"])
-        facts = json.loads(outcome.stdout)
+    for command in ("gaps", "streams"):
+        facts = json.loads(CliRunner().invoke(main, [command, str(path), "--json"]).stdout)
         assert facts["waited_for"]["device"] == 1
         assert facts["communication_us"] == pytest.approx((2.89 + 0.49) / 2)
         assert [row["waiting_us"] for row in facts["ranks"]] == [2.4, 0]
-        shown = CliRunner().invoke(command, [str(path)]).output
+        shown = CliRunner().invoke(main, [command, str(path)]).output
         assert "communicates" in shown
         assert "wait for the one on device 1" in " ".join(shown.split())
+
+
+def engines(*between: int, ahead: bool = False) -> Trace:
+    """A process and a device each, whose hosts begin a step every so many ns; `ahead` of devices that take 1000."""
+    script = Script()
+    for device, period in enumerate(between):
+        place = {"process": 100 * (device + 1), "thread": 100 * (device + 1) + 1}
+        for step in range(40):
+            at = step * period
+            work = 1000 * step if ahead else at
+            script.launch((at, at + 10), (work + 20, work + 820), device=device, **place)
+            script.range("token", at - 1, at + 15, **place)
+    return script.trace
+
+
+def test_a_rank_whose_host_runs_ahead_is_as_fast_as_its_device() -> None:
+    assert analyse(engines(1000, 20, ahead=True)).steps.different == ""
+
+
+def test_engines_of_different_rates_are_not_compared_together() -> None:
+    """Neither is faster in the second recording; only the share of their steps is another."""
+    one, two = (analyse(engines(*periods), name=name) for name, periods in (("a", (1000, 3000)), ("b", (3000, 1000))))
+    found = compare(one, two)
+    assert (found.verdict, found.speedup, found.busy_us) == ("no verdict", None, None)
+    why = "the steps of b and a are of hosts of different rates, whose share in them may differ"
+    assert found.refusal.why.startswith(why)
+
+
+@pytest.mark.parametrize(("left_out", "rate"), [([0, 1, 3, 4, 6, 7, 9], None), ([0, 1, 4, 5, 6, 7, 8, 9], 2e9 / 2000)])
+def test_steps_that_doubt_leaves_alone_have_no_rate(left_out: list[int], rate: float | None) -> None:
+    """Of a host that runs ahead: alone, each step would be as fast as its launch."""
+    script = Script()
+    for token in range(10):
+        script.range("token", token * 100, token * 100 + 50)
+        script.launch((token * 100, token * 100 + 10), (20 + token * 1000, 1020 + token * 1000))
+    steps = analyse(trace := script.trace).steps.without(np.array(left_out), [], ["the clock jumped"])
+    found = Recording.of_steps(trace, steps).figures("steps").steps_per_s
+    assert found == (None if rate is None else pytest.approx(rate))
+
+
+def unpacked(name: str, into: Path) -> Recording:
+    path = into / Path(name).stem
+    path.write_bytes(lzma.decompress((SHARED / name).read_bytes()))
+    return analyse(formats.read(path, whole=False))
+
+
+@beside
+def test_two_ranks_are_two_devices_whatever_their_processes_call_them(tmp_path: Path) -> None:
+    names = ("syn_1a_tp2_dev01", "syn_1b_tp2_both_dev0")
+    by_number, both_0 = (unpacked(f"serving/{name}.sqlite.xz", tmp_path) for name in names)
+    columns = ("device", "steps", "collectives", "compute_us", "idle_us")
+    table = rows(value(both_0, "ranks").table, *columns)
+    assert table == rows(value(by_number, "ranks").table, *columns)
+    assert rows(both_0.gaps.table, "device", "gap") == rows(by_number.gaps.table, "device", "gap")
+    assert [row[:3] for row in table] == [[0, 30, 34], [1, 30, 34]]
+    assert value(both_0, "ranks").waited_for is None  # both come at once
+
+
+@beside
+@pytest.mark.parametrize(("name", "apart"), [("2a_two_procs", "process"), ("2b_two_threads", "thread")])
+def test_two_engines_on_one_device_are_two_processes_or_threads(tmp_path: Path, name: str, apart: str) -> None:
+    recording = unpacked(f"serving/syn_{name}_one_gpu.sqlite.xz", tmp_path)
+    found = value(recording, "ranks")
+    assert rows(found.table, "steps") == [60, 60]
+    assert len(set(rows(found.table, apart))) == 2
+    assert "share device 0" in found.notes[0]
+    assert sum(rows(recording.gaps.table, "other_process")) > 0.7 * sum(rows(recording.gaps.table, "gap"))
+
+
+@beside
+def test_the_rank_that_starts_last_is_waited_for(tmp_path: Path) -> None:
+    """Both clocks are one here, so who starts last can be looked up: device 1, in 22 of 33 exchanges."""
+    found = value(unpacked("public/nsysai_mfu_2gpu_before.sqlite.xz", tmp_path), "ranks")
+    assert found.waited_for["device"] == 1

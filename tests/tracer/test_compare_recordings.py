@@ -1,0 +1,251 @@
+"""Comparisons of real recordings whose truth was measured without a profiler, and `intertoken compare`.
+
+None may say a wrong direction: each program is compared with each other one of its model at every level of tracing and
+across the levels, with the rates that were measured and without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.covering import each_value
+from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.tracer.handmade import Script, decode_loop
+from tests.tracer.steady import NSYS, side, trace_of
+from tracer import formats, write
+from tracer.analysis.compare import Comparison, Side, compare
+from tracer.cli import main
+
+pytestmark = pytest.mark.usefixtures("all_resamples")
+LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "aga", "ggg")
+TRUTH: Final = 759.5 / 748.7
+"""tokens/s of llama.cpp's saaas over those of sccc."""
+
+PERIODS_US: Final = {
+    "sccc sequential": 459, "saaas sequential": 434, "aaag sequential": 429, "sccc concurrent": 290,
+    "saaas concurrent": 263.5, "aaag concurrent": 257.5,
+}  # fmt: skip
+"""Of the loop in six-strategies, untraced: the middle of what was measured."""
+
+
+@cache
+def run_at(path: str, within: str | None = None, rated: bool = True) -> Side:
+    """A recording with the rates that it knows, or as if its run.json said what ran but not how fast."""
+    trace = formats.read(SAMPLES / path)
+    if not rated:
+        trace.metadata["run"] = {k: v for k, v in trace.metadata["run"].items() if k not in ("measured", "ranges")}
+    return side(trace, f"{path} {within or ''}", within=within)
+
+
+def check_sign(found: Comparison, truth: float) -> None:
+    """A direction, where one is stated, is the true one; its interval holds what is true."""
+    assert found.verdict not in (("slower",) if truth > 1 else ("faster",)), found.verdict
+    if found.speedup is not None and found.speedup.bounds is not None:
+        assert found.speedup.holds(truth), (found.speedup, truth)
+    assert (found.verdict == "no verdict") == (found.refusal is not None)
+
+
+@pytest.mark.parametrize("levels", list(product(("graph", "node"), repeat=2)), ids="-".join)
+def test_llama_cpp_at_any_levels(levels: tuple[str, str]) -> None:
+    """The node-level pair reads +3.0 % as traced, where +1.4 % is true; another such pair read −4.8 %."""
+    names = [LLAMA[s, level].name for s, level in zip(("sccc", "saaas"), levels, strict=True)]
+    rated = compare(*map(run_at, names))
+    assert rated.verdict == "faster"
+    check_sign(rated, TRUTH)
+    assert (rated.gap_us is None) == (levels[0] != levels[1])
+    assert rated.gap_us is None or rated.gap_us.holds(60 - 77)
+    check_sign(compare(*map(run_at, names[::-1])), 1 / TRUTH)
+    unrated = compare(*(run_at(name, rated=False) for name in names))
+    assert (unrated.verdict, unrated.counts["syncs"]) == ("no verdict", -9)
+    assert (unrated.busy_us is None) == (levels[0] != levels[1])
+
+
+@pytest.mark.parametrize("strategy", ["sccc", "saaas"])
+def test_a_program_at_two_levels_is_not_18_percent_slower(strategy: str) -> None:
+    graph, node = (LLAMA[strategy, level].name for level in ("graph", "node"))
+    assert compare(run_at(graph, rated=False), run_at(node, rated=False)).verdict == "no verdict"
+    assert compare(run_at(node), run_at(graph)).verdict == "no difference shown"
+
+
+@pytest.mark.parametrize(("one", "other"), each_value(combinations(PERIODS_US, 2)))
+def test_six_strategies(one: str, other: str) -> None:
+    """Node level stretches kernels that run side by side; one rate each, so that there is no interval."""
+    truth = PERIODS_US[one] / PERIODS_US[other]
+    rated = compare(*(run_at(SIX.name, f"run {name}") for name in (one, other)))
+    assert (rated.verdict, rated.speedup.estimate) == ("no interval", pytest.approx(truth, rel=0.01))
+    check_sign(compare(*(run_at(SIX.name, f"run {name}", rated=False) for name in (one, other))), truth)
+
+
+PAIRS: Final = [("sccc", "saaas"), ("saaas", "sccc"), ("sccc", "ggg"), ("ggg", "aaag")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "of_one", "of_other"),
+    each_value((*rungs, *passes) for rungs in PAIRS for passes in product(["", "/node"], repeat=2)),
+)
+def test_our_ladder(one: str, other: str, of_one: str, of_other: str) -> None:
+    """The light passes are the truth; node passes by CUPTI agree where their rates are known, else refuse."""
+    paths = [f"llama-1.1b-{s}-sequential-cuda{part}" for s, part in ((one, of_one), (other, of_other))]
+    truth = "faster" if LADDER.index(other) > LADDER.index(one) else "slower"
+    assert compare(*map(run_at, paths)).verdict == truth
+    unrated = compare(*(run_at(path, rated=False) for path in paths))
+    is_light = of_one == of_other == ""
+    assert (unrated.verdict, unrated.basis) == ((truth, "light") if is_light else ("no verdict", "traced"))
+
+
+def test_recordings_of_one_vllm_do_not_differ() -> None:
+    """By nsys at two levels with marks and without, and by PyTorch: the program is the same."""
+    base, *others = ("vllm-b8-graph", "vllm-b8-graph-nvtx", "vllm-b8-node", "vllm-b8-torch")
+    for other in others:
+        assert compare(run_at(base), run_at(other)).verdict == "no difference shown"
+        assert compare(run_at(base, rated=False), run_at(other, rated=False)).verdict == "no verdict"
+
+
+def test_rates_that_drift_count_as_few() -> None:
+    """Three processes of vLLM gave 694, 635 and 480 steps/s: 45 repeats say no more than that."""
+    (of_one,) = run_at("vllm-b1-graph").recordings
+    assert (of_one.untraced.error > 0.2, len(of_one.untraced.repeats)) == (True, 45)
+
+
+GRAPH = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
+
+
+def as_json(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
+def written(path: Path, period: int, **options: Any) -> Path:
+    write(trace_of([period] * 12, **options), path)
+    return path
+
+
+def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
+    base, other = (written(tmp_path / name, 2000, source=NSYS) for name in "ab")
+    rate = "--untraced-tokens-per-s"
+    single = as_json(base, other, rate, 520_000, rate, 530_000)["runs"][1]
+    assert single["speedup"] == {"estimate": pytest.approx(53 / 52), "low": None, "high": None}
+    repeats = as_json(base, other, rate, "519000,520000,521000", rate, "529000,530000,531000")["runs"][1]
+    assert 1 < repeats["speedup"]["low"] < 53 / 52 < repeats["speedup"]["high"]
+    assert repeats["gap_us"]["p50"] == pytest.approx(1e6 / 530_000 - 1.8, abs=1e-3)
+
+
+def test_rates_of_steps_beside_rates_of_several_sequences(tmp_path: Path) -> None:
+    rates = {"tokens_per_s": {"median": 4e6, "low": 3.9e6, "high": 4.1e6}, "steps_per_s": {"median": 1e6}}
+    base, other = (written(tmp_path / name, 2100, run={"measured": rates}, source=NSYS) for name in "ab")
+    runs = as_json(base, other, "--untraced-tokens-per-s", "5e5", "--untraced-tokens-per-s", "1e6")["runs"]
+    assert [each["tokens_per_s"] for each in runs] == [2e6, 4e6]
+    (tmp_path / "b.toml").write_text("[base]\nrecording = 'a'\nmax_slowdown = 0.6")
+    options = ["--budget", str(tmp_path / "b.toml"), "--untraced-tokens-per-s", "5e5", "--json"]
+    (line,) = json.loads(CliRunner().invoke(main, ["check", str(other), *options]).stdout)["lines"]
+    assert line["found"] == pytest.approx(0.5)
+
+
+def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
+    base, other = (written(tmp_path / name, 2000) for name in "ab")
+    for name, batch in (("a", 1), ("b", 8)):
+        told = {"configuration": {"model": name, "batch": batch}}
+        (tmp_path / name / "run.json").write_text(json.dumps(told))
+    refused, forced = run(base, other), run(base, other, "--force")
+    assert (refused.exit_code, refused.stderr.count("\n"), forced.exit_code) == (2, 1, 0)
+    assert "a and b are not comparable: model a against b; batch 1 against 8 (--force" in refused.stderr
+    assert "no verdict: not comparable, comparison forced: model a against b" in " ".join(forced.stdout.split())
+
+
+def unrated(path: Path, name: str) -> Path:
+    """A recording as nsys left it, without what run.json says."""
+    shutil.copytree(SAMPLES / name, path / name)
+    (path / name / "run.json").unlink()
+    return path / name
+
+
+def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_path: Path) -> None:
+    paths = [unrated(tmp_path, path.name) for path in GRAPH]
+    facts = as_json(*paths)
+    base, other = facts["runs"]
+    assert (facts["basis"], other["verdict"]) == ("traced", "no verdict")
+    assert "5 syncs against 14" in other["why"]
+    rates = "--untraced-tokens-per-s X,X,X --untraced-tokens-per-s Y,Y,Y"
+    assert other["instead"].endswith(f"`intertoken compare {paths[0]} {paths[1]} {rates}`")
+    nothing, change = {"estimate": None, "low": None, "high": None}, other["difference"]
+    for figure in (other["speedup"], change["gap_us"], change["mean_gap_us"], *change["causes_us"].values()):
+        assert figure == nothing
+    assert (other["total_speedup"], other["needed"], base["tokens_per_s"]) == (None, None, None)
+    assert (change["syncs_per_token"], change["copies_per_token"], change["launches_per_token"]) == (-9, 0, 0)
+    assert abs(change["busy_us"]["estimate"]) < 1
+    result = run(*paths, "-o", tmp_path / "table.csv")
+    table = pd.read_csv(tmp_path / "table.csv").set_index("figure")
+    assert table.loc[["steps_per_s, ratio", "gap_us p50"], ["estimate", "low", "high"]].isna().all(axis=None)
+    assert table.loc["steps_per_s, ratio", "base"] == pytest.approx(base["steps_per_s"])
+    assert not any(word in result.stdout for word in ("faster", "slower"))
+
+
+def test_a_run_whose_rate_is_unknown_does_not_take_the_others_verdict(tmp_path: Path) -> None:
+    paths = [*GRAPH, unrated(tmp_path, "llama1b-saaas-node")]
+    runs = as_json(*paths)["runs"]
+    assert [each.get("verdict") for each in runs] == [None, "faster", "no verdict"]
+    assert [each["basis"] for each in runs] == ["untraced", "untraced", "traced"]
+    words = " ".join(run(*paths).stdout.split())
+    assert "of llama1b-sccc-graph, llama1b-saaas-graph without a profiler; of llama1b-saaas-node of the" in words
+
+
+BAD: Final[dict[str, list[object]]] = {
+    "no such file": [GRAPH[0], "nowhere"],
+    "given 1 times for 2 runs": [*GRAPH, "--untraced-tokens-per-s", "700"],
+    "'nan' is not a rate": [*GRAPH, "--untraced-tokens-per-s", "nan", "--untraced-tokens-per-s", "1"],
+    "given 3 times": [*GRAPH, *["--range", "x"] * 3],
+    "need a directory of reports": [*GRAPH, "--workers", "2"],
+    "no token step": [*GRAPH, "--steps", "500:"],
+    "untraced rates come from each run.json": [SAMPLES, "--untraced-tokens-per-s", "700"],
+}
+
+
+def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
+    """Steps that cannot be compared name the option that tells them: every second one computes before the one that
+    precedes it; or there is only one."""
+    script, one = Script(), decode_loop("sccg", 1)
+    for step in range(12):
+        start = 1000 * step
+        script.range("execute_model", start, start + 900)
+        late = (start + 2500, start + 2600) if step % 2 == 0 else (start + 30, start + 90)
+        script.launch((start + 10, start + 20), late, stream=7 + step % 2)
+        script.sync(start + 40, start + 50)
+    one.range("step", 0, 900)
+    cases = dict(BAD)
+    for name, made, why in (("turned", script, "half of the 12 token steps"), ("one", one, "1 step(s), no two")):
+        write(made.trace, path := tmp_path / f"{name}.json")
+        found = run(path, path)
+        assert "--pattern takes the name of a range, kernel or API call that begins a step" in found.stderr
+        cases[why] = [path, path]
+    for message, arguments in cases.items():
+        result = run(*arguments)
+        assert (result.exit_code, message in result.stderr, "Traceback" in result.output) == (2, True, False), message
+
+
+def test_what_a_reader_of_any_figure_must_know_is_said_once_and_first() -> None:
+    node = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node"
+    assert " ".join(run(node, node.parent).output.split()).count("left out: 2 prefill steps") == 1
+    words = " ".join(run(LLAMA["sccc", "graph"], LLAMA["saaas", "node"]).stdout.split())
+    assert words.index("recorded differently") < words.index("is faster than") < words.index("per token")
+
+
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    base, other = written(tmp_path / "base", 2000), written(tmp_path / os.fsdecode(b"other\xff"), 1000)
+    result = run(base, other, "--table", tmp_path / "t.parquet")
+    assert result.exit_code == 0, result.output
+    assert "other? is faster than base" in result.stdout
