@@ -96,8 +96,10 @@ def pytest_collection(session):
     return result
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """What has been imported and collected stays: the collector need not go through it a thousand times."""
+    if "hypothesis" not in sys.modules:  # which its plugin would import to find that there is nothing to say
+        session.config.pluginmanager.unregister(name="hypothesispytest")
     if "pandas" in sys.modules:
         from tracer.stored import set_options
 

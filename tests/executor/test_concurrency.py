@@ -1,25 +1,14 @@
 """Dependencies and regions: exact on graphs made by hand, against networkx on random ones."""
 
-import threading
 from itertools import combinations
 
 import networkx as nx
-import numpy as np
-import pytest
 from hypothesis import given
 
 from executor.graph import Flag, Graph, memory_order, ops
-from executor.planning.concurrency import (
-    all_regions,
-    bits,
-    find_dependencies,
-    find_regions,
-    map_streams,
-)
-from executor.scheduling.launchers import LAUNCHERS
-from tests.executor.handmade import backend_with, fan_out_graph, graph_of, place, plan_of, regions_of
+from executor.planning.concurrency import all_regions, bits, find_dependencies, find_regions, map_streams
+from tests.executor.handmade import graph_of, regions_of
 from tests.executor.random_graphs import graphs
-from tracer.recorders.host import HostRecorder
 
 
 def outline(graph, regions=None):
@@ -151,31 +140,3 @@ def test_a_source_that_floats_from_the_start_into_a_region_does_not_hide_it():
     graph = graph_of({**edges, "j": ["at", "gate"]})
     inner = [("f", "at", [("q", []), ("k", [])])]
     assert outline(graph) == [("f", "j", [("q k at", inner), ("gate", [])])]
-
-
-@pytest.mark.parametrize("branches", [2, 3, 5])
-@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
-@pytest.mark.parametrize("cut", [False, True])
-def test_all_branches_start_after_the_fork_and_none_waits_for_another(branches, launch, cut):
-    """Seen in a recording: in each branch a kernel that returns only when all others have begun."""
-    barrier = threading.Barrier(branches, timeout=10)
-
-    def meet(out, x):
-        barrier.wait()
-        out[...] = x
-
-    backend, recorder = backend_with(meet=meet), HostRecorder()
-    backend.report_to(recorder)
-    graph = fan_out_graph(branches, op="meet")
-    arrays, kernels = place(backend, graph)
-    backend.load(arrays[graph.inputs[0]], np.ones(4, np.float32))
-    recorder.start()
-    LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes), cut), kernels).launch()
-    backend.synchronize(0)
-    backend.close()
-    seen = recorder.trace["kernels"].set_index("name")
-    first = seen[seen.index.str.startswith("meet")]
-    assert first["start"].min() >= seen.loc["copy(fork)", "end"]
-    assert first["start"].max() < first["end"].min()
-    assert sorted(first["stream"]) == list(range(branches))
-    assert seen.loc["sum(join)", "start"] >= seen[seen.index.str.startswith("copy(b")]["end"].max()

@@ -1,153 +1,139 @@
-"""The CPU backend is really asynchronous: calls return before the work is done, syncs wait, events order."""
+"""The CPU backend is really asynchronous: calls return before the work is done, syncs wait, events order; and what a
+device's library raises reaches the user as one line."""
 
 import threading
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from executor.backends import BACKENDS
 from executor.backends.cpu.backend import CpuBackend
 from executor.backends.interface import Backend
-from executor.graph import Flag, Graph, ops
+from executor.graph import Flag, Graph
 from executor.planning.plans import Plan, Wait
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.launchers import LAUNCHERS
 from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place, plan_of, regions_of
+from tracer.cli import main
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
 
 ONES = np.ones(4, np.float32)
 
 
-@pytest.fixture
-def gate():
-    return Gate()
+class Gated:
+    """On a backend that is recorded: x -> a, a kernel that stands at the gate -> b."""
+
+    def __init__(self, **options):
+        self.gate = Gate()
+        copy = {"copy": lambda out, x: np.copyto(out, x)}
+        self.backend = CpuBackend(kernels={"gate": self.gate, **copy}, **options)
+        self.recorder = HostRecorder()
+        self.recorder.start()
+        self.backend.report_to(self.recorder)
+        graph = Graph()
+        self.x = graph.leaf("x", (4,), flags=Flag.INPUT)
+        self.a = graph.node("a", "gate", (4,), "float32", (self.x,))
+        self.b = graph.node("b", "copy", (4,), "float32", (self.a,), flags=Flag.OUTPUT)
+        self.arrays, self.kernels = place(self.backend, graph)
+        self.plan = plan_of(graph.nodes)
+
+    def copies(self, count):
+        """As many arrays for copies of x."""
+        return [self.backend.array(self.backend.alloc(16), 0, self.x) for _ in range(count)]
 
 
 @pytest.fixture
-def backend(gate):
-    backend = backend_with(gate=gate)
-    yield backend
-    gate.open()
-    backend.close()
-
-
-@pytest.fixture
-def recorder(backend):
-    recorder = HostRecorder()
-    recorder.start()
-    backend.report_to(recorder)
-    return recorder
-
-
-def gated_graph():
-    """x -> a (stands at the gate) -> b."""
-    graph = Graph()
-    x = graph.leaf("x", (4,), flags=Flag.INPUT)
-    a = graph.node("a", "gate", (4,), "float32", (x,))
-    graph.node("b", "copy", (4,), "float32", (a,), flags=Flag.OUTPUT)
-    return graph, x
+def gated():
+    gated = Gated(staging_slots=32)
+    yield gated
+    gated.gate.open()
+    gated.backend.close()
 
 
 def in_thread(function, *arguments):
     thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()  # it waits
     return thread
 
 
-def test_a_copy_on_the_device_waits_its_turn_and_is_recorded(backend, gate, recorder):
+def test_a_copy_on_the_device_waits_its_turn_and_is_recorded(gated):
     """The default, through the host, leaves the same."""
-    graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
-    a, b = graph.nodes
-    backend.load(arrays[x], ONES)
-    backend.launch(kernels[a], 0)
-    backend.copy_on_device(b, arrays[b], arrays[a], 0)
-    assert not arrays[b].any()
-    gate.open()
+    backend, a, b = gated.backend, gated.arrays[gated.a], gated.arrays[gated.b]
+    backend.load(gated.arrays[gated.x], ONES)
+    backend.launch(gated.kernels[gated.a], 0)
+    backend.copy_on_device(gated.b, b, a, 0)
+    assert not b.any()
+    gated.gate.open()
     backend.synchronize(0)
-    assert np.array_equal(arrays[b], ONES)
-    Backend.copy_on_device(backend, b, arrays[b], 3 * arrays[x], 0)
-    assert np.array_equal(arrays[b], 3 * ONES)
-    recorder.stop()
-    copies = recorder.trace["memcpys"].astype({"kind": str, "src_kind": str, "dst_kind": str})
+    assert np.array_equal(b, ONES)
+    Backend.copy_on_device(backend, gated.b, b, 3 * gated.arrays[gated.x], 0)
+    assert np.array_equal(b, 3 * ONES)
+    gated.recorder.stop()
+    copies = gated.recorder.trace["memcpys"].astype({"kind": str, "src_kind": str, "dst_kind": str})
     (copy,) = copies.query("kind == 'DtoD'").itertuples()
     assert (copy.bytes, copy.src_kind, copy.dst_kind) == (16, "device", "device")
 
 
 @pytest.mark.parametrize("launch", sorted(LAUNCHERS))
-def test_calls_return_before_the_work_is_done_and_a_sync_waits(backend, gate, recorder, launch):
-    graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
-    result = np.zeros(4, np.float32)
-    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes), kernels)
-
-    backend.copy_to_device(arrays[x], ONES, 0)
-    launcher.launch()
-    backend.copy_to_host(result, arrays[graph.nodes[-1]], 0)
-    assert gate.reached.wait(PATIENCE_S)
+def test_calls_return_before_the_work_is_done_and_a_sync_waits(gated, launch):
+    backend, result = gated.backend, np.zeros(4, np.float32)
+    backend.copy_to_device(gated.arrays[gated.x], ONES, 0)
+    LAUNCHERS[launch](backend, gated.plan, gated.kernels).launch()
+    backend.copy_to_host(result, gated.arrays[gated.b], 0)
+    assert gated.gate.reached.wait(PATIENCE_S)
     assert not result.any()  # every call above has returned, but the kernel still stands
-
     waiting = in_thread(backend.synchronize, 0)
-    waiting.join(0.05)
-    assert waiting.is_alive()
-    gate.open()
+    gated.gate.open()
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert np.array_equal(result, ONES)
 
-    trace = recorder.trace
-    api, kernels_seen = trace["api"], trace["kernels"]
-    eager, graph = ["launchKernel"] * 2, ["graphLaunch"]
-    calls = {"graph": graph, "rebuild": ["graphExecUpdate", *graph], "eager": eager}[launch]
-    assert [*api["name"]] == ["memcpyAsync", *calls, "memcpyAsync", "streamSynchronize"]
-    gated = kernels_seen[kernels_seen["name"] == "gate(a)"].iloc[0]
-    assert gated["short_name"] == "gate"
-    assert gated["end"] > api["end"].iloc[-2]  # the kernel ended after the asynchronous calls had returned
-    assert gated["end"] < api["end"].iloc[-1]  # and before the sync did
+    api, kernels = gated.recorder.trace["api"], gated.recorder.trace["kernels"]
+    calls = {"graph": ["graphLaunch"], "rebuild": ["graphExecUpdate", "graphLaunch"], "eager": ["launchKernel"] * 2}
+    assert [*api["name"]] == ["memcpyAsync", *calls[launch], "memcpyAsync", "streamSynchronize"]
+    kernel = kernels[kernels["name"] == "gate(a)"].iloc[0]
+    assert kernel["short_name"] == "gate"
+    assert api["end"].iloc[-2] < kernel["end"] < api["end"].iloc[-1]  # after the asynchronous calls, before the sync
 
 
-def test_sources_of_asynchronous_copies_may_be_overwritten_at_once(gate):
-    backend = backend_with(gate=gate)
-    graph, x = gated_graph()
-    _arrays, kernels = place(backend, graph)
-    backend.launch(kernels[graph.nodes[0]], 0)  # holds up everything behind it
-    source, target = np.empty(4, np.float32), backend.alloc(16 * 20)
-    copies = [backend.array(target, 16 * i, x) for i in range(20)]
+def test_sources_of_asynchronous_copies_may_be_overwritten_at_once(gated):
+    gated.backend.launch(gated.kernels[gated.a], 0)  # holds up everything behind it
+    source, copies = np.empty(4, np.float32), gated.copies(20)
     for i, destination in enumerate(copies):
         source[:] = i
-        backend.copy_to_device(destination, source, 0)
+        gated.backend.copy_to_device(destination, source, 0)
     source[:] = -1
-    gate.open()
-    backend.synchronize(0)
-    assert [c[0] for c in copies] == list(range(20))
-    backend.close()
+    gated.gate.open()
+    gated.backend.synchronize(0)
+    assert [copy[0] for copy in copies] == list(range(20))
 
 
-def test_a_staging_slot_is_reused_only_after_its_copy(gate):
+def test_a_staging_slot_is_reused_only_after_its_copy():
     """With two slots the third copy waits until the first is done."""
-    backend = CpuBackend(kernels={"gate": gate, "copy": lambda out, x: None}, staging_slots=2)
-    graph, x = gated_graph()
-    _arrays, kernels = place(backend, graph)
-    copies = [backend.array(backend.alloc(16), 0, x) for _ in range(3)]
-    backend.launch(kernels[graph.nodes[0]], 0)
-    for i in range(2):
-        backend.copy_to_device(copies[i], ONES * i, 0)
-    third = in_thread(backend.copy_to_device, copies[2], ONES * 2, 0)
-    third.join(0.05)
-    assert third.is_alive()
-    gate.open()
-    third.join(PATIENCE_S)
-    backend.synchronize(0)
-    assert [c[0] for c in copies] == [0, 1, 2]
-    backend.close()
+    gated = Gated(staging_slots=2)
+    first, second, third = gated.copies(3)
+    gated.backend.launch(gated.kernels[gated.a], 0)
+    gated.backend.copy_to_device(first, ONES, 0)
+    gated.backend.copy_to_device(second, 2 * ONES, 0)
+    waiting = in_thread(gated.backend.copy_to_device, third, 3 * ONES, 0)
+    gated.gate.open()
+    waiting.join(PATIENCE_S)
+    gated.backend.synchronize(0)
+    assert [copy[0] for copy in (first, second, third)] == [1, 2, 3]
+    gated.backend.close()
 
 
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("launch", sorted(LAUNCHERS))
-def test_three_branches_run_at_the_same_time(launch, cut):
-    """Each branch waits for the two others inside its kernel: only possible if all three are in flight."""
-    barrier = threading.Barrier(3, timeout=PATIENCE_S)
+@pytest.mark.parametrize("branches", [2, 5])
+def test_branches_run_at_the_same_time_between_fork_and_join(launch, cut, branches):
+    """Each waits for the others inside its kernel: only possible if all are in flight."""
+    barrier = threading.Barrier(branches, timeout=PATIENCE_S)
 
     def meet(out, x):
         barrier.wait()
@@ -155,7 +141,7 @@ def test_three_branches_run_at_the_same_time(launch, cut):
 
     backend, recorder = backend_with(meet=meet), HostRecorder()
     backend.report_to(recorder)
-    graph = fan_out_graph(op="meet")
+    graph = fan_out_graph(branches, op="meet")
     arrays, kernels = place(backend, graph)
     backend.load(arrays[graph.inputs[0]], ONES)
     recorder.start()
@@ -164,91 +150,78 @@ def test_three_branches_run_at_the_same_time(launch, cut):
         launcher.launch()
     backend.synchronize(0)
     backend.close()
-    assert np.array_equal(arrays[graph.nodes[-1]], 3 * ONES)
+    assert np.array_equal(arrays[graph.nodes[-1]], branches * ONES)
 
-    k = recorder.trace["kernels"].set_index("name")
+    seen = recorder.trace["kernels"].set_index("name")
     for i in range(3):
-        forked, joined = k.loc["copy(fork)"].iloc[i], k.loc["sum(join)"].iloc[i]
-        branches = [k.loc[f"meet(b{b}.0)"].iloc[i] for b in range(3)]
-        assert [b["stream"] for b in branches] == [0, 1, 2]
-        assert min(b["start"] for b in branches) >= forked["end"]
-        assert max(b["start"] for b in branches) < min(b["end"] for b in branches)
-        assert joined["start"] >= max(k.loc[f"copy(b{b}.1)"].iloc[i]["end"] for b in range(3))
+        forked, joined = seen.loc["copy(fork)"].iloc[i], seen.loc["sum(join)"].iloc[i]
+        inside = [seen.loc[f"meet(b{b}.0)"].iloc[i] for b in range(branches)]
+        assert [kernel["stream"] for kernel in inside] == list(range(branches))
+        assert min(kernel["start"] for kernel in inside) >= forked["end"]
+        assert max(kernel["start"] for kernel in inside) < min(kernel["end"] for kernel in inside)
+        assert joined["start"] >= max(seen.loc[f"copy(b{b}.1)"].iloc[i]["end"] for b in range(branches))
         assert (forked["stream"], joined["stream"]) == (0, 0)
 
 
-def test_an_event_orders_two_streams(backend, gate, recorder):
-    graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
-    backend.load(arrays[x], ONES)
-    a, b = graph.nodes
-    event = backend.event()
-    backend.launch(kernels[a], 0)
+def test_an_event_orders_two_streams(gated):
+    backend, event = gated.backend, gated.backend.event()
+    backend.load(gated.arrays[gated.x], ONES)
+    backend.launch(gated.kernels[gated.a], 0)
     backend.event_record(event, 0)
     backend.event_wait(event, 1)
-    backend.launch(kernels[b], 1)
-    gate.open()
+    backend.launch(gated.kernels[gated.b], 1)
+    gated.gate.open()
     backend.synchronize(1)
-    assert np.array_equal(arrays[b], ONES)
-    trace = recorder.trace
+    assert np.array_equal(gated.arrays[gated.b], ONES)
+    trace = gated.recorder.trace
     assert [*trace["api"]["name"]] == [
         "memcpy", "launchKernel", "eventRecord", "streamWaitEvent", "launchKernel", "streamSynchronize"
     ]  # fmt: skip
     assert [*trace["cuda_events"]["stream"]] == [0]
-    assert [*trace["syncs"]["type"]] == ["stream wait", "stream"]
-    assert [*trace["syncs"]["stream"]] == [1, 1]
+    assert [*zip(trace["syncs"]["type"], trace["syncs"]["stream"], strict=True)] == [("stream wait", 1), ("stream", 1)]
     assert trace["syncs"]["event"].iloc[0] == trace["cuda_events"]["event"].iloc[0]
 
 
-def test_a_wait_refers_to_the_last_record_issued_before_it(backend, gate):
-    graph, _ = gated_graph()
-    _, kernels = place(backend, graph)
-    event = backend.event()
+def test_a_wait_refers_to_the_last_record_issued_before_it(gated):
+    backend, event = gated.backend, gated.backend.event()
     backend.event_record(event, 1)
     backend.event_wait(event, 0)
-    backend.launch(kernels[graph.nodes[0]], 1)
+    backend.launch(gated.kernels[gated.a], 1)
     backend.event_record(event, 1)  # later than the wait, and held up
     backend.synchronize(0)
 
 
-def test_every_activity_names_the_call_that_caused_it(backend, recorder):
-    graph = fan_out_graph()
-    arrays, kernels = place(backend, graph)
-    launcher = LAUNCHERS["graph"](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels)
-    for _ in range(2):
-        backend.copy_to_device(arrays[graph.inputs[0]], ONES, 0)
-        launcher.launch()
-        backend.synchronize(0)
-    trace = recorder.trace
-    api = trace["api"].set_index("correlation")["name"].astype(str)
-    assert api.index.is_unique
-    assert set(api[trace["kernels"]["correlation"]]) == {"graphLaunch"}
-    assert set(api[trace["memcpys"]["correlation"]]) == {"memcpyAsync"}
-    assert set(api[trace["syncs"]["correlation"]]) == {"streamSynchronize"}
-    assert trace["kernels"]["graph"].nunique() == 1
-    assert (trace["kernels"].groupby("name", observed=True)["graph_node"].nunique() == 1).all()
-    assert trace["kernels"]["graph_node"].nunique() == 9
-    copy = trace["memcpys"].iloc[0]
-    assert (copy["kind"], copy["bytes"], copy["src_kind"], copy["dst_kind"]) == ("HtoD", 16, "pinned", "device")
+def test_every_activity_names_the_call_that_caused_it_on_its_device():
+    run = Configuration(strategy="aaag", concurrency="branches", devices=2, tokens=3, repeats=1, warmup=0)
+    (result,) = execute([run])
+    trace = result.trace
+    calls = trace["api"].set_index("correlation")["name"].astype(str)
+    assert calls.index.is_unique
+    for table, name in (("kernels", "graphLaunch"), ("memcpys", "memcpyAsync")):
+        for device, rows in trace[table].groupby("device"):
+            assert set(calls[rows["correlation"]]) <= {name, "memcpyPeerAsync"}, device
+    host_syncs = trace["syncs"][trace["syncs"]["type"] == "stream"]
+    assert set(calls[host_syncs["correlation"]]) == {"streamSynchronize"}
+    assert (trace["kernels"].groupby(["name", "graph"], observed=True)["graph_node"].nunique() == 1).all()
+    for table, number in (("kernels", "graph"), ("cuda_events", "event")):
+        first, second = trace[table].groupby("device")[number].unique()
+        assert not set(first) & set(second), number
 
 
-@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
-@pytest.mark.parametrize("failing", ["fork", "b1.0", "end"])
+@pytest.mark.parametrize(("launch", "failing"), [("eager", "fork"), ("graph", "b1.0"), ("rebuild", "end")])
 def test_a_failing_kernel_surfaces_at_the_next_sync_and_nothing_hangs(launch, failing):
     def work(out, x, *, who):
         if who == failing:
             raise FloatingPointError("on purpose")
         out[...] = x
 
-    backend = backend_with(work=work)
-    graph = Graph()
+    backend, graph = backend_with(work=work), Graph()
     x = graph.leaf("x", (4,))
     fork = graph.node("fork", "work", (4,), "float32", (x,), who="fork")
     ends = [graph.node(f"b{i}.0", "work", (4,), "float32", (fork,), who=f"b{i}.0") for i in range(3)]
     join = graph.node("join", "sum", (4,), "float32", ends)
     graph.node("end", "work", (4,), "float32", (join,), who="end")
-    _, kernels = place(backend, graph)
-    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels)
+    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes)), place(backend, graph)[1])
     launcher.launch()
     launcher.launch()
     with pytest.raises(ExecutionError, match=rf"kernel work\({failing}\) on stream .*on purpose") as caught:
@@ -259,25 +232,20 @@ def test_a_failing_kernel_surfaces_at_the_next_sync_and_nothing_hangs(launch, fa
     backend.close()
 
 
-def test_a_failure_frees_the_staging_ring(gate):
-    def fail(out, x):
-        raise ValueError("on purpose")
-
-    backend = CpuBackend(kernels={"gate": fail, "copy": fail}, staging_slots=1)
-    graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
-    backend.launch(kernels[graph.nodes[0]], 0)
+def test_a_failure_frees_the_staging_ring():
+    gated = Gated(staging_slots=1)
+    gated.gate.open()
+    gated.backend.launch(gated.backend.kernel(gated.a, ONES[:2].copy(), [ONES]), 0)  # sizes that do not fit
     for _ in range(3):
-        backend.copy_to_device(arrays[x], ONES, 0)
-    with pytest.raises(ExecutionError, match="on purpose"):
-        backend.synchronize(0)
-    backend.close()
+        gated.backend.copy_to_device(gated.arrays[gated.x], ONES, 0)
+    with pytest.raises(ExecutionError, match=r"kernel gate\(a\) on stream 0 failed"):
+        gated.backend.synchronize(0)
+    gated.backend.close()
 
 
 def test_closing_ends_the_threads_and_may_be_repeated():
-    backend = backend_with()
-    graph = fan_out_graph()
-    _, kernels = place(backend, graph)
+    backend, graph = backend_with(), fan_out_graph()
+    kernels = place(backend, graph)[1]
     LAUNCHERS["graph"](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels).launch()
     assert sum(t.name.startswith("cpu stream") for t in threading.enumerate()) == 3
     backend.close()
@@ -287,29 +255,80 @@ def test_closing_ends_the_threads_and_may_be_repeated():
         backend.synchronize(0)
 
 
-def test_what_cannot_be_done_is_refused_at_the_call(backend):
-    graph = Graph()
-    x = graph.leaf("x", (4,))
-    ops.add(graph, x, x, name="y")
-    unknown = graph.node("z", "fft", (4,), "float32", (x,))
+def test_what_cannot_be_done_is_refused_at_the_call(gated):
+    unknown = Graph().node("z", "fft", (4,), "float32", ())
     with pytest.raises(ExecutionError, match="no kernel for op 'fft' of node z"):
-        backend.kernel(unknown, ONES, [ONES])
-    array = backend.array(backend.alloc(16), 0, x)
+        gated.backend.kernel(unknown, ONES, [])
     with pytest.raises(ExecutionError, match=r"cannot copy float64\[4\] to float32\[4\]"):
-        backend.copy_to_device(array, np.ones(4), 0)
+        gated.backend.copy_to_device(gated.arrays[gated.x], np.ones(4), 0)
     with pytest.raises(ExecutionError, match="waited for before it is recorded"):
-        backend.instantiate(Plan((Wait(0, 0),), 1, 1), {})
+        gated.backend.instantiate(Plan((Wait(0, 0),), 1, 1), {})
 
 
-def test_ids_are_told_apart_between_the_devices_of_a_recording():
-    (result,) = execute([Configuration(strategy="aaag", devices=2, tokens=3, repeats=1, warmup=0)])
-    trace = result.trace
-    calls = trace["api"]["correlation"]
-    assert calls.is_unique
-    launches = trace["api"].set_index("correlation")["name"].astype(str)
-    for device, kernels in trace["kernels"].groupby("device"):
-        assert set(launches[kernels["correlation"]]) == {"graphLaunch"}, device
-    graphs = trace["kernels"].groupby("device")["graph"].unique()
-    assert not set(graphs[0]) & set(graphs[1])
-    events = trace["cuda_events"].groupby("device")["event"].unique()
-    assert not set(events[0]) & set(events[1])
+class LibraryError(RuntimeError):
+    """As CuPy's errors: not in our tree."""
+
+
+class BadCopies(CpuBackend):
+    """Its copies to the device fail."""
+
+    errors = (LibraryError,)
+
+    def _copy_in(self, destination, source, stream, staged):
+        raise LibraryError("errorInvalidValue: invalid argument\nand a second line")
+
+
+class BadPeer(CpuBackend):
+    """Device 1 cannot wait for device 0, and none can be closed."""
+
+    errors = (LibraryError,)
+
+    def event_wait(self, event, stream):
+        if self._device == 1:
+            raise LibraryError("errorInvalidResourceHandle")
+        super().event_wait(event, stream)
+
+    def close(self):
+        super().close()
+        raise LibraryError("sticky")
+
+
+def test_on_the_command_line_it_is_one_line_and_exit_code_2(monkeypatch, tmp_path):
+    monkeypatch.setitem(BACKENDS, "cpu", f"{__name__}:BadCopies")
+    result = CliRunner().invoke(main, ["run", "--sync", "aaag", "-o", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    said = "backend 'cpu', device 0: copy_to_device failed: LibraryError: errorInvalidValue: invalid argument"
+    assert result.stderr == f"intertoken: {said}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_first_failure_is_told_with_its_device_and_cause_and_not_that_of_closing():
+    with pytest.raises(ExecutionError, match=r"^backend 'cpu', device 1: event_wait failed") as raised:
+        execute([Configuration(strategy="aaag", devices=2)], open_backend=lambda device: BadPeer(device.index))
+    assert isinstance(raised.value.__cause__, LibraryError)
+
+
+def test_a_device_that_cannot_be_opened_beside_another():
+    def opened(device):
+        if device.index:
+            raise LibraryError("errorNoDevice")
+        return BadCopies(device.index)
+
+    with pytest.raises(ExecutionError, match=r"^a device failed: LibraryError: errorNoDevice$"):
+        execute([Configuration(strategy="aaag", devices=2)], open_backend=opened)
+
+
+def test_what_a_backend_does_not_declare_passes(monkeypatch):
+    monkeypatch.setattr(BadCopies, "errors", ())
+    with pytest.raises(LibraryError):
+        execute([Configuration(strategy="aaag")], open_backend=lambda device: BadCopies(device.index))
+
+
+def test_too_little_memory_on_the_host(monkeypatch, tmp_path):
+    def plan_cache(*_, **__):
+        raise MemoryError("Unable to allocate 21.5 GiB")
+
+    monkeypatch.setattr("executor.run.plan_cache", plan_cache)
+    result = CliRunner().invoke(main, ["run", "-o", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    assert result.stderr == "intertoken: out of memory on the host: Unable to allocate 21.5 GiB\n"

@@ -1,12 +1,20 @@
-"""The KV cache as plain data, against lists of tokens: no sequence ever sees another's tokens, in either kind."""
+"""The KV cache: as plain data, against lists of tokens, and in runs whose attention goes over more and more cells."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor.graph.models import kv_cache
 from executor.graph.models.kv_cache import KINDS, KvCache, plan_cache
 from executor.graph.models.step import Feed
+from executor.run import execute
+from executor.run.configuration import Configuration
+from executor.run.directory import plan_facts
+from executor.scheduling.prompts import Prompts
+from tests.executor.shapes import MODELS_HERE, ODD
 from tracer.errors import ExecutionError, UsageError
 
 SEQUENCES, CELLS = 3, 12
@@ -100,11 +108,6 @@ def test_a_planned_cache_has_the_padded_cells_of_the_run(kind, prompts, tokens, 
         cache.place(range(len(prompts)), [length + step for length in prompts], 1)
 
 
-def test_a_run_that_does_not_fit_the_context_is_refused():
-    with pytest.raises(UsageError, match="context of 64, too small for 65 tokens"):
-        plan_cache("unified", [5, 60], 5, 64)
-
-
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("place"), st.integers(0, SEQUENCES - 1), st.integers(1, 3), st.integers(0, 4)),
@@ -179,3 +182,59 @@ def test_both_kinds_hold_and_show_exactly_each_sequences_own_tokens(operations):
                 users[device.cache.stream(sequence), device.cache.seen(sequence)] += 1
             assert np.array_equal(users, device.cache.users)
     assert devices[0].expected == devices[1].expected
+
+
+def run(**options):
+    configuration = Configuration(**{"model": "odd", "repeats": 1, "warmup": 0, **options})
+    return execute([configuration], models=MODELS_HERE)[0]
+
+
+@pytest.mark.parametrize("kv", KINDS)
+def test_a_shared_prompt_is_computed_once_and_then_shared_or_copied(kv):
+    result = run(kv=kv, batch=4, prompt=9, shared_prompt=True, tokens=4)
+    assert len({tuple(tokens) for tokens in result.tokens[0].T}) > 1  # each goes on by itself
+    rows = 9 * ODD.kv_heads * ODD.head_size * 4
+    copies = result.trace["memcpys"].query("kind == 'DtoD'")["bytes"].tolist()
+    assert copies == [rows] * (0 if kv == "unified" else 2 * ODD.layers * 3) * 2  # at the warm-up and at the repeat
+    names = result.trace["kernels"]["name"].astype("str").tolist()
+    assert names.count("flash_attn_ext(blk.0.attn)") == 2 + 4  # two prompts, though there are four sequences
+
+
+def test_micro_batches_take_tokens_of_all_sequences_or_several_of_one():
+    assert Prompts((3, 10, 4), micro_batch=4).steps([1]) == [(0, 4), (4, 4), (8, 2)]
+    assert Prompts((9, 9, 9), micro_batch=4).steps([0, 1, 2]) == [(n, 1) for n in range(9)]
+
+
+def test_attention_spans_the_cells_of_the_run_not_the_context():
+    for kv, prompt, cells in (("streams", 0, (3, 256)), ("streams", (0, 300), (3, 512)),
+                              ("unified", 0, (1, 256)), ("unified", 300, (1, 1024))):  # fmt: skip
+        step = run(kv=kv, batch=3, prompt=prompt, context=4096, tokens=1).prepared.step
+        assert {n.src[1].shape[:2] for n in step.graph.nodes if n.op == "flash_attn_ext"} == {cells}
+        assert [leaf.shape for leaf in step.graph.inputs if leaf.name == "kq_mask"] == [(3, cells[1])]
+
+
+def test_a_graph_is_updated_when_the_size_changes_and_only_then(monkeypatch):
+    """19 tokens over 8, 16 and 24 cells, once more from the start, and 9 tokens of warm-up before."""
+    monkeypatch.setattr(kv_cache, "PADDING", 8)
+    grown = Configuration(model="odd", tokens=19, repeats=2, warmup=9)
+    kept, rebuilt = execute([grown, replace(grown, launch="rebuild")], models=MODELS_HERE)
+    launches = 9 + 2 * 19
+    changes = 1 + 3 + 3  # grown in the warm-up; back and grown twice; the same
+    expected = {"reinstantiated": 0, "freed": 0, "created": 1}
+    assert kept.graphs == [expected | {"updated": changes, "reused": launches - changes - 1}]
+    assert rebuilt.graphs == [expected | {"updated": launches + changes, "reused": 0}]
+    assert plan_facts(kept.prepared)["attended_cells"] == [8, 16, 24]
+
+
+def test_the_step_that_grows_says_so_and_waits_for_the_devices(monkeypatch):
+    monkeypatch.setattr(kv_cache, "PADDING", 8)
+    trace = run(strategy="aaag", tokens=19).trace
+    ranges, calls = trace["nvtx"], trace["api"]
+    grown = ranges[ranges["text"].astype(str).str.startswith("n_kv")]
+    assert grown["text"].tolist() == ["n_kv 16", "n_kv 24"]
+    for start, end in zip(grown["start"], grown["end"], strict=True):
+        names = calls[(calls["start"] >= start) & (calls["end"] <= end)]["name"].tolist()
+        assert [name.removeprefix("cuda") for name in names] == ["streamSynchronize", "graphExecUpdate"]
+    steps = ranges[ranges["text"] == "token"].sort_values("start").reset_index()
+    inside = [int(np.searchsorted(steps["start"], start)) - 1 for start in grown["start"]]
+    assert inside == [8, 16], "the first tokens that need a ninth and a seventeenth cell"

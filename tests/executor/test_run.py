@@ -1,18 +1,29 @@
-"""Runs: what is recorded, in which order, and what is refused."""
+"""Runs: what is recorded, in which order and where it is written, from Python and from the command line."""
 
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from executor.backends.cpu.backend import CpuBackend
 from executor.backends.cpu.kernels import KERNELS
 from executor.run import execute
 from executor.run.configuration import Configuration, combinations
-from executor.run.directory import run_json
-from tests.executor.handmade import SlowBackend
-from tracer.errors import ExecutionError, UnsafePlanError, UsageError
+from executor.run.directory import run_graph, run_json
+from executor.scheduling.strategies import STRATEGIES
+from tracer import read
+from tracer.cli import main
+from tracer.errors import ExecutionError
+from tracer.model.graph_json import GRAPH_FILE, read_graph
 from tracer.model.run_json import SCHEMA
 
 
@@ -59,72 +70,18 @@ def test_with_ggg_the_host_is_ahead_of_the_device_and_reads_late():
     assert result.tokens.shape == (1, 20, 1)
 
 
-@pytest.mark.parametrize("mode", ["branches", "subgraphs"])
-def test_fused_branches_start_after_their_fork_and_none_waits_for_another(mode):
-    """Seen in a recording in which Q, K and V take long: each begins before any ends, Q on the main stream as well."""
-    slow = ["attn_q_rope", "cache_k (set)", "cache_v (set)"]
-    (result,) = execute(
-        [Configuration(concurrency=mode, fusion=True, tokens=1, repeats=1, warmup=0)],
-        open_backend=lambda *_: SlowBackend([f"blk.0.{name}" for name in slow]),
-    )
-    kernels = result.trace["kernels"].astype({"name": "str"})
-    first = kernels[kernels["name"].map(lambda name: any(f"(blk.0.{part})" in name for part in slow))]
-    fork = kernels[kernels["name"].str.endswith("(blk.0.attn_norm)")].iloc[0]
-    join = kernels[kernels["name"].str.endswith("(blk.0.attn)")].iloc[0]
-    assert sorted(first["stream"]) == [0, 1, 2]
-    assert fork["end"] <= first["start"].min()
-    assert first["start"].max() < first["end"].min()
-    assert first["end"].max() <= join["start"]
-
-
 def test_run_json_says_what_where_and_how_fast():
+    """What it says of a plan is in tests/golden, of the simulated backend."""
     (result,) = execute([Configuration(tokens=4, repeats=3, batch=2, concurrency="branches")])
     run = run_json(result)
-    assert run["schema"] == SCHEMA
-    assert run["configuration"]["allocator"] == "stream_aware"
-    assert run["configuration"]["model"] == "tiny"
+    assert (run["schema"], run["configuration"]["allocator"]) == (SCHEMA, "stream_aware")
     measured = run["measured"]
     rates = measured["tokens_per_s"]["repeats"]
     assert rates == pytest.approx([2 * 4 / s for s in result.seconds])
     assert measured["tokens_per_s"]["low"] == min(rates)
     assert measured["tokens_per_s"]["median"] == pytest.approx(2 * measured["steps_per_s"]["median"])
-    assert run["plan"] == {
-        "splits": 1, "nodes": 102, "kernels": 82, "inputs": 6, "streams": 3, "events": 20, "regions": 8, "graphs": 1,
-        "hazards": 0, "peak_bytes": 16704, "peak_live_bytes": 16704, "reuse": 9.95, "fragmentation": 0.0,
-        "weight_bytes": 11019264, "kv_cells": 256, "attended_cells": [256], "state_bytes": 2 * 524288,
-        "devices": ["cpu"],
-        "graph_plans": [{"created": 1, "reused": 4 + 3 * 4 - 1, "updated": 0, "reinstantiated": 0, "freed": 0}],
-    }  # fmt: skip
+    assert run["plan"]["graph_plans"] == [{"created": 1, "reused": 15, "updated": 0, "reinstantiated": 0, "freed": 0}]
     assert set(run["machine"]) == {"cpu", "cores", "os", "python"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"strategy": "ssss"}, "unknown strategy 'ssss'; choose from sccc, saaas, aaas, aaag, aaeg, aga, ggg"),
-        ({"model": "tny"}, "unknown model 'tny'; choose from .*Did you mean 'tiny'"),
-        ({"backend": "cup"}, "unknown backend 'cup'.*Did you mean 'cpu'"),
-        ({"launch": "eagre"}, "unknown launch kind.*Did you mean 'eager'"),
-        ({"concurrency": "branch"}, "Did you mean 'branches'"),
-        ({"tokens": 257}, "context of 256, too small for 257"),
-        ({"warmup": 300}, "context of 256, too small for 300"),
-        ({"batch": 0}, "batch must be at least 1, not 0"),
-        ({"repeats": 0}, "repeats must be at least 1"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(change, message):
-    with pytest.raises(UsageError, match=message):
-        execute([Configuration(**change)])
-
-
-def test_an_unsafe_combination_is_refused_before_the_safe_ones_run():
-    opened = []
-    with pytest.raises(UnsafePlanError):
-        execute(
-            combinations(Configuration(allocator="sequential"), ["sccc"], ["sequential", "branches"]),
-            open_backend=lambda device: opened.append(device.backend) or CpuBackend(device.index),
-        )
-    assert opened == []
 
 
 def test_a_failure_on_the_device_ends_the_run_and_its_threads():
@@ -144,16 +101,11 @@ def test_a_failure_on_the_device_ends_the_run_and_its_threads():
     assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
 
 
-@pytest.mark.parametrize("strategy", ["sccc", "saaas", "aaag", "aga"])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_sampling_on_the_device_gives_the_host_s_tokens_and_fetches_only_those(strategy, batch):
-    base = Configuration(strategy=strategy, batch=batch, tokens=6, repeats=1)
-    host, device = execute([base, replace(base, sampling="device")])
-    assert np.array_equal(host.tokens, device.tokens)
-    fetched = device.trace["memcpys"].query("kind == 'DtoH'")["bytes"]
-    assert (fetched == 4 * batch).all()
-    assert len(fetched) == 6 + base.warmup
-    assert device.configuration.name.endswith("-sampled")
+def test_sampling_on_the_device_fetches_only_the_tokens():
+    for strategy, batch in (("sccc", 3), ("saaas", 1), ("aaag", 3), ("aga", 1)):
+        (result,) = execute([Configuration(strategy=strategy, batch=batch, tokens=6, repeats=1, sampling="device")])
+        fetched = result.trace["memcpys"].query("kind == 'DtoH'")["bytes"]
+        assert fetched.tolist() == [4 * batch] * (6 + result.configuration.warmup), strategy
 
 
 def test_logits_are_kept_of_the_configurations_asked_for():
@@ -172,3 +124,106 @@ def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
     assert all(calls[i - 2 : i] == ["eventSynchronize", "memcpyAsync"] for i in launches[1:])
     step = ["graphLaunch", "memcpyAsync", "eventRecord", *["memcpyAsync"] * 5]
     assert all(calls[i : i + 8] == step for i in launches)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)],
+)
+def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
+    options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000")
+    command = [sys.executable, "-m", "tracer.cli", "run", *options, "-o", tmp_path / "runs"]
+    terminal, end = pty.openpty()
+    with open(terminal, "rb", buffering=0) as shown:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=end, env=os.environ | {"TERM": "xterm"})
+        os.close(end)
+        said = b""
+        while b"running" not in said:  # of the bar
+            said += shown.read(1024)
+        process.send_signal(number)
+        with suppress(OSError):  # nobody writes to it any more
+            while shown.read(1024):
+                pass
+        assert process.wait() == code
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """`intertoken run` with few tokens; the exit code, and what it said."""
+
+    def run(*options):
+        quick = ["--tokens", "2", "--repeats", "1", "--warmup", "1"]
+        return CliRunner().invoke(main, ["run", *quick, *options, "-o", str(tmp_path / "runs")])
+
+    return run
+
+
+def test_all_strategies_by_default(run, tmp_path):
+    result = run()
+    assert result.exit_code == 0, result.output
+    written = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert written == sorted(f"tiny-{s}-sequential" for s in STRATEGIES)
+    assert all(name in result.stdout for name in written)
+    trace = read(tmp_path / "runs" / "tiny-sccc-sequential")
+    assert len(trace["kernels"]) == 3 * 82
+    assert (trace["nvtx"]["text"] == "token").sum() == 2
+    assert trace.metadata["run"]["configuration"]["strategy"] == "sccc"
+    assert "path" not in json.dumps(trace.metadata["run"])
+
+
+def test_existing_runs_are_kept_unless_forced(run, tmp_path):
+    assert run("--sync", "ggg").exit_code == 0
+    directory = tmp_path / "runs" / "tiny-ggg-sequential"
+    (directory / "notes.txt").write_text("mine")
+    (result,) = execute([Configuration(strategy="ggg", tokens=2, repeats=1, warmup=1)])
+    assert read_graph(directory / GRAPH_FILE) == run_graph(result.prepared)
+
+    refused = run("--sync", "ggg")
+    assert "already holds tiny-ggg-sequential" in refused.stderr
+    assert "--force" in refused.stderr
+    assert "more than a recording: notes.txt" in run("--sync", "ggg", "--force").stderr
+    (directory / "notes.txt").rename(directory / "mark.parquet")
+    assert run("--sync", "ggg", "--force").exit_code == 0
+    assert not (directory / "mark.parquet").exists()
+    assert read(directory).metadata["run"]["configuration"]["strategy"] == "ggg"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-ggg-sequential"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sync", "sccc,aaaag"], "unknown strategy 'aaaag'; choose from"),
+        (["--concurrency", "branches", "--allocator", "sequential"], "Choose allocator 'stream_aware'"),
+        (["--concurrency", "branches", "--allocator", "sequential", "--dry-run"], "Choose allocator 'stream_aware'"),
+        (["--prompt", "0,255", "--batch", "2"], "context of 256"),
+        (["--passes", "node"], "backend 'cpu' has no node pass"),
+        (["--passes", "node", "--dry-run"], "backend 'cpu' has no node pass"),
+        (["--backend", "sim", "--profile", "none.json"], "no profile none.json"),
+    ],
+)
+def test_errors_are_one_line_and_write_nothing(run, tmp_path, options, said):
+    """What else is refused is in test_refused.py."""
+    result = run(*options)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert said in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_hazards_are_allowed_by_name_and_counted(run):
+    racing = ("--concurrency", "branches", "--allocator", "sequential", "--allow-hazards", "--batch", "4")
+    (told,) = json.loads(run("--sync", "aaag", *racing, "--json").stdout)["runs"]
+    assert told["path"].endswith("tiny-aaag-branches-sequential-b4-hazards")
+    assert told["plan"]["hazards"] == 48
+
+
+def test_output_that_is_a_file_is_refused(run, tmp_path):
+    (tmp_path / "runs").write_text("")
+    assert run().exit_code == 2
+
+
+def test_a_dry_run_names_the_runs(run, tmp_path):
+    result = run("--dry-run", "--json", "--sync", "sccc,ggg", "--concurrency", "sequential,branches")
+    names = [f"tiny-{strategy}-{mode}" for strategy in ("sccc", "ggg") for mode in ("sequential", "branches")]
+    assert json.loads(result.stdout)["runs"] == names
+    assert not (tmp_path / "runs").exists()

@@ -1,6 +1,6 @@
 """Fuzzes all callbacks of all pages with hostile values, through Flask's test client.
 
-    python tests/fuzz/callbacks.py --minutes 60
+    python tests/fuzz/callbacks.py 60    # minutes, and the first seed if it is not 0
 
 What holds for every request is in `Fuzzed.check`; the suite runs some of them (tests/dashboard/test_callbacks_fuzz.py).
 """
@@ -18,7 +18,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 
@@ -103,49 +102,27 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-@click.command(help=__doc__)
-@click.option("--minutes", default=1.0)
-@click.option("--seed", "first", default=0, help="Of the first round; each takes the next.")
-def main(minutes: float, first: int) -> None:
+def main(minutes: float = 1.0, number: int = 0) -> None:
+    """Send 500 requests of each seed in turn, until these minutes are over."""
     from tests.dashboard.filled import write_filled
 
     warnings.simplefilter("error")
     warnings.simplefilter("default", HypothesisWarning)  # of how it prints an example, not of what we do
-    end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
-        runs = Path(folder) / "runs"
-        runs.mkdir()
+        (runs := Path(folder) / "runs").mkdir()
         fuzzed = Fuzzed(write_filled(runs))
-        base, number = peak(), first
+        requests = settings(max_examples=500, deadline=None, database=None, suppress_health_check=[*HealthCheck],
+                            phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False)(
+            given(fuzzed.bodies)(lambda request: fuzzed.check(*request))
+        )  # fmt: skip
+        end = time.monotonic() + 60 * minutes
         while time.monotonic() < end:
-            _round(fuzzed, number)
+            seed(number)(requests)()
+            computed, took, page, output = fuzzed.slowest
+            print(f"seed {number}: requests {fuzzed.requests}, slowest {computed:.2f} s of computing in {took:.2f} s "
+                  f"(/{page} {output}), peak {peak() / 2**20:,.0f} MiB", flush=True)  # fmt: skip
             number += 1
-            print(f"seed {number - 1}: {_said(fuzzed, base)}", flush=True)
-
-
-def _round(fuzzed: Fuzzed, number: int) -> None:
-    checks = [*HealthCheck]
-    phases = (Phase.generate, Phase.shrink)
-
-    @seed(number)
-    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=checks, phases=phases,
-              report_multiple_bugs=False)  # fmt: skip
-    @given(fuzzed.bodies)
-    def requests(request: tuple[str, Any]) -> None:
-        fuzzed.check(*request)
-
-    requests()
-
-
-def _said(fuzzed: Fuzzed, base: int) -> str:
-    by_status = ", ".join(f"{count:,} × {status}" for status, count in sorted(fuzzed.requests.items()))
-    computed, took, page, output = fuzzed.slowest
-    return (
-        f"{sum(fuzzed.requests.values()):,} requests ({by_status}), "
-        f"slowest {computed:.2f} s of computing in {took:.2f} s (/{page} {output}), "
-        f"peak {peak() / 2**20:,.0f} MiB, {base / 2**20:,.0f} before"
-    )
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(float, sys.argv[1:2]), *map(int, sys.argv[2:3]))

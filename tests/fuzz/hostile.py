@@ -71,6 +71,14 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.samp
 )  # fmt: skip
 
 
+WISHES = {
+    "click": "x y event measure", "token": "x y", "next": "find", "spot": "spot", "go": "text step", "fold": "name",
+    "hide": "name", "show": "name", "move": "name by", "as recorded": "from", "all rows": "from", "forget": "from",
+    "measure": "from",
+}  # fmt: skip
+"""What the timeline may be asked for, and its fields."""
+
+
 class Requests:
     """Strategies for requests.
 
@@ -103,20 +111,14 @@ class Requests:
         views = st.tuples(shared, own).map(lambda both: both[0] | both[1])
         self.views = st.none() | views.flatmap(_changed)
         self.graphs = st.none() | graph.flatmap(_changed)
-        wishes = st.one_of(
-            st.fixed_dictionaries({"what": st.just("click"), "y": SMALL, "event": SMALL, "x": SMALL,
-                                   "measure": st.booleans()}),
-            st.fixed_dictionaries({"what": st.just("next"), "find": WORDS}),
-            st.fixed_dictionaries({"what": st.just("spot"), "spot": st.tuples(run, SMALL, SMALL).map(list)}),
-            st.fixed_dictionaries({"what": st.sampled_from(["fold", "hide", "show"]),
-                                   "name": WORDS | st.just("GPU 0")}),
-            st.fixed_dictionaries({"what": st.just("go"), "text": WORDS | SMALL.map("> {} us".format) | SMALL.map(str),
-                                   "step": st.sampled_from([1, -1, 0])}),
-            st.fixed_dictionaries({"what": st.just("token"), "x": SMALL, "y": SMALL}),
-            st.fixed_dictionaries({"what": st.just("move"), "name": WORDS | st.just("GPU 0"), "by": SMALL}),
-            st.fixed_dictionaries({"what": st.sampled_from(["as recorded", "all rows", "forget", "measure"]),
-                                   "from": st.sampled_from(["start", "end"])}),
-        )  # fmt: skip
+        fields = {
+            "x": SMALL, "y": SMALL, "event": SMALL, "by": SMALL, "measure": st.booleans(), "find": WORDS,
+            "spot": st.tuples(run, SMALL, SMALL).map(list), "name": WORDS | st.just("GPU 0"),
+            "text": WORDS | SMALL.map("> {} us".format) | SMALL.map(str), "step": st.sampled_from([1, -1, 0]),
+            "from": st.sampled_from(["start", "end"]),
+        }  # fmt: skip
+        wishes = st.one_of(st.fixed_dictionaries({"what": st.just(what)} | {name: fields[name] for name in of.split()})
+                           for what, of in WISHES.items())  # fmt: skip
         points = st.lists(st.fixed_dictionaries({"customdata": run | st.lists(SMALL, max_size=3)}), max_size=2)
         ends = {f"xaxis.range[{number}]": SMALL for number in (0, 1)}
         query = st.lists(st.tuples(st.sampled_from(
@@ -134,9 +136,8 @@ class Requests:
             "listed.data": st.just([1, 0]),
             "revision.data": st.none() | st.integers(0, 9),
             "rated.data": st.none() | st.lists(WORDS | run.map(lambda key: f"700:{key}"), max_size=4),
-            "runs.cellValueChanged": st.none() | st.lists(
-                st.fixed_dictionaries({"rowId": run, "value": st.none() | SMALL | WORDS}), max_size=3
-            ),
+            "runs.cellValueChanged": st.none()
+            | st.lists(st.fixed_dictionaries({"rowId": run, "value": st.none() | SMALL | WORDS}), max_size=3),
             "runs.eventData": st.none() | st.lists(run, max_size=9).map(lambda keys: {"data": keys}),
             "runs.selectedRows": st.none() | st.lists(run, max_size=9).map(lambda keys: {"ids": keys})
             | st.lists(run, max_size=9).map(lambda keys: [{"key": key} for key in keys]),
@@ -175,14 +176,9 @@ class Requests:
         body = asked(callback, values, changed)
         if not draw(RARELY):
             return page, body
-        match draw(st.integers(0, 3)):
-            case 0:
-                return page, draw(ANY)
-            case 1:
-                return page, draw(st.binary(max_size=50))
-            case 2:
-                return page, {name: part for name, part in body.items() if draw(st.booleans())}
-        return page, body | {draw(st.sampled_from(sorted(body))): draw(HOSTILE)}
+        less = {name: part for name, part in body.items() if draw(st.booleans())}
+        more = body | {draw(st.sampled_from(sorted(body))): draw(HOSTILE)}
+        return page, draw(ANY | st.binary(max_size=50) | st.just(less) | st.just(more))
 
 
 def _changed(data: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:

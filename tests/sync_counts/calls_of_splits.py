@@ -28,9 +28,8 @@ class Split:
     """What a split needs, and where it runs.
 
     Attributes:
-        own: copies that its device's stream carries: inputs from the host, results of a split on the host.
-        peers: results of other accelerators, which their streams carry.
-        fetched: results of an accelerator that a split on the host reads.
+        own, peers, fetched: copies that its device's stream carries, of results of other accelerators, which their
+            streams carry, and of an accelerator's that a split on the host reads.
         experts: copies of experts' weights, one for each matrix and run of neighbouring experts.
         settled: devices to which was copied since the host last waited: where nothing is staged, the copies may still
             read what this split on the host overwrites, unless it waits for operands that come behind them.
@@ -54,10 +53,6 @@ class Split:
     def carriers(self) -> int:
         """Streams that carry the copies."""
         return sum(bool(copies) for copies in (self.own + self.experts, self.fetched, self.peers))
-
-
-def on_device(own: int = 0, *, peers: int = 0, experts: int = 0) -> Split:
-    return Split(own=own, peers=peers, experts=experts)
 
 
 def on_host(fetched: int = 0) -> Split:

@@ -8,19 +8,20 @@ from executor.graph.models import MODELS, SHAPES, Experts, builder_of
 from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
-from executor.scheduling.strategies import AAAG, AAAS, AAEG, SAAAS, SCCC, STRATEGIES
-from tests.covering import covering, each_value
+from executor.scheduling.strategies import AAAG, AAAS, AAEG, GGG, SAAAS, SCCC, STRATEGIES
+from tests.covering import covering
 from tests.sync_counts.calls_of_splits import (
     ATTENTION,
     HOST_COPIES,
     MATRICES,
     OUTPUTS,
     TOKENS,
-    on_device,
+    Split,
     on_host,
     prompt,
     token,
 )  # fmt: skip
+from tests.sync_counts.test_cpu import letters
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -43,30 +44,30 @@ RESULT = 1
 ROUTED = 2
 """What experts on the host read: the normed state, and the numbers of those that are used."""
 COPIED = [
-    on_device(TOKENS + ATTENTION),
-    on_device(experts=MATRICES),
-    on_device(OUTPUTS, experts=MATRICES),
-    on_device(experts=MATRICES),
+    Split(TOKENS + ATTENTION),
+    Split(experts=MATRICES),
+    Split(OUTPUTS, experts=MATRICES),
+    Split(experts=MATRICES),
 ]
 """An input is sent once, with the first split of a device that reads it; the last layer picks the outputs."""
 PLACEMENTS = {
-    "one": ({}, [on_device(ALL_INPUTS)]),
-    "first layers on the host": ({"gpu_layers": 3}, [on_host(), on_device(ATTENTION + OUTPUTS + RESULT)]),
-    "output on the device": ({"gpu_layers": 1}, [on_host(), on_device(RESULT)]),
+    "one": ({}, [Split(ALL_INPUTS)]),
+    "first layers on the host": ({"gpu_layers": 3}, [on_host(), Split(ATTENTION + OUTPUTS + RESULT)]),
+    "output on the device": ({"gpu_layers": 1}, [on_host(), Split(RESULT)]),
     "two devices": (
-        {"devices": 2}, [on_device(TOKENS + ATTENTION), on_device(ATTENTION + OUTPUTS, peers=RESULT)],
+        {"devices": 2}, [Split(TOKENS + ATTENTION), Split(ATTENTION + OUTPUTS, peers=RESULT)],
     ),
     "host and two devices": (
         {"devices": 2, "gpu_layers": 4},
-        [on_host(), on_device(ATTENTION + RESULT), on_device(ATTENTION + OUTPUTS, peers=RESULT)],
+        [on_host(), Split(ATTENTION + RESULT), Split(ATTENTION + OUTPUTS, peers=RESULT)],
     ),
     "experts on the host": (
         {"model": "moe-tiny", "experts": "cpu"},
         [
-            on_device(TOKENS + ATTENTION), on_host(ROUTED),
-            on_device(RESULT), on_host(ROUTED),
-            on_device(OUTPUTS + RESULT), on_host(ROUTED),
-            on_device(RESULT),
+            Split(TOKENS + ATTENTION), on_host(ROUTED),
+            Split(RESULT), on_host(ROUTED),
+            Split(OUTPUTS + RESULT), on_host(ROUTED),
+            Split(RESULT),
         ],
     ),
     "one expert copied": ({"model": "moe-one", "experts": "copy"}, COPIED),
@@ -87,9 +88,7 @@ def configured(name, backend="cpu", **options):
 
 
 def run(configuration, **options):
-    """The configuration's result."""
-    (result,) = execute([configuration], models=MODELS_HERE, **options)
-    return result
+    return execute([configuration], models=MODELS_HERE, **options)[0]
 
 
 def splits_of(result, name):
@@ -119,16 +118,6 @@ def letters_in(trace, mark):
     return ["".join(calls["letter"][chosen]) for chosen in inside]
 
 
-def prompts_of(trace):
-    """The letters of every prompt: that of the warm-up and one in every repeat."""
-    return letters_in(trace, "prefill")
-
-
-def tokens_of(trace):
-    """The letters of every token."""
-    return letters_in(trace, "token")
-
-
 def cases(launches=("graph",), names=PLACEMENTS, backend="cpu"):
     """(placement, strategy, launch, staging), of strategies that fit: covering pairs."""
     return covering(
@@ -141,45 +130,23 @@ def cases(launches=("graph",), names=PLACEMENTS, backend="cpu"):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy", "launch", "staging"), cases(LAUNCHES, [n for n in PLACEMENTS if n != "one"])
-)  # fmt: skip
-def test_a_token(name, strategy, launch, staging):
-    configuration = configured(name, strategy=strategy, launch=launch, staging=staging)
-    result = run(configuration)
-    splits = splits_of(result, name)
-    assert_tokens(result.trace, token(strategy, splits, staging))
-    updates = sum(not split.on_host for split in splits) if launch == "rebuild" else 0  # one per graph and step
-    assert (result.trace["api"]["name"] == "graphExecUpdate").sum() == updates * (
-        STEPS * REPEATS + configuration.warmup
-    )
-
-
 MICRO_BATCHES = HOST_COPIES + 2
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy", "launch", "staging"),
-    cases(names=[name for name in PLACEMENTS if name != "one expert copied"]),
-)  # fmt: skip
-def test_prompts_in_micro_batches(name, strategy, launch, staging):
-    """Of two tokens each, which would use one expert or two."""
-    options = {"prompt": 2 * MICRO_BATCHES, "micro_batch": 2}
-    configuration = configured(name, strategy=strategy, launch=launch, staging=staging, **options)
+@pytest.mark.parametrize(("name", "strategy", "launch", "staging"), cases(LAUNCHES))
+def test_tokens_and_prompts_in_micro_batches(name, strategy, launch, staging):
+    """Micro-batches of two tokens each, which would use one expert or two."""
+    prompted = {} if name == "one expert copied" else {"prompt": 2 * MICRO_BATCHES, "micro_batch": 2}
+    configuration = configured(name, strategy=strategy, launch=launch, staging=staging, **prompted)
     result = run(configuration)
     splits = splits_of(result, name)
-    of_prompt = prompt(strategy, splits, MICRO_BATCHES, staging, configuration.devices)
-    assert prompts_of(result.trace) == [of_prompt] * (1 + REPEATS)
-    assert tokens_of(result.trace) == [token(strategy, splits, staging)] * STEPS * REPEATS
-
-
-@pytest.mark.parametrize("name", ["one", "first layers on the host", "output on the device", "two devices"])
-def test_micro_batches_follow_each_other_without_a_sync(name):
-    """`aaag aaag ... s`: the only sync of a prompt is the one that fetches its result."""
-    configuration = configured(name, strategy="aaag", prompt=2 * MICRO_BATCHES, micro_batch=2)
-    for calls in prompts_of(run(configuration).trace):
-        assert calls.count("g") == MICRO_BATCHES * configuration.devices
-        assert calls.index("s") == len(calls) - 1
+    assert_tokens(result.trace, token(strategy, splits, staging))
+    if prompted and launch == "graph":
+        of_prompt = prompt(strategy, splits, MICRO_BATCHES, staging, configuration.devices)
+        assert letters_in(result.trace, "prefill") == [of_prompt] * (1 + REPEATS)
+    updates = sum(not split.on_host for split in splits) if launch == "rebuild" else 0  # one per graph and step
+    steps = STEPS * REPEATS + 1 + (MICRO_BATCHES * (1 + REPEATS) if prompted else 0)
+    assert (result.trace["api"]["name"] == "graphExecUpdate").sum() == updates * steps
 
 
 def test_a_step_on_the_host_alone_makes_no_calls():
@@ -187,73 +154,42 @@ def test_a_step_on_the_host_alone_makes_no_calls():
     assert not len(host_calls(result.trace))
 
 
-class UnfetchedOperands(AAAG):
-    """The host computes before its operands are there."""
-
-    waits_for_copies = True
-
-
-class SyncedSplits(AAAG):
-    """A sync before each split."""
-
-    def send(self, backend, copies):
-        backend.synchronize(MAIN_STREAM)
-        super().send(backend, copies)
+def sync_each(strategy, backend, copies):
+    for copy in copies:
+        copy.issue()
+        copy.backend.synchronize(MAIN_STREAM)
 
 
-class WaitsForOne(SAAAS):
-    """Of several streams that carry copies it waits for one."""
-
-    def send(self, backend, copies):
-        backend.synchronize(MAIN_STREAM)
-        for copy in copies:
-            copy.issue()
-        backend.synchronize(MAIN_STREAM)
+def wait_for_one(strategy, backend, copies):
+    """Of several streams that carry copies."""
+    backend.synchronize(MAIN_STREAM)
+    AAAG.send(strategy, backend, copies)
+    backend.synchronize(MAIN_STREAM)
 
 
-class SyncPerCopy(AAAS):
-    """As sccc without its first sync."""
-
-    def send(self, backend, copies):
-        for copy in copies:
-            copy.issue()
-            copy.backend.synchronize(MAIN_STREAM)
+def sync_first(strategy, backend, copies):
+    backend.synchronize(MAIN_STREAM)
+    AAAG.send(strategy, backend, copies)
 
 
-class NoFirstSync(SCCC):
-    """Copies that may overtake compute."""
-
-    def send(self, backend, copies):
-        SyncPerCopy().send(backend, copies)
-
-
-class ForgottenEvents(AAEG):
-    """Nothing tells when inputs may be overwritten."""
-
-    send = AAAG.send
-
-
-SPLIT = [name for name, (options, _) in PLACEMENTS.items() if options]
-BROKEN = {
-    "sccc": (NoFirstSync, SPLIT),
-    "saaas": (WaitsForOne, ["two devices", "host and two devices", "experts on the host"]),
-    "aaas": (SyncPerCopy, [name for name in SPLIT if name != "output on the device"]),  # which has one copy
-    "aaag": (SyncedSplits, SPLIT),
-    "aaeg": (ForgottenEvents, SPLIT),
-}
+EVERYWHERE = ("one", "first layers on the host", "two devices", "experts on the host", "one expert copied")
+BROKEN = [
+    (SCCC, {"send": sync_each}, EVERYWHERE),  # no sync before the copies, which may overtake compute
+    (SAAAS, {"send": wait_for_one}, ("two devices", "host and two devices", "experts on the host")),
+    (AAAS, {"send": sync_each}, EVERYWHERE),
+    (AAAS, {"send": AAAG.send}, EVERYWHERE),  # nothing waits for the copies
+    (AAAG, {"send": sync_first}, (*EVERYWHERE, "output on the device")),
+    (AAAG, {"waits_for_copies": True}, ("experts on the host",)),  # not before the host computes
+    (AAEG, {"send": AAAG.send}, ("one", "host and two devices")),  # nothing tells when inputs may be overwritten
+    (GGG, {"send": sync_first}, ("one",)),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "strategy", "broken"),
-    dict.fromkeys(
-        [
-            *each_value((name, strategy, broken) for strategy, (broken, names) in BROKEN.items() for name in names),
-            *(("host and two devices", strategy, broken) for strategy, (broken, _) in BROKEN.items()),
-            ("experts on the host", "aaag", UnfetchedOperands),
-        ]
-    ),
-)
-def test_a_strategy_broken_on_purpose_is_noticed(name, strategy, broken):
+@pytest.mark.parametrize(("strategy", "changed", "names"), BROKEN)
+def test_a_strategy_broken_on_purpose_is_noticed(strategy, changed, names):
     """Those that race as well have to be allowed first."""
-    result = run(configured(name, strategy=strategy, allow_hazards=True), strategies={strategy: broken})
-    assert tokens_of(result.trace) != [token(strategy, splits_of(result, name))] * STEPS * REPEATS
+    broken = type("Broken", (strategy,), changed)
+    for name in names:
+        result = run(configured(name, strategy=broken.name, allow_hazards=True), strategies={broken.name: broken})
+        expected = letters("ggg", 6) if strategy is GGG else token(broken.name, splits_of(result, name))
+        assert expected not in letters_in(result.trace, "token"), name
