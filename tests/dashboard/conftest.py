@@ -1,6 +1,7 @@
 """A real Chromium, and pages served to it. Without one the tests are skipped unless INTERTOKEN_REQUIRE_BROWSER=1."""
 
 import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -9,6 +10,7 @@ import weakref
 from contextlib import contextmanager
 
 import pytest
+from click.testing import CliRunner
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.common.by import By
@@ -16,11 +18,13 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.reading import run
+from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.patience import listen
-from tests.dashboard.traces import decode
+from tests.dashboard.traces import GAP, decode
 from tracer import formats
 from tracer.analysis import estimates
+from tracer.cli import main
 
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -232,6 +236,22 @@ def runs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
     formats.write(decode(), directory / "a")
     return directory
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory):
+    """Two runs of six tokens: the gaps of `b` are twice those of `a`."""
+    directory = tmp_path_factory.mktemp("pair")
+    formats.write(decode(), directory / "a")
+    formats.write(decode(gap=2 * GAP), directory / "b")
+    return RunStore([directory]).chosen(["a", "b"])
+
+
+def as_json(*arguments):
+    """What a command answers with --json."""
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def client_of(runs, **serving):

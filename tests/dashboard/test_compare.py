@@ -1,25 +1,34 @@
-"""The sentence above the chart and the table of its figures: those of `intertoken compare`."""
+"""The comparison above the timeline, the ladder of strategies, and the pair that a page without a link opens with."""
 
 import json
 import shutil
-import time
 
 import pytest
-from click.testing import CliRunner
 
-from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
+from dashboard.pages.overview.compare import (
+    ladder_figure,
+    ladder_line,
+    ladders_of,
+    rung_text,
+    section,
+    skeleton,
+    table_of,
+    words_of,
+)
+from dashboard.pages.runs import extremes
 from dashboard.reading.answers import against_base, ask_against_base, cautions_of, comparison_table, methods_of
-from dashboard.reading.store import RunStore, known
+from dashboard.reading.run import Run
+from dashboard.reading.store import RunStore
+from tests.dashboard.conftest import as_json
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
-from tracer.cli import main
+from tracer.analysis.summary import Summary
 from tracer.reporting.compare_matrix import matrix
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
-OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
 
 
 def text(part):
@@ -29,21 +38,13 @@ def text(part):
     return part if isinstance(part, str) else text(getattr(part, "children", None) or "")
 
 
-def runs_at(paths):
+def runs_at(*paths):
     return RunStore(paths, passes=False).runs()
 
 
-def compared(*paths):
-    result = CliRunner().invoke(main, ["compare", *map(str, paths), "--json"])
-    return json.loads(result.stdout)["runs"][1:]
+def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_cause():
+    ladder = against_base(runs_at(*(SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg"))))
 
-
-@pytest.fixture(scope="module")
-def ladder():
-    return against_base(runs_at(OURS))
-
-
-def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_cause(ladder):
     def lit(lines):
         return {line.label: [at for at, cell in enumerate(line.cells) if cell.is_largest] for line in lines}
 
@@ -55,60 +56,49 @@ def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_
     assert [label for label, cells in one.items() if cells] == ["of which sync, µs"]
 
 
-def test_cautions_are_those_of_the_command_and_follow_the_words():
+def test_cautions_are_those_of_the_command_and_without_a_verdict_no_difference_is_stated(tmp_path):
     paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"]]
-    found = against_base(runs_at(paths))
-    assert cautions_of(found) == compared(*paths)[0]["cautions"]
-    assert len(cautions_of(found)) >= 3
+    found = cautions_of(against_base(runs_at(*paths)))
+    assert found == as_json("compare", *paths)["runs"][1]["cautions"]
+    assert len(found) >= 3
     places = [part.id for part in section().children[2].children if getattr(part, "id", "")]
     assert places.index("compare-words") + 1 == places.index("compare-cautions")
-
-
-def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):
     for strategy in ("sccc", "saaas"):
         shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
         (tmp_path / strategy / "run.json").unlink()
-    runs = {run.key: run for run in runs_at([tmp_path])}
-    (found,) = against_base([runs["sccc"], runs["saaas"]])
-    (words,) = words_of([found])
-    assert text(words).startswith("saaas against sccc: no verdict: tracing adds time to every call")
-    assert methods_of([found]) == ""
-    rows = {
-        text(row.children[0]): [text(cell) for cell in row.children[1:]]
-        for row in table_of([found]).children[1].children
-    }
+    saaas, sccc = runs_at(tmp_path)
+    (one,) = against_base([sccc, saaas])
+    assert text(words_of([one])).startswith("saaas against sccc: no verdict: tracing adds time to every call")
+    assert methods_of([one]) == ""
+    rows = {text(row.children[0]): [text(cell) for cell in row.children[1:]]
+            for row in table_of([one]).children[1].children}  # fmt: skip
     assert rows["Steps/s"] == ["606.3", "623.7", ""]
     assert rows["Syncs per token"][-1] == "−9.0"
-    frame = comparison_table([runs["sccc"], runs["saaas"]]).set_index("figure")
+    frame = comparison_table([sccc, saaas]).set_index("figure")
     assert frame.loc["gap_us p50", ["estimate", "low", "high"]].isna().all()
 
 
-def test_runs_that_cannot_be_compared_say_why(tmp_path):
+def test_runs_that_cannot_be_compared_say_why_and_hostile_names_are_text(tmp_path):
     for name, model in (("a", "one"), ("b", "two"), ("c", "one")):
         formats.write(decode(tokens=8), tmp_path / name)
         (tmp_path / name / "run.json").write_text(json.dumps({"configuration": {"model": model}}))
     formats.write(decode(tokens=1), tmp_path / "short")
-    runs = {run.key: run for run in runs_at([tmp_path])}
+    runs = {run.key: run for run in runs_at(tmp_path)}
     unlike, alike, short = against_base([runs[key] for key in ("a", "b", "c", "short")])
     assert unlike.problem == "a and b are not comparable: model one against two"
     assert text(words_of([unlike])).startswith("b: a and b are not comparable")
     assert (alike.found.verdict, table_of([unlike])) == ("no difference shown", None)
-    assert short.problem
     frame = comparison_table([runs["a"], runs["b"], runs["c"]]).set_index("run")
     assert (frame.loc["b", "problem"], frame.loc["b", "figure"]) == (unlike.problem, "")
     assert set(frame.loc["c", "problem"]) == {""}
-    assert [one.problem for one in against_base([runs["short"], runs["a"]])] == [short.problem]
-
-
-def test_hostile_names_are_text(tmp_path):
+    assert [one.problem for one in against_base([runs["short"], runs["a"]])] == [short.problem] != [None]
     for name, gap in ((HOSTILE.replace("/", ""), GAP), ("n" * 200, 2 * GAP)):
-        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
-    found = against_base(runs_at([tmp_path]))
+        formats.write(decode(tokens=8, gap=gap), tmp_path / "hostile" / name)
+    found = against_base(runs_at(tmp_path / "hostile"))
     said = text(words_of(found))
     assert "<img src=x" in said  # Dash escapes what is text
     assert "\\u202e" in said
-    assert "n" * 61 not in said
-    assert "n" * 61 not in text(table_of(found))
+    assert "n" * 61 not in said + text(table_of(found))
 
 
 def test_the_answer_comes_in_the_background_once(tmp_path):
@@ -118,9 +108,61 @@ def test_the_answer_comes_in_the_background_once(tmp_path):
     runs = store.runs()
     answer = ask_against_base(store, runs)
     assert ask_against_base(store, runs) is answer
-    deadline = time.monotonic() + 20
-    while known(answer) is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert [one.other.key for one in known(answer)] == ["b", "c"]
+    assert [one.other.key for one in answer.result(20)] == ["b", "c"]
     assert ask_against_base(store, runs[::-1]).result(20)[0].base is runs[2]
     assert [text(line) for line in skeleton(2)] == ["Comparing …", ""]
+
+
+def rung(strategy, rate, spread=None, *, key=None, **conditions):
+    known = {"model": "m", "gpu": "H200", "concurrency": "sequential", "batch": "1"} | conditions
+    known = {name: value for name, value in known.items() if value}
+    facts = {"tokens_per_s": rate, "tokens_per_s_spread": spread, "traced_tokens_per_s": None, "traced": False}
+    return Run(key or strategy, key or strategy, Summary(strategy, configured=strategy, conditions=known, **facts))
+
+
+def test_the_fastest_is_on_top_of_the_ladder_with_the_spread_of_its_repeats():
+    (ladder,) = ladders_of([rung("sccc", 1228.0, (1222.0, 1231.0)), rung("ggg", 1328.0), rung("saaas", 1265.0)])
+    assert [rung.strategy for rung in ladder.rungs] == ["ggg", "saaas", "sccc"]
+    assert rung_text(ladder.rungs[2]) == "sccc: 1,228.0 tokens/s (1,222.0 to 1,231.0 in its repeats) · sccc"
+    rates = "tokens/s: ggg 1,328 › saaas 1,265 › sccc 1,228"
+    assert ladder_line(ladder, ["another", "saaas"]) == f"Ladder of strategies, {rates}"
+    assert ladder_line(ladder, ["another"]) == f"Ladder of strategies of other runs (H200 · m · sequential), {rates}"
+    figure = ladder_figure(ladder, ["saaas"], "light")
+    points = figure.data[0]
+    assert (points.x, points.customdata) == ((1328, 1265, 1228), ("ggg", "saaas", "sccc"))
+    assert (points.error_x.array, points.error_x.arrayminus) == ((0, 0, 3), (0, 0, 6))
+    assert figure.layout.yaxis.ticktext == ("ggg", "<b>saaas</b>", "sccc")
+
+
+def test_unlike_runs_are_never_on_one_ladder_and_hostile_names_are_text():
+    for unlike in (
+        {"model": "n"}, {"gpu": "B200"}, {"concurrency": "branches"}, {"batch": "8"}, {"prompt": "2048"},
+        {"gpu_layers": "13"}, {"devices": "2"}, {"launch": "eager"}, {"model": None},
+    ):  # fmt: skip
+        assert ladders_of([rung("sccc", 1.0), rung("saaas", 2.0, **unlike)]) == [], unlike
+    twice = [rung("aaag", 1.0), rung("aaag", 1.1, key="again")]
+    assert ladders_of(twice) == []
+    (ladder,) = ladders_of([*twice, rung("sccc", 0.9)])
+    assert [rung.strategy for rung in ladder.rungs] == ["aaag", "aaag", "sccc"]
+    (ladder,) = ladders_of([rung(name, 1.0) for name in (HOSTILE, "\u202e" + "n" * 500)])
+    figure = ladder_figure(ladder, [], "light")
+    assert not any("<img" in text for text in (*figure.layout.yaxis.ticktext, *figure.data[0].hovertext))
+    assert "n" * 100 not in ladder_line(ladder, [])
+
+
+def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model_that_can_be_compared():
+    def run(key, gap, model="m", level="none", source="host", traced=False, rate=None, **conditions):
+        facts = {"model": model, "graph_trace": level, "gap_p50_us": gap, "conditions": conditions, "source": source}
+        warning = "recorded under a profiler" if traced else None
+        return Run(key, key, Summary(key, **facts, tokens_per_s=rate, traced=traced, warning=warning))
+
+    runs = [run("b", 20.0), run("none", None), run("a", 90.0), run("c", 5.0), run("x", 1.0, "n"),
+            run("y", 1.0, "m", "node"), run("z", 100.0, gpu_layers="13")]  # fmt: skip
+    traced = [run(key, gap, traced=True, source="nsys 2025") for key, gap in (("s", 300.0), ("t", 200.0))]
+    rated = [run(key, gap, traced=True, source="nsys 2025", rate=9.0) for key, gap in (("u", 300.0), ("v", 200.0))]
+    for shown, opened in (
+        (runs, ["a", "c"]), (runs[:2], ["b"]), ([], []), (runs[4:5] + runs[:4], ["a", "c"]), (runs[4:6], ["x"]),
+        ([*traced, *runs], ["a", "c"]), (traced, ["s"]), ([*traced, *rated], ["u", "v"]),
+        ([rated[0], run("w", 9.0, traced=True, source="PyTorch profiler", rate=9.0)], ["u"]),
+    ):  # fmt: skip
+        assert extremes(shown) == opened

@@ -65,7 +65,7 @@ def is_ended(connection, seconds):
     return True
 
 
-def test_300_half_open_connections_and_slow_bodies_hold_up_nobody():
+def test_half_open_connections_and_slow_bodies_hold_up_nobody():
     with listening() as server, ExitStack() as open_ones:
         slow = []
         for number in range(300):
