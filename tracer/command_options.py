@@ -92,7 +92,7 @@ def no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) 
 
 
 untraced_option = click.option(
-    "--untraced-tokens-per-s", "--untraced-steps-per-s", "untraced_tokens_per_s", type=click.FloatRange(*RATES),
+    "--untraced-tokens-per-s", "--untraced-steps-per-s", "untraced_steps_per_s", type=click.FloatRange(*RATES),
     callback=no_nan, metavar="X",
     help="Steps per second of the engine's own benchmark, without a profiler: corrects idle time and gap. This equals "
     "the tokens/s of one sequence: divide the tokens/s of a batch by the batch size.",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracer.analysis.compare import Comparison
 from tracer.analysis.recording import Recording
-from tracer.reporting.compare_matrix import Cell, matrix
+from tracer.reporting.compare import Cell, matrix
 from tracer.reporting.compare_words import sentence
 from tracer.reporting.headline import headline
 from tracer.reporting.headline import sentence as sentence_of_one

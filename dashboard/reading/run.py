@@ -26,6 +26,7 @@ from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row, rows_of, shown_functions, without_functions
 from dashboard.view import Rate, text_of
 from tracer import formats
+from tracer.analysis import comparable
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import IdleReport
@@ -374,14 +375,8 @@ def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
 
 
 def same_work(one: Run, other: Run) -> bool:
-    """Whether two runs did the same work on the same device, as far as known (`comparable.MUST_AGREE`)."""
-    conditions, other_conditions = one.summary.conditions, other.summary.conditions
-    unlike = [
-        key
-        for key in MUST_AGREE
-        if key in conditions and key in other_conditions and conditions[key] != other_conditions[key]
-    ]
-    return not unlike and one.phases == other.phases
+    """Whether two runs did the same work in the same phases on the same device, as far as known."""
+    return comparable.same_work(one.summary.conditions, other.summary.conditions) and one.phases == other.phases
 
 
 def _unless_it_fails(analysis: Callable[[Recording], Report], found: Recording | None) -> Report | None:

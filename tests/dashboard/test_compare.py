@@ -24,7 +24,7 @@ from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.analysis.summary import Summary
-from tracer.reporting.compare_matrix import matrix
+from tracer.reporting.compare import matrix
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 

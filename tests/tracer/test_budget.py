@@ -89,7 +89,7 @@ def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number() -> No
     for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
         with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
             check_lines(trace, budget(text))
-    rate = {"untraced_tokens_per_s": 1e9 / 500}  # 300 ns of compute leave a gap of 200
+    rate = {"untraced_steps_per_s": 1e9 / 500}  # 300 ns of compute leave a gap of 200
     for level, options in (("untraced", rate), ("traced", {})):
         with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
             check_lines(trace, budget(f"tokens_per_s.{level}.min = 1"), **options)
@@ -100,7 +100,7 @@ def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number() -> No
     assert (gap.verdict, gap.found, tokens.excess) == ("kept", pytest.approx(0.2), pytest.approx(2e6 - 3e6))
     told = {"tokens_per_s": {"median": 8e6}, "steps_per_s": {"median": 2e6}}  # the given rate wins
     trace.metadata["run"] = {"measured": told}
-    (line,) = findings(trace, "tokens_per_s.untraced.min = 1", untraced_tokens_per_s=1e6).values()
+    (line,) = findings(trace, "tokens_per_s.untraced.min = 1", untraced_steps_per_s=1e6).values()
     assert line.found == pytest.approx(4e6)
 
 

@@ -154,20 +154,20 @@ class ScopeFigures:
 
 
 def measure(
-    trace: Trace, scope: Scope, bounds: Bounds = ALL_STEPS, untraced_tokens_per_s: float | None = None
+    trace: Trace, scope: Scope, bounds: Bounds = ALL_STEPS, untraced_steps_per_s: float | None = None
 ) -> ScopeFigures:
     """The figures of a scope, over the requested steps.
 
     Raises:
         EmptyTraceError: no steps there.
     """
-    rates = () if untraced_tokens_per_s is None else (untraced_tokens_per_s,)
+    rates = () if untraced_steps_per_s is None else (untraced_steps_per_s,)
     return ScopeFigures(Recording(trace, within=scope.within, bounds=bounds, rates=rates), scope)
 
 
 def check_lines(
     trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = ALL_STEPS,
-    untraced_tokens_per_s: float | None = None,
+    untraced_steps_per_s: float | None = None,
 ) -> list[Finding]:  # fmt: skip
     """Check each line of a budget against the recording; caveats about its steps are added to its notes.
 
@@ -176,7 +176,7 @@ def check_lines(
         budget: the limits.
         within: the NVTX ranges for lines that name none.
         bounds: only these steps of each scope.
-        untraced_tokens_per_s: token steps per second without a profiler.
+        untraced_steps_per_s: without a profiler.
 
     Raises:
         TraceError: the recording lacks what a line needs, such as the Python functions for a call site.
@@ -187,7 +187,7 @@ def check_lines(
     for line in budget.lines:
         scope = replace(line.scope, within=within) if line.scope.within is None else line.scope
         if scope not in measured:
-            measured[scope] = measure(trace, scope, bounds, untraced_tokens_per_s)
+            measured[scope] = measure(trace, scope, bounds, untraced_steps_per_s)
             trace.notes += [note for note in measured[scope].steps.notes if note not in trace.notes]
         try:
             findings.append(judge(line, measured[scope], budget.signature(line.scope)))

@@ -170,9 +170,12 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
         device = int(activities.device[rows[0]])
         order = rows[np.argsort(trace.api.start[call[rows]], kind="stable")]
         low, high = every_low[order] - error, every_high[order] + error
-        ways = [windows(low, high), [(len(low) - b, len(low) - a) for a, b in windows(low[::-1], high[::-1])]]
+        ways = [
+            of_one_offset(low, high),
+            [(len(low) - b, len(low) - a) for a, b in of_one_offset(low[::-1], high[::-1])],
+        ]
         spoilt = np.zeros(len(order), bool)
-        for a, b in (window for way in ways for window in way):
+        for a, b in (run for way in ways for run in way):
             spoilt[a:b] |= not agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
         offsets_in_words = [in_words(low[a:b], high[a:b]) for a, b in ways[0] if not agrees(low[a:b], high[a:b])]
         offsets_in_words.sort(key=lambda words: "behind" not in words)
@@ -338,7 +341,7 @@ def _may_be_others(trace: Trace, steps: Steps, calls: Calls) -> bool:
 # --- how far a device's clock can be ahead of the host's ---
 #
 # Work cannot start before the call that launched it begins, and a wait for it cannot return before it ends. So each
-# activity gives a lower and an upper bound. Sequences of activities that are consistent with one offset are windows; if
+# activity gives a lower and an upper bound. Sequences of activities that are consistent with one offset are runs; if
 # that offset is not 0, the clocks differ.
 
 
@@ -403,9 +406,9 @@ def _last_of_calls(activities: Activities, call: Ints) -> Ints:
     return known[np.maximum.reduceat(np.where(end == latest, np.arange(len(of)), 0), first)]
 
 
-def windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
+def of_one_offset(low: Ints, high: Ints) -> list[tuple[int, int]]:
     """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
-    windows, start = [], 0
+    found, start = [], 0
     while start < len(low):
         size, end = 64, start
         while True:
@@ -416,9 +419,9 @@ def windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
                 end = start + max(int(apart[0]) if len(apart) else len(least), 1)
                 break
             size *= 4
-        windows.append((start, end))
+        found.append((start, end))
         start = end
-    return windows
+    return found
 
 
 def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
@@ -427,7 +430,7 @@ def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
 
 
 def in_words(low: Ints, high: Ints) -> str:
-    """The offset of a window in words.
+    """The offset of a run in words.
 
     Example:
         >>> in_words(np.array([-2_010_000]), np.array([-1_996_000])), in_words(np.array([5000]), np.array([NO_BOUND]))

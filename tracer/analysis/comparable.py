@@ -9,7 +9,7 @@ level, recorded the same number of calls in both, and the difference exceeds wha
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -39,11 +39,22 @@ class Refusal:
 
 def obstacles(base: Measured, other: Measured) -> list[str]:
     """Why the two are not comparable; empty if they are, or if the recordings do not say."""
-    found = [_unlike(key, base, other) for key in MUST_AGREE]
+    found = [unlike(key, base.conditions, other.conditions) for key in MUST_AGREE]
     base_names, other_names = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
     if base_names and other_names and base_names.isdisjoint(other_names):
         found.append(f"no kernel in common ({min(base_names)}, ... against {min(other_names)}, ...)")
     return [text for text in found if text]
+
+
+def same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two runs of these conditions did the same work on the same device, as far as known."""
+    return not any(unlike(key, one, other) for key in MUST_AGREE)
+
+
+def unlike(key: str, base: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """How a condition that both know differs, in words; None if it does not."""
+    values = base.get(key), other.get(key)
+    return None if None in values or values[0] == values[1] else f"{key} {values[0]} against {values[1]}"
 
 
 def other_work(base: Side, other: Side) -> Refusal | None:
@@ -119,7 +130,7 @@ def notes(recordings: Iterable[Measured]) -> list[str]:
 
 def _differences(base: Measured, other: Measured) -> Iterator[str]:
     for key in SHOULD_AGREE:
-        if text := _unlike(key, other, base):
+        if text := unlike(key, other.conditions, base.conditions):
             yield f"{other.name} and {base.name} differ in {text}"
     if ("gpu" in base.conditions) != ("gpu" in other.conditions):
         yield f"it is unknown whether {other.name} and {base.name} ran on the same GPU: only one of them names it"
@@ -193,15 +204,6 @@ def _recorded_alike(base: Measured, other: Measured) -> bool:
 
 def _as_many_kernels(base: Measured, other: Measured) -> bool:
     return not base.traced or base.kernels_per_step == other.kernels_per_step
-
-
-def _unlike(key: str, base: Measured, other: Measured) -> str | None:
-    base_value, other_value = base.conditions.get(key), other.conditions.get(key)
-    return (
-        f"{key} {base_value} against {other_value}"
-        if base_value is not None and other_value is not None and base_value != other_value
-        else None
-    )
 
 
 def _level(recording: Measured) -> str:

@@ -20,7 +20,7 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.causes import CAUSES
+from tracer.analysis.causes import CAUSES, present
 from tracer.analysis.comparable import (
     Refusal,
     causes_alike,
@@ -34,7 +34,7 @@ from tracer.analysis.comparable import (
 )
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import SHOWN, Interval
-from tracer.analysis.recorded import Unit
+from tracer.analysis.recorded import COUNTS, Unit
 from tracer.analysis.sides import (
     BASE,
     OTHER,
@@ -61,6 +61,63 @@ _ONE_EACH: Final = (
     "with one recording on a side, intervals are over its steps and exclude variation between processes (clocks, "
     "memory layout); several recordings of each run, joined by commas, include it"
 )
+
+
+RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
+"""Unit of a rate -> its figure."""
+GAP, MEAN_GAP, BUSY, DISTORTION = "gap_us p50", "gap_us mean", "busy_us", "distortion"
+"""Figures."""
+
+
+def figure_of_cause(cause: str) -> str:
+    """The figure of a cause."""
+    return f"causes_us {cause}"
+
+
+def figure_of_count(kind: str) -> str:
+    """The figure of syncs, copies or launches."""
+    return f"{kind}_per_token"
+
+
+def figure_of_needed(unit: str) -> str:
+    """The figure of the required number of steps, repeats or recordings."""
+    return f"needed {unit}"
+
+
+LABELS: Final = {
+    **{figure: unit.capitalize() for unit, figure in RATES.items()},
+    GAP: "Gap p50, µs",
+    MEAN_GAP: "Gap mean, µs",
+    **{figure_of_cause(cause): f"of which {cause}, µs" for cause in CAUSES.values()},
+    BUSY: "GPU busy, µs per token",
+    **{figure_of_count(kind): f"{kind.capitalize()} per token" for kind in COUNTS},
+    DISTORTION: "Tracing overhead of the recording, ×",
+    **{
+        figure_of_needed(unit): f"{unit.capitalize()} per run to show it" for unit in ("steps", "repeats", "recordings")
+    },
+}
+"""Figure -> its label, in display order; kernels have none."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure of a run and its base, the only source of what is shown of a comparison.
+
+    Attributes:
+        figure: its name, one of `LABELS` or of a kernel.
+        base, other: of the base and of the other run; None if unknown.
+        change: the ratio of rates, the difference of others; None if the recordings do not support it.
+    """
+
+    figure: str
+    base: float | None
+    other: float | None
+    change: Interval | None = None
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether `change` is a ratio."""
+        return self.figure in RATES.values()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +162,32 @@ class Comparison:
     needed: int | None
     unit: str
     cautions: list[str]
+
+    def lines(self) -> list[Line]:
+        """All figures but those of kernels, in display order."""
+        base, other, counts = self.base, self.other, (self.base.counts, self.other.counts)
+        gaps, causes = (base.gap_us, other.gap_us), (base.causes_us, other.causes_us)
+        rates = [side.rates(side.basis).get(self.rate) for side in (base, other)]
+        overheads = [side.recordings[0].distortion for side in (base, other)]
+        lines = [
+            Line(RATES[self.rate], rates[0], rates[1], self.speedup),
+            Line(GAP, gaps[0]["p50"], gaps[1]["p50"], self.gap_us),
+            Line(MEAN_GAP, gaps[0]["mean"], gaps[1]["mean"], self.mean_gap_us),
+        ]
+        shown = present(causes[0]) | present(causes[1])
+        for cause in CAUSES.values():
+            if cause in shown:
+                own = causes[0][cause], causes[1][cause]
+                lines.append(Line(figure_of_cause(cause), own[0], own[1], self.causes_us.get(cause)))
+        lines.append(Line(BUSY, base.busy_us, other.busy_us, self.busy_us))
+        for kind in COUNTS:
+            if kind in counts[0] or kind in counts[1]:
+                change = Interval(self.counts[kind]) if kind in self.counts else None
+                lines.append(Line(figure_of_count(kind), counts[0].get(kind), counts[1].get(kind), change))
+        lines.append(Line(DISTORTION, overheads[0], overheads[1]))
+        if self.needed is not None:
+            lines.append(Line(figure_of_needed(self.unit), None, self.needed))
+        return lines
 
     def _repr_html_(self) -> str | None:
         """The HTML for notebooks, by the view `comparisons`; None if there is none."""

@@ -204,7 +204,7 @@ class GapReport:
 
 
 def gap_report(
-    trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None, *, device: int | None = None,
+    trace: Trace, steps: Steps, untraced_steps_per_s: float | None = None, *, device: int | None = None,
     every: Compute | None = None,
 ) -> GapReport:  # fmt: skip
     """Measure the gaps between the steps and split them by cause.
@@ -212,7 +212,7 @@ def gap_report(
     Args:
         trace: the recording.
         steps: its token steps.
-        untraced_tokens_per_s: token steps per second without a profiler, from the engine's own benchmark or from
+        untraced_steps_per_s: without a profiler, from the engine's own benchmark or from
             run.json. It determines distortion and untraced gap; `gap_us` stays as traced. Ignored if nothing was
             traced, or if the rate belongs to another run (`GapReport.refused`).
         device: only the gaps of this one.
@@ -266,7 +266,7 @@ def gap_report(
         warning=None if is_light else f"{TRACED}; {GIVE_RATE}",
         unknown=unknown,
     )
-    return recorded.at(untraced_tokens_per_s)
+    return recorded.at(untraced_steps_per_s)
 
 
 def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:

@@ -92,7 +92,7 @@ class _Marks(Columns):
 
 
 def steps_of_marks(
-    trace: Trace, calls: Calls, pattern: re.Pattern[str] | None = None, window: Ints | None = None
+    trace: Trace, calls: Calls, pattern: re.Pattern[str] | None = None, inside: Ints | None = None
 ) -> Steps | None:
     """The steps from the marks of the first engine that has any, or from the requested ones; None if there are none.
 
@@ -100,14 +100,14 @@ def steps_of_marks(
         trace: the recording.
         calls: from `calls.host_calls`; if there are none at all, every range counts.
         pattern: searched in the texts, instead of the engines' marks; matches then count on any thread.
-        window: rows of `trace.nvtx`; only what is inside them counts.
+        inside: rows of `trace.nvtx`; only what is inside them counts.
     """
     nvtx = trace.nvtx
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS | {HOST_COMPUTE}
     fit = ~nvtx.kind.rows("mark") & (nvtx.end >= nvtx.start) & ~nvtx.domain.rows(*unfit)
-    if window is not None:
-        fit &= within_any(nvtx, nvtx[window])
-        fit[window] = False
+    if inside is not None:
+        fit &= within_any(nvtx, nvtx[inside])
+        fit[inside] = False
     asked = () if pattern is None else (Engine("the given pattern", (Mark(pattern, named),), sure=1.0),)
     launching = calls[among(calls.letter, LAUNCHES)]
     working = launching if len(launching) else calls  # without launches, copies and waits are the work
@@ -132,7 +132,7 @@ def steps_of_marks(
     return None
 
 
-def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: Ints | None = None) -> Steps:
+def steps_by_name(trace: Trace, pattern: re.Pattern[str], inside: Ints | None = None) -> Steps:
     """Steps that begin with each call whose name matches, or that launches a kernel whose name does.
 
     The last step of a thread takes as long as the median one, or until the thread's last call.
@@ -140,7 +140,7 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: Ints | None = 
     Args:
         trace: the recording.
         pattern: searched in API names; in kernels' names if none of these has it.
-        window: rows of `trace.nvtx`; only calls inside them begin steps.
+        inside: rows of `trace.nvtx`; only calls inside them begin steps.
 
     Raises:
         EmptyTraceError: nothing matches.
@@ -151,8 +151,8 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: Ints | None = 
         rows = api.of(kernels[kernels.name.chosen(pattern.search)])
         chosen = np.zeros(len(api), bool)
         chosen[rows[rows >= 0]] = True
-    if window is not None:
-        chosen &= within_any(api, trace.nvtx[window])
+    if inside is not None:
+        chosen &= within_any(api, trace.nvtx[inside])
     if not chosen.any():
         raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern.pattern!r}")
     heads, last = api[chosen], {key: int(api.end[rows].max()) for key, rows in grouped(api.process, api.thread)}

@@ -74,6 +74,11 @@ class Side:
         return {str(name): float(value) for name, value in causes.items()}
 
     @property
+    def busy_us(self) -> float:
+        """The mean time that the device computes for a step."""
+        return float(self.steps["busy"].mean())
+
+    @property
     def traced(self) -> bool:
         """Whether any of the recordings was made under a profiler."""
         return any(recording.traced for recording in self.recordings)

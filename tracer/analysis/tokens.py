@@ -82,15 +82,15 @@ def find_steps(
         chosen = None if pattern is None else re.compile(pattern)
     except re.error as problem:
         raise UsageError(f"--pattern {pattern!r} is not a valid regular expression: {problem}") from None
-    window = _windows(trace, within) if within is not None else None
+    inside = _ranges_named(trace, within) if within is not None else None
     calls = host_calls(trace) if calls is None else calls
-    if window is not None:
-        calls = calls[within_any(calls, trace.nvtx[window])]
-    steps = steps_of_marks(trace, calls, chosen, window)
+    if inside is not None:
+        calls = calls[within_any(calls, trace.nvtx[inside])]
+    steps = steps_of_marks(trace, calls, chosen, inside)
     if steps is not None and chosen is None:
         steps = all_if_partly_marked(trace, steps, calls) or steps
     elif chosen is not None and steps is None:
-        steps = steps_by_name(trace, chosen, window)
+        steps = steps_by_name(trace, chosen, inside)
     steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
     if steps is None:
         raise NoStepsError(
@@ -159,22 +159,22 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: Calls) -> Steps | N
         return None
     launches = calls[among(calls.letter, LAUNCHES)]
     mark, at = (steps.of(launches.start, launches.process, launches.thread) for steps in (marked, found))
-    inside = launches.start <= marked.rows.closes[mark]
+    marks_it = launches.start <= marked.rows.closes[mark]
     both = (mark >= 0) & (at >= 0)
-    inside, mark, at = inside[both], mark[both], at[both]
-    with_mark = np.bincount(at[inside], minlength=len(found)) > 0
+    marks_it, mark, at = marks_it[both], mark[both], at[both]
+    with_mark = np.bincount(at[marks_it], minlength=len(found)) > 0
     kind, kinds = numbers(found.rows.process, found.rows.thread, found.rows.kind)
     of_mark = mark * kinds + kind[at]
-    unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[inside])])
+    unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[marks_it])])
     few = len(unmarked) <= (1 - CONSTANT) * with_mark.sum()
-    if few or len(np.unique(mark[inside])) < CONSTANT * len(marked):
+    if few or len(np.unique(mark[marks_it])) < CONSTANT * len(marked):
         return None
     alike = np.isin(kind, kind[with_mark])
     marks = f"with marks ({marked.detail}) on only {with_mark.sum()} of {alike.sum()} similar passes"
     return replace(found, detail=f"{found.detail}, {marks}")
 
 
-def _windows(trace: Trace, within: str) -> Ints:
+def _ranges_named(trace: Trace, within: str) -> Ints:
     """The rows of `trace.nvtx` that are ranges with this text, or else those whose text matches it."""
     nvtx = trace.nvtx
     ranges = (nvtx.end > nvtx.start) & ~nvtx.domain.rows(*DEVICE_DOMAINS)

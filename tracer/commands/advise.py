@@ -30,7 +30,7 @@ _EAGER = {
 @untraced_option
 @click.option("--markdown", is_flag=True, help="Print Markdown, as for a pull request.")
 def advise(
-    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None, markdown: bool
+    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_steps_per_s: float | None, markdown: bool
 ) -> None:
     """What to change, by predicted gain, and what must be true for it to be safe.
 
@@ -48,12 +48,12 @@ def advise(
     from tracer.analysis.path.paths import Causality
     from tracer.analysis.whatif.base import Base
 
-    recording = load(path, within, bounds, untraced_tokens_per_s, python_functions=True)
+    recording = load(path, within, bounds, untraced_steps_per_s, python_functions=True)
     with report.working("trying edits"):
         result = advised(recording, Base.of(Causality.of(recording.trace), recording))
     options = ["--range", shlex.quote(within)] if within else []
-    if untraced_tokens_per_s is not None:
-        options += ["--untraced-tokens-per-s", f"{untraced_tokens_per_s:g}"]
+    if untraced_steps_per_s is not None:
+        options += ["--untraced-tokens-per-s", f"{untraced_steps_per_s:g}"]
     facts = {
         "schema": "intertoken.advise/1",
         "steps": len(recording.steps),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def check(
     ctx: click.Context, path: Path, within: str | None, bounds: Bounds, as_json: bool,
-    untraced_tokens_per_s: float | None, budget_path: Path | None, junit: Path | None, github: bool,
+    untraced_steps_per_s: float | None, budget_path: Path | None, junit: Path | None, github: bool,
     target: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Check a recording against a budget. Exit code 1 if a line is broken.
@@ -70,14 +70,14 @@ def check(
     if as_json and github:
         raise UsageError("--json and --github would both write to stdout; choose one (--junit goes with either)")
     if target is not None:
-        _write_budget(path, target, within, bounds, untraced_tokens_per_s, force)
+        _write_budget(path, target, within, bounds, untraced_steps_per_s, force)
         return
     assert budget_path is not None
     from tracer.reporting import verdicts
 
     if junit is not None:
         check_output(junit, "a JUnit XML file", (".xml",), replace=True)
-    findings, notes = _findings(budget_path, path, within, bounds, untraced_tokens_per_s)
+    findings, notes = _findings(budget_path, path, within, bounds, untraced_steps_per_s)
     if junit is not None:
         xml = verdicts.junit(findings, path, budget_path)
         write_output(junit, lambda partial: partial.write_bytes(xml), replace=True)
@@ -161,13 +161,13 @@ def _compared(
 
 
 def _write_budget(
-    path: Path, target: Path, within: str | None, bounds: Bounds, untraced_tokens_per_s: float | None, force: bool
+    path: Path, target: Path, within: str | None, bounds: Bounds, untraced_steps_per_s: float | None, force: bool
 ) -> None:  # fmt: skip
     from tracer.analysis.budget import Scope
     from tracer.analysis.budget_check import ScopeFigures, fulfilled_budget
 
     check_output(target, "a budget", (".toml",), replace=force)
-    recording = load(path, within, bounds, untraced_tokens_per_s)
+    recording = load(path, within, bounds, untraced_steps_per_s)
     text = fulfilled_budget(ScopeFigures(recording, Scope(within)))
     write_output(target, lambda partial: partial.write_text(text, encoding="utf-8"), replace=force)
     click.echo(f"{target}: {len(read_budget(target).lines)} lines")

@@ -77,7 +77,7 @@ def gaps(
     within: str | None,
     bounds: Bounds,
     as_json: bool,
-    untraced_tokens_per_s: float | None,
+    untraced_steps_per_s: float | None,
     save: Save,
     inside: bool,
     with_sites: bool,
@@ -99,10 +99,10 @@ def gaps(
     if host_stacks is not None:
         check_output(host_stacks, "a file of stacks", SUFFIXES, replace=False)
     with_functions = with_sites or stacks is not None or host_stacks is not None
-    recording = load(path, within, bounds, untraced_tokens_per_s, python_functions=with_functions)
+    recording = load(path, within, bounds, untraced_steps_per_s, python_functions=with_functions)
     trace, steps, report = recording.trace, recording.steps, recording.gaps_at_rate
     gives_gap = report.untraced_gap_us is not None or report.untraced_idle_us is None
-    shown = report.corrected() if untraced_tokens_per_s and gives_gap else report
+    shown = report.corrected() if untraced_steps_per_s and gives_gap else report
     save(report.table)
     summary = recording.figures("steps", "gaps")
     facts = {
@@ -142,7 +142,7 @@ def gaps(
         facts |= _sampled_facts(sampled)
         recording.notes.extend(without_site(float(sites.loc[sites["source"] == "", "share"].sum())))
     facts |= rank_facts(recording, report.table)
-    unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
+    unused = [UNUSED_RATE] if untraced_steps_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
     emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 

@@ -97,7 +97,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
-    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
+    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_steps_per_s: float | None,
     strategies: str | None, output: Path | None, force: bool, **different: Any,
 ) -> None:  # fmt: skip
     """Predict the recording with changes to its syncs, launches, kernels or host code.
@@ -126,7 +126,7 @@ def whatif(
         raise UsageError("no change given; use --sync, --without-syncs, --graph, ... (see --help)")
     if output is not None:
         _check_output(output, len(chosen), force)
-    recording = load(path, within, bounds, untraced_tokens_per_s)
+    recording = load(path, within, bounds, untraced_steps_per_s)
     variants = [[FollowStrategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(recording.trace), recording)

@@ -1,33 +1,22 @@
-"""The output of `intertoken compare`: JSON facts, table rows and text."""
+"""Comparisons with a base as JSON facts, as table rows, as text, and as a matrix of figures and runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from itertools import chain
+from dataclasses import asdict, dataclass, replace
+from math import isnan, log
 from typing import Any, Final
 
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from tracer.analysis.causes import CAUSES, present
-from tracer.analysis.compare import Basis, Comparison, Side
+from tracer.analysis.causes import CAUSES
+from tracer.analysis.compare import DISTORTION, LABELS, Basis, Comparison, Line, Side, figure_of_cause
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import COUNTS
 from tracer.reporting import console as report
-from tracer.reporting.compare_words import (
-    BUSY,
-    DISTORTION,
-    GAP,
-    RATES,
-    cause_row,
-    count_row,
-    difference,
-    needed_row,
-    percent,
-    sentence,
-)
+from tracer.reporting.compare_words import RATE_BASIS, difference, is_shown, percent, sentence
 from tracer.text import signed
 
 _MOST_KERNELS: Final = 10
@@ -51,7 +40,7 @@ def run_facts(run: Side) -> dict[str, Any]:
         "steps_per_s": rates.get("steps/s"),
         "gap_us": run.gap_us,
         "causes_us": run.causes_us,
-        "busy_us": float(run.steps["busy"].mean()),
+        "busy_us": run.busy_us,
         **{f"{kind}_per_token": run.counts.get(kind) for kind in COUNTS},
         "class": first.strategy,
         "signature": first.signature,
@@ -98,37 +87,19 @@ def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     Rows of the distortion and of the required sample size (`needed UNIT`, in `other`) have no change; nor do figures
     that the recordings lack.
     """
-    return pd.DataFrame(chain.from_iterable(_rows(comparison) for comparison in comparisons))
+    rows = [
+        {"run": one.other.name, "figure": line.figure, "base": line.base, "other": line.other, **_facts(line.change)}
+        for one in comparisons
+        for line in (*one.lines(), *_of_kernels(one))
+    ]
+    return pd.DataFrame(rows, columns=["run", "figure", "base", "other", *_NOTHING])
 
 
-def _rows(comparison: Comparison) -> Iterator[dict[str, Any]]:
-    def row(figure: str, base: float | None, other: float | None, change: Interval | None) -> dict[str, Any]:
-        return {"run": comparison.other.name, "figure": figure, "base": base, "other": other, **_facts(change)}
-
-    runs = comparison.base, comparison.other
-    base, other = map(run_facts, runs)
-    rates = [run.rates(run.basis).get(comparison.rate) for run in runs]
-    yield row(RATES[comparison.rate], rates[0], rates[1], comparison.speedup)
-    yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], comparison.gap_us)
-    yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], comparison.mean_gap_us)
-    for cause in CAUSES.values():
-        if cause in present(base["causes_us"]) | present(other["causes_us"]):
-            own = base["causes_us"][cause], other["causes_us"][cause]
-            yield row(cause_row(cause), *own, comparison.causes_us.get(cause))
-    yield row(BUSY, base["busy_us"], other["busy_us"], comparison.busy_us)
-    for kind in COUNTS:
-        own = base[f"{kind}_per_token"], other[f"{kind}_per_token"]
-        if own != (None, None):
-            yield row(count_row(kind), *own, Interval(comparison.counts[kind]) if kind in comparison.counts else None)
-    distortions = base["distortion"], other["distortion"]
-    yield {"run": comparison.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
-    if comparison.needed is not None:
-        yield {"run": comparison.other.name, "figure": needed_row(comparison.unit), "other": comparison.needed}
+def _of_kernels(comparison: Comparison) -> Iterator[Line]:
     for kernel in comparison.kernels.to_dict("records"):
         change = Interval(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
-        yield row(
-            f"kernel_us {kernel['name']} of {kernel['blocks']} blocks", kernel["base_us"], kernel["other_us"], change
-        )
+        figure = f"kernel_us {kernel['name']} of {kernel['blocks']} blocks"
+        yield Line(figure, kernel["base_us"], kernel["other_us"], change)
 
 
 def show_comparison(base: Side, comparisons: Sequence[Comparison]) -> None:
@@ -211,3 +182,92 @@ def _kernel_table(kernels: pd.DataFrame) -> Table:
         "ratio": "time per call, ratio", "verdict": "",
     }  # fmt: skip
     return report.table_of(rows, headings)
+
+
+# --- the matrix: figures as rows, runs as columns, the largest difference of a row marked ---
+
+_OF_CAUSES: Final = {figure_of_cause(cause) for cause in CAUSES.values()}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run's own figure, and its difference from the base with the interval; "" if there is none.
+
+    `is_largest` marks the largest difference of the line that excludes 0 (`is_shown`); if only one run
+    is compared, the cause that changes most.
+    """
+
+    text: str
+    change: str = ""
+    is_largest: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure: its name, its label, its value in the base, and a cell for each other run."""
+
+    figure: str
+    label: str
+    base: str
+    cells: list[Cell]
+
+
+def matrix(comparisons: Sequence[Comparison]) -> list[Row]:
+    """The matrix of comparisons with one base."""
+    bases = {(one.rate, one.basis) for one in comparisons}
+    tables = [dict(_named(one, several=len(bases) > 1)) for one in comparisons]
+    names = dict.fromkeys(name for table in tables for name in table)
+    ordered = sorted(names, key=lambda name: list(LABELS).index(name[0]))
+    sizes = {
+        name: [_size(one, table.get(name)) for one, table in zip(comparisons, tables, strict=True)] for name in ordered
+    }
+    lit = _largest(sizes)
+    return [
+        Row(
+            name[0], f"{LABELS[name[0]]}{name[1]}",
+            next(number_of(name[0], table[name].base) for table in tables if name in table),
+            [replace(_cell(table.get(name)), is_largest=(name, at) in lit) for at, table in enumerate(tables)],
+        )
+        for name in ordered
+    ]  # fmt: skip
+
+
+_Name = tuple[str, str]
+"""A line: its figure, and the suffix of its label if several lines have that figure."""
+
+
+def _named(comparison: Comparison, several: bool) -> Iterator[tuple[_Name, Line]]:
+    """The lines of a comparison; rates on different bases have separate lines."""
+    for line in comparison.lines():
+        yield (line.figure, f", {RATE_BASIS[comparison.basis]}" if several and line.is_rate else ""), line
+
+
+def _cell(line: Line | None) -> Cell:
+    if line is None:
+        return Cell("–")
+    return Cell(number_of(line.figure, line.other), (percent if line.is_rate else difference)(line.change))
+
+
+def _size(comparison: Comparison, line: Line | None) -> float:
+    """The size of a difference, 0 if its interval includes 0."""
+    if line is None or line.change is None:
+        return 0.0
+    if line.is_rate:
+        return abs(log(line.change.estimate)) if comparison.verdict in ("faster", "slower") else 0.0
+    return abs(line.change.estimate) if is_shown(line.change) else 0.0
+
+
+def _largest(sizes: dict[_Name, list[float]]) -> set[tuple[_Name, int]]:
+    """The marked cells, as line and index in it."""
+    if all(len(line) > 1 for line in sizes.values()):
+        groups = [{(name, at): size for at, size in enumerate(line)} for name, line in sizes.items()]
+    else:
+        groups = [{(name, 0): line[0] for name, line in sizes.items() if name[0] in _OF_CAUSES}]
+    return {max(group, key=lambda place: group[place]) for group in groups if any(group.values())}
+
+
+def number_of(figure: str, value: float | None) -> str:
+    """Format a run's own figure."""
+    if value is None or isnan(value):
+        return "–"
+    return f"{value:,.{2 if figure == DISTORTION else 1}f}".removesuffix(".0")

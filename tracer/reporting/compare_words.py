@@ -1,6 +1,6 @@
 """Describes a comparison in words: which run is faster, by how much, and why.
 
-A sentence is a list of phrases; a phrase with a figure names its row in `compare.compare_table`.
+A sentence is a list of phrases; a phrase with a figure names its `Line`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,23 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracer.analysis.comparable import Refusal
-from tracer.analysis.compare import Comparison, Side
+from tracer.analysis.compare import (
+    BUSY,
+    DISTORTION,
+    GAP,
+    RATES,
+    Comparison,
+    Side,
+    figure_of_cause,
+    figure_of_count,
+    figure_of_needed,
+)
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import WHOLE_GRAPH, Unit
+from tracer.analysis.recorded import WHOLE_GRAPH
 from tracer.text import percent as percent_of
 from tracer.text import signed
 
-RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
-"""Unit of a rate -> its row."""
-
-GAP: Final = "gap_us p50"
-BUSY: Final = "busy_us"
-DISTORTION: Final = "distortion"
 _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 """Cause of the gap -> the calls behind it."""
 
@@ -37,25 +41,10 @@ RATE_BASIS: Final = {
 
 @dataclass(frozen=True)
 class Phrase:
-    """A part of a sentence, and the row of the table with its figures ("" if it has none)."""
+    """A part of a sentence, and the figure of its line ("" if it has none)."""
 
     text: str
     figure: str = ""
-
-
-def cause_row(cause: str) -> str:
-    """The row of a cause."""
-    return f"causes_us {cause}"
-
-
-def count_row(kind: str) -> str:
-    """The row of syncs, copies or launches."""
-    return f"{kind}_per_token"
-
-
-def needed_row(unit: str) -> str:
-    """The row of the required number of steps, repeats or recordings."""
-    return f"needed {unit}"
 
 
 def sentence(comparison: Comparison) -> str:
@@ -72,7 +61,7 @@ def phrases(comparison: Comparison) -> list[Phrase]:
         power = f"would show an effect of that size ({POWER:.0%} power)"
         rate += [
             Phrase("; about "),
-            Phrase(f"{comparison.needed:,} {comparison.unit} per run", needed_row(comparison.unit)),
+            Phrase(f"{comparison.needed:,} {comparison.unit} per run", figure_of_needed(comparison.unit)),
         ]
         rate += [Phrase(f" {power}")]
     if comparison.verdict == "no interval":
@@ -97,7 +86,7 @@ def _all_the_same(comparison: Comparison) -> Iterator[list[Phrase]]:
     if comparison.speedup is not None:
         yield _rate(comparison)
     for kind, change in comparison.counts.items():
-        yield [Phrase(_counted(kind, change) if change else f"same number of {kind}", count_row(kind))]
+        yield [Phrase(_counted(kind, change) if change else f"same number of {kind}", figure_of_count(kind))]
     if comparison.busy_us is not None:
         yield [Phrase(f"GPU busy {difference(comparison.busy_us)} µs per token", BUSY)]
     kernels = comparison.kernels[comparison.kernels["name"] != WHOLE_GRAPH]
@@ -170,17 +159,17 @@ def _reasons(comparison: Comparison, way: float) -> Iterator[Phrase]:
         for number, name in enumerate(counted):
             kind = _COUNT_OF[name]
             yield Phrase(" and " if number else ", because of ")
-            yield Phrase(_counted(kind, counts.pop(kind)), count_row(kind))
-            yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", cause_row(name))
+            yield Phrase(_counted(kind, counts.pop(kind)), figure_of_count(kind))
+            yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", figure_of_cause(name))
     elif causes:
         name, most = next(iter(causes.items()))
         share = "most of it" if abs(most.estimate) > abs(_mean_gap(comparison)) / 2 else "most of all"
         calls = _COUNT_OF.get(name, "")
         same = f", in the same number of {calls}" if calls in comparison.counts and calls not in counts else ""
-        yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))
+        yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", figure_of_cause(name))
     for number, (kind, change) in enumerate(counts.items()):
         yield Phrase(" and " if number else ", with ")
-        yield Phrase(_counted(kind, change), count_row(kind))
+        yield Phrase(_counted(kind, change), figure_of_count(kind))
 
 
 def _counted(kind: str, change: float) -> str:

@@ -25,7 +25,7 @@ from dashboard.reading.run import LONGEST_NAME, SAME, Run, is_pass
 from dashboard.reading.store import RunStore, known
 from dashboard.text import apart, markup, plain
 from dashboard.view import MOST_RUNS, View
-from tracer.reporting.compare_matrix import Cell, Row, matrix
+from tracer.reporting.compare import Cell, Row, matrix
 from tracer.reporting.compare_words import phrases
 from tracer.reporting.headline import Figure, gap, idle, rate, sentence
 
