@@ -82,7 +82,7 @@ def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
 def test_on_aarch64_a_decode_loop_is_recorded_however_it_gets_the_driver(tmp_path: Path) -> None:
     assert COMPILER
     assert EMULATOR
-    compile_library(tmp_path / "light.so", COMPILER, ["-Werror"])
+    compile_library(tmp_path / "light.so", COMPILER, ["-Werror", "-O0"])
     driver, program, linked = (tmp_path / name for name in ("libcuda.so.1", "decode", "decode_linked"))
     for into, *sources in (
         (driver, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", HERE / "driver.c", HERE / "rest.c"),
