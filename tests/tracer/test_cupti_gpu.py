@@ -73,7 +73,6 @@ def facts(body: str) -> Any:
 SCENES = """
 import gc, threading, time, cupy
 found = {}
-
 # before and after recordings, the first of the process
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream:
@@ -82,7 +81,6 @@ with stream:
     for _ in range(300):
         x += 1
     graph = stream.end_capture()
-
 def launch_us():
     times = []
     for _ in range(50):
@@ -91,7 +89,6 @@ def launch_us():
         times.append(time.perf_counter_ns() - start)
         stream.synchronize()
     return sorted(times)[25] / 1e3
-
 before = min(launch_us() for _ in range(3))
 kernels = []
 for _ in range(2):
@@ -100,7 +97,6 @@ for _ in range(2):
     kernels.append(len(recording.trace["kernels"]))
     after = min(launch_us() for _ in range(3))
 found["launches"] = dict(before=before, during=during, after=after, kernels=kernels)
-
 # our reading of the records beside CUPTI's own
 with tracer.record("cupti") as recording:
     loop(50)
@@ -115,7 +111,6 @@ for filled in recording._filled:
         theirs[kind] = theirs.get(kind, 0) + 1
 ours = parse(recording._filled, process.sizes)
 found["records"] = dict(theirs=theirs, ours={k: len(v) for k, v in ours.records.items()}, unread=ours.unread_bytes)
-
 # several starts and stops
 recorder = CuptiRecorder()
 for tokens in (4, 3):
@@ -125,7 +120,6 @@ for tokens in (4, 3):
     loop(5)
 found["turns"] = counts(recorder.trace)
 found["about turns"] = dict(notes=recorder.trace.notes, devices=recorder.trace["devices"]["device"].tolist())
-
 # stacks
 recorder = CuptiRecorder(stacks=True)
 recorder.start()
@@ -137,7 +131,6 @@ calls = host_calls(recorder.trace)
 stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
 callers = sorted({stack[0][2] if stack else "" for stack in stacks})
 found["stacks"] = dict(letters="".join(calls["letter"]), callers=callers)
-
 # ranges of other libraries
 with tracer.record("cupti") as recording:
     cupy.cuda.nvtx.RangePushC("of cupy", 0xFF00FF00)
@@ -146,7 +139,6 @@ with tracer.record("cupti") as recording:
     cupy.cuda.nvtx.RangePop()
 nvtx = recording.trace["nvtx"][["text", "domain", "color", "kind"]]
 found["ranges"] = sorted(nvtx.astype({"text": str, "domain": str, "kind": str}).values.tolist())
-
 # a kernel that is unloaded
 with tracer.record("cupti") as recording:
     code = "template <typename T> __global__ void gone(T* x) {}"
@@ -157,11 +149,9 @@ with tracer.record("cupti") as recording:
     del kernel, module
     gc.collect()
 found["unloaded"] = recording.trace["kernels"][["name", "short_name"]].astype(str).values.tolist()[-1]
-
 # other threads that use CUDA meanwhile
 done = threading.Event()
 launched = [0] * 4
-
 def work(number):
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -171,7 +161,6 @@ def work(number):
                 x += 1
             stream.synchronize()
             launched[number] += 20
-
 threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
 for t in threads: t.start()
 kernels = []
