@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.holes import PLACES
 
 from tests.tracer import light_engine as device
 from tests.tracer.bases import base_of
 from tests.tracer.light_engine import KERNELS, LENGTHS, NEVER, Engine, ahead, decoding, engine
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.idle import PLACES
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels

@@ -143,10 +143,10 @@ TOOL = """
 import sys
 from pathlib import Path
 from tracer.cli import main
-from tracer.recorders import cupti_library, cupti_run, light, light_folder
+from tracer.recorders import cupti_library, cupti_run, light, light_ring
 light.library = cupti_run.library = lambda: Path(sys.argv[1])
 cupti_library.find = lambda: sys.argv[2]
-light_folder._MEMORY = Path(sys.argv[3])
+light_ring._MEMORY = Path(sys.argv[3])
 main(sys.argv[4:])
 """
 
