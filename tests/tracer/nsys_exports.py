@@ -31,6 +31,9 @@ RECORDING: Rows = _ROWS["recording"]
 EVERYTHING: Rows = {**RECORDING, **_ROWS["everything"]}
 """The same with what exports hold beyond our tables and columns."""
 
+STEPS: Rows = _ROWS["steps"]
+"""Three token steps; damage of them is still analysed."""
+
 COLUMNS_AFTER_2021 = frozenset({
     "greenContextId", "graphNodeId", "syncType", "eventSyncId", "graphExecId", "memKind", "copyCount",
     "jsonText", "jsonTextId", "binaryData", "clockRate", "smCount", "totalMemory", "memoryBandwidth",

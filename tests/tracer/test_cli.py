@@ -72,19 +72,15 @@ def test_runs_that_are_compared_are_several_recordings_with_names():
     loops = [decode_loop("agAs", 20, period).trace for period in (1000, 1002, 998, 1200, 1202, 1198)]
     compared = compare(loops[:3], loops[3:], force=True)
     assert (len(compared.base.recordings), compared.unit) == (3, "recordings")
-    assert (compared.base.name, compared.other.name) != ("the trace", "the trace")
     with pytest.raises(UsageError, match="no recording given"):
         compare([], loops)
     with pytest.raises(IncomparableError):
         compare(BASE, SAMPLES / "vllm-b8-graph")
-    found = compare(read(BASE), read(OTHER))
-    assert [side.name for side in (found.base, found.other)] == [BASE.name, OTHER.name]
-
-
-def test_traces_without_a_file_are_the_base_and_the_other():
-    made = [tracer.Trace(dict(trace.tables), trace.metadata, list(trace.notes)) for trace in map(read, (BASE, OTHER))]
-    found = compare(*made)
-    assert (found.base.name, found.other.name) == ("the base", "the other")
+    files = [read(BASE), read(OTHER)]
+    made = [tracer.Trace(dict(trace.tables), trace.metadata, list(trace.notes)) for trace in files]
+    for traces, names in ((files, (BASE.name, OTHER.name)), (made, ("the base", "the other"))):
+        found = compare(*traces)
+        assert (found.base.name, found.other.name) == names
 
 
 # --- options ---

@@ -11,43 +11,11 @@ import pytest
 
 import tracer
 from tests.tracer.handmade import decode_loop
+from tests.tracer.nsys_exports import DATA
 from tracer import analyse, engines, extensions, formats, scrub
 from tracer.errors import ExtensionError
 
-MODULE = """
-import json
-import re
-from pathlib import Path
-
-import click
-
-from tracer import Trace
-from tracer.engines.engine import Engine, Mark, batch
-from tracer.formats import Format
-
-def read(path: Path) -> Trace:
-    return Trace.from_columns({"source": "tiny"}, kernels=json.loads(path.read_text()))
-
-def write(trace: Trace, path: Path) -> list[str]:
-    kernels = trace["kernels"]
-    path.write_text(json.dumps({"start": kernels["start"].tolist(), "end": kernels["end"].tolist()}))
-    return ["only kernels"]
-
-FORMAT = Format("tiny kernels", ".tiny", lambda path: path.suffix == ".tiny", read, write, lossless=False)
-
-ENGINE = Engine("tiny engine", (Mark(re.compile("^tiny turn of (\\\\d+)"), lambda found: batch(0, int(found[1]), 0)),))
-
-def longest_step(trace, steps):
-    return int((steps.table["end"] - steps.table["start"]).max())
-
-@click.command()
-def tiny():
-    "Say hello."
-    click.echo("hello")
-
-def register(group):
-    group.add_command(tiny)
-"""
+MODULE = (DATA / "tiny_extension.txt").read_text()
 ENTRIES = "\n".join(
     f"[intertoken.{group}]\n{name} = tiny_extension:{what}"
     for group, name, what in (

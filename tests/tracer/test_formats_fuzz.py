@@ -19,7 +19,7 @@ from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer import kineto
 from tests.tracer.hostile import HARMLESS, REFUSED, count
-from tests.tracer.nsys_exports import DATA, GLOBAL_TID, KERNELS, RECORDING, Rows, export, export_of_2021, tampered
+from tests.tracer.nsys_exports import DATA, GLOBAL_TID, KERNELS, RECORDING, STEPS, export, export_of_2021, tampered
 from tracer import formats
 from tracer.errors import FormatError
 from tracer.model import run_json
@@ -32,22 +32,6 @@ fuzz = settings(
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.generate),
 )
-
-_STEPS: Rows = {
-    "StringIds": [{"id": 1, "value": "cudaLaunchKernel_v7000"}, {"id": 2, "value": "cudaStreamSynchronize"}],
-    KERNELS: [RECORDING[KERNELS][1] | {"start": t + 5, "end": t + 50, "correlationId": t} for t in (100, 200, 300)],
-    "CUPTI_ACTIVITY_KIND_RUNTIME": [
-        {"start": t, "end": t + 3, "globalTid": GLOBAL_TID, "correlationId": t, "nameId": name, "eventClass": 0}
-        for first in (100, 200, 300)
-        for t, name in ((first, 1), (first + 40, 2))
-    ],
-    "NVTX_EVENTS": [
-        {"start": t, "end": t + 90, "eventType": 59, "text": "token", "globalTid": GLOBAL_TID, "domainId": 0}
-        for t in (100, 200, 300)
-    ],
-    "META_DATA_EXPORT": RECORDING["META_DATA_EXPORT"],
-}
-"""Three token steps; damage of it is still analysed."""
 
 INTEGERS = st.sampled_from([0, -1, 1, 2, 100, 2**24 - 1, 2**31, 2**32 - 1, 2**48, 2**62, 2**63 - 1, -(2**63)])
 ODD = st.none() | INTEGERS | st.sampled_from([0.5, 1e300, "", "7", "text", b"\xff", b""])
@@ -63,8 +47,8 @@ JSON = st.recursive(
 def place(tmp_path_factory):
     """A directory with a good recording in each form, and an empty directory `out`."""
     place = tmp_path_factory.mktemp("fuzz")
-    export(place / "3.20.sqlite", _STEPS)
-    export(place / "3.25.sqlite", _STEPS, schema="3.25.0")
+    export(place / "3.20.sqlite", STEPS)
+    export(place / "3.25.sqlite", STEPS, schema="3.25.0")
     export_of_2021(place / "2021.sqlite")
     formats.write(formats.read(place / "3.20.sqlite"), place / "run")
     kineto.write(place / "a.json", kineto.GPU)
@@ -95,7 +79,7 @@ def test_any_values_in_an_export(place, data, version):
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA ignore_check_constraints = ON")
         for _ in range(data.draw(st.integers(1, 4))):
-            table = data.draw(st.sampled_from(sorted(_STEPS)))
+            table = data.draw(st.sampled_from(sorted(STEPS)))
             columns = [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
             column, value = data.draw(st.sampled_from(columns)), data.draw(ODD)
             where = data.draw(st.sampled_from(["", "WHERE rowid = 1", "WHERE rowid > 1"]))
@@ -195,7 +179,7 @@ def test_any_graph(place, key, value, node):
 
 @pytest.mark.parametrize("case", HARMLESS)
 def test_nothing_of_an_export_is_executed(place, tmp_path, case):
-    trace = check(tampered(tmp_path / "a.sqlite", *HARMLESS[case], rows=_STEPS), place / "out")
+    trace = check(tampered(tmp_path / "a.sqlite", *HARMLESS[case], rows=STEPS), place / "out")
     assert trace is not None
     assert len(trace["api"]) == 6
     assert len(trace["kernels"]) == (0 if f"DROP TABLE {KERNELS}" in HARMLESS[case] else 3)
@@ -214,7 +198,7 @@ def test_an_export_that_is_refused(tmp_path, case):
 
 def test_times_that_stand_for_none_elsewhere_and_the_farthest(place, tmp_path):
     for time in (-1, 0, -(2**40), -MOST_NS + 1):
-        path = tampered(tmp_path / f"{time}.sqlite", f"UPDATE {KERNELS} SET start = {time}", rows=_STEPS)
+        path = tampered(tmp_path / f"{time}.sqlite", f"UPDATE {KERNELS} SET start = {time}", rows=STEPS)
         trace = check(path, place / "out")
         assert trace is not None
         assert trace["kernels"]["start"].min() == time
@@ -232,8 +216,8 @@ def test_ids_shared_by_all_rows_do_not_multiply(place, tmp_path):
     assert trace is not None
     assert len(trace["devices"]) == 1  # one GPU under many numbers
     assert len(trace["syncs"]) == times * len(RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"])
-    ranges = [_STEPS["NVTX_EVENTS"][0] | {"globalTid": GLOBAL_TID + i} for i in range(2000)]  # a step of each thread
-    assert check(export(tmp_path / "b.sqlite", {**_STEPS, "NVTX_EVENTS": ranges}), place / "out") is not None
+    ranges = [STEPS["NVTX_EVENTS"][0] | {"globalTid": GLOBAL_TID + i} for i in range(2000)]  # a step of each thread
+    assert check(export(tmp_path / "b.sqlite", {**STEPS, "NVTX_EVENTS": ranges}), place / "out") is not None
 
 
 def test_tables_that_exports_have_not(place):

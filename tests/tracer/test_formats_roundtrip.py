@@ -20,14 +20,11 @@ from hypothesis import strategies as st
 
 from tests.covering import covering, each_value
 from tests.recordings import KINDS, SAMPLES
-from tests.tracer.engines import Host, known, layers
-from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA, EVERYTHING, KERNELS, SCHEMAS, export, real_export, tampered
 from tracer import formats
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Bounds
 from tracer.errors import FormatError, TraceError
-from tracer.formats import nsys_schema
 from tracer.model.calls import plain
 from tracer.model.schema import MISSING, MOST_NS, TABLES
 from tracer.model.trace import Trace
@@ -212,16 +209,6 @@ def assert_same_rows(trace, wanted):
 def test_what_was_changed_is_written_as_it_is_now(change, schema, copy, tmp_path):
     changed = formats.read(export(tmp_path / "a.sqlite", EVERYTHING, schema=schema)).map_tables(change)
     assert_same_rows(written_and_read(changed, copy), changed)
-
-
-@pytest.mark.parametrize("copy", ["b.sqlite", "b"])
-def test_traces_of_two_exports_as_one(copy, tmp_path):
-    first = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
-    other = export(tmp_path / "c.sqlite", schema="3.25.0", without_tables=nsys_schema.SAMPLES)  # their ids are unique
-    second = formats.read(other).map_tables(renamed)
-    both = first.map_tables(lambda name, frame: pd.concat([frame, second[name]], ignore_index=True))
-    both.tables["devices"] = both["devices"][:1]
-    assert_same_rows(written_and_read(both, copy), both)
 
 
 ODD_VALUES = [
@@ -415,31 +402,3 @@ def test_an_operator_stays_one_and_an_annotation_too():
         found = read["nvtx"][["text", "domain"]].astype(str).to_numpy().tolist()
         assert found == [list(pair) for pair in zip(texts, [*domains[:-1], last], strict=True)]
         assert read.metadata["source"] == source
-
-
-@st.composite
-def _loops(draw):
-    """Small loops of an engine, with graphs, without, or with both, with marks or without."""
-    script = Script()
-    host, marked = Host(script), draw(st.booleans())
-    for number in range(draw(st.integers(2, 6))):
-        begin = host.now
-        host.step()
-        for _ in range(draw(st.integers(0, 2))):
-            host.copy()
-        if draw(st.booleans()):
-            host.sync()
-        if draw(st.booleans()):
-            host.graph(3, 30)
-        else:
-            host.kernels(layers(2), 5)
-        host.fetch()
-        if marked:
-            script.range(f"decode {number}", begin, host.now)
-    return known(script).trace
-
-
-@given(trace=_loops(), suffix=st.sampled_from(SUFFIXES))
-@settings(max_examples=3)
-def test_any_small_loop_says_the_same(trace, suffix):
-    assert answer(written_and_read(trace, f"a{suffix}")) == answer(trace)

@@ -94,7 +94,7 @@ def test_what_is_there_and_not_ours_stays(command, tmp_path, nsys, monkeypatch):
     assert not nsys.exists()
 
 
-def test_a_parent_that_is_no_directory_is_refused_before_the_program_starts(tmp_path, nsys):
+def test_a_parent_that_is_no_directory_and_places_that_are_there_always(tmp_path, nsys):
     (tmp_path / "file").touch()
     code, said, _ = invoke("record", tmp_path / "file" / "out")
     assert (code, said) == (2, f"cannot be written: Not a directory: {tmp_path / 'file'}")

@@ -1,44 +1,19 @@
 """The pytest plugin on itself: tests that pass, tests that fail, and what they print; on the host and on a GPU."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
+from tests.tracer.nsys_exports import DATA
 from tracer.errors import RecordError
 from tracer.recorders import cupti
 
 PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash", "--strict-markers", "-W", "error")
-HEAD = '''
-import numpy as np
-import pytest
-from executor.backends.cpu.backend import CpuBackend
-from tracer import annotate, record
-from tracer.recorders.host import HostRecorder
-
-
-class Engine:
-    """A device that copies in, waits and copies back."""
-
-    def __init__(self):
-        self.backend, self.recorder = CpuBackend(), HostRecorder()
-        self.values, self.buffer = np.zeros(64, np.uint8), self.backend.alloc(64)
-        self.backend.report_to(self.recorder)
-
-    def __enter__(self):
-        self.recorder.start()
-        return self
-
-    def __exit__(self, *failure):
-        self.recorder.stop()
-        self.backend.close()
-
-    def step(self, copies=1, syncs=1):
-        for _ in range(copies):
-            self.backend.copy_to_device(self.buffer, self.values, 0)
-        for _ in range(syncs):
-            self.backend.synchronize(0)  # waits
-'''
+_PARTS = re.split(r"^=== (.+)\n", (DATA / "inner-tests.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+INNER = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
+"""Test modules by their names."""
 
 
 def line_of(source, comment):
@@ -47,7 +22,7 @@ def line_of(source, comment):
 
 
 def ran(pytester, body, **outcomes):
-    pytester.makepyfile(test_inner=HEAD + body)
+    pytester.makepyfile(test_inner=f"{INNER['engine']}\n\n{body}")
     result = pytester.runpytest(*PLUGIN)
     result.assert_outcomes(**outcomes)
     return result
@@ -57,64 +32,13 @@ def said(result):
     return "\n".join(result.outlines)
 
 
-KEPT = """
-@pytest.mark.sync_budget(syncs=1, copies=2, launches=0, signature="a×2 s", class_=("none", "aaag"))
-def test_marked_steps(recording):
-    with Engine() as engine:
-        engine.step(9, 9)  # warm-up
-        for index in range(4):
-            with recording.token(index):
-                engine.step(2, 1)
-    assert recording.report.syncs_per_token == 1
-    assert len(recording.trace["nvtx"]) == 4
-
-@pytest.mark.sync_budget(syncs=3, copies=3)
-def test_the_whole_body_is_one_step():
-    with Engine() as engine:
-        for _ in range(3):
-            engine.step()
-
-from executor.run.configuration import Configuration
-from executor.run import execute
-
-class Unmarked(HostRecorder):
-    def push_range(self, text, *rest): ...
-    def pop_range(self): ...
-
-@pytest.mark.sync_budget(syncs=3, copies=7, launches=1, class_="saaas", steps="found")
-def test_steps_may_be_found():
-    execute([Configuration("cpu", strategy="saaas", tokens=6, repeats=1, warmup=1)], make_recorder=Unmarked)
-
-@pytest.mark.sync_budget(syncs=1, copies=1)
-class TestMarksOfClassAndFunctionAddUp:
-    def test_both(self):
-        with Engine() as engine:
-            engine.step(1, 1)
-
-    @pytest.mark.sync_budget(syncs=2)
-    def test_closest(self):
-        with Engine() as engine:
-            engine.step(1, 2)
-"""
-
-
 def test_kept_budgets_pass(pytester):
-    ran(pytester, KEPT, passed=5)
+    ran(pytester, INNER["kept"], passed=5)
 
 
 def test_a_broken_one_prints_the_signatures_and_the_line_of_the_surplus_call(pytester):
-    body = """
-def decode(engine):
-    engine.step(2, 1)
-    engine.step(0, 1)  # one sync too many
-
-@pytest.mark.sync_budget(syncs=1, copies=2, signature="a×2 s")
-def test_it(recording):
-    with Engine() as engine:
-        for index in range(4):
-            with recording.token(index), annotate("layer"):
-                decode(engine)  # a step
-"""
+    head, body = INNER["engine"], INNER["surplus"]
+    whole = f"{head}\n\n{body}"
     result = ran(pytester, body, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -124,11 +48,11 @@ def test_it(recording):
             "signature found:    a×2 s×2  (100% of the steps)",
             "signature expected: a×2 s",
             "first surplus call: streamSynchronize on thread * µs into step 1, in token / layer",
-            f"  test_inner.py:{line_of(HEAD, '# waits')} in step",
+            f"  test_inner.py:{line_of(head, '# waits')} in step",
             "      self.backend.synchronize(0)  # waits",
             "    *backend.py:* in synchronize*",
-            f"    test_inner.py:{line_of(HEAD + body, '# one sync too many')} in decode",
-            f"    test_inner.py:{line_of(HEAD + body, '# a step')} in test_it",
+            f"    test_inner.py:{line_of(whole, '# one sync too many')} in decode",
+            f"    test_inner.py:{line_of(whole, '# a step')} in test_it",
         ],
         consecutive=True,
     )
@@ -136,64 +60,15 @@ def test_it(recording):
     assert "_pytest" not in said(result)
 
 
-BROKEN = """
-@pytest.mark.sync_budget(syncs=1)
-def test_too_many():
-    with Engine() as engine:
-        engine.step(0, 2)
-
-@pytest.mark.sync_budget(syncs=1, copies=1)
-class TestEngine:
-    @pytest.mark.sync_budget(syncs=2)
-    def test_inherited(self):
-        with Engine() as engine:
-            engine.step(2, 2)
-
-    @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.sync_budget(copies={"max": n})) for n in (1, 2)])
-    def test_of_parameters(self, n):
-        with Engine() as engine:
-            engine.step(2, 1)
-
-@pytest.mark.sync_budget(copies=1)
-def test_prefills_do_not_count():
-    with Engine() as engine:
-        for _ in range(3):
-            with annotate("prefill"):
-                engine.step(9)
-            with annotate("token \\x1b[31mred"):
-                engine.step(2)
-"""
-
-
 def test_broken_ones_are_named(pytester):
-    result = ran(pytester, BROKEN, passed=1, failed=4)
+    result = ran(pytester, INNER["broken"], passed=1, failed=4)
     result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
     for words in ("::test_inherited", "::test_of_parameters[1]", "copies     found 2 ", "NVTX ranges token ?[31mred;"):
         assert words in said(result)
 
 
-FIRST = """
-from tracer.errors import UsageError
-
-@pytest.mark.sync_budget(syncs=9)
-@pytest.mark.parametrize("error", [ValueError("of the test"), UsageError("of the code")])
-def test_it(error):
-    raise error
-
-@pytest.mark.sync_budget(syncs=9)
-def test_skipped():
-    pytest.skip("no weights")
-
-@pytest.mark.xfail(strict=True)
-@pytest.mark.sync_budget(syncs=9)
-def test_known():
-    with Engine() as engine:
-        engine.step()
-"""
-
-
 def test_what_the_test_itself_raises_comes_first(pytester):
-    result = ran(pytester, FIRST, failed=2, skipped=1, xfailed=1)
+    result = ran(pytester, INNER["first"], failed=2, skipped=1, xfailed=1)
     result.stdout.fnmatch_lines(["E * ValueError: of the test", "E * tracer.errors.UsageError: of the code"])
     assert "nothing to count" not in said(result)
 
@@ -251,67 +126,12 @@ def test_sessions_without_it_import_nothing_heavy(tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-ON_A_GPU = {
-    "cupy": """
-import cupy
-stream, x = cupy.cuda.Stream(non_blocking=True), cupy.ones(1024, cupy.float32)
-BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
-
-def work():
-    with stream:
-        cupy.add(x, 1, out=x)
-
-def wait():
-    stream.synchronize()  # waits
-""",
-    "torch": """
-import torch
-x = torch.ones(1024, device="cuda")
-BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
-
-def work():
-    x.add_(1)
-
-def wait():
-    torch.cuda.synchronize()  # waits
-""",
-    "cuda.bindings": """
-import numpy as np
-from cuda.bindings import runtime
-_, stream = runtime.cudaStreamCreate()
-_, memory = runtime.cudaMalloc(64)
-values = np.zeros(64, np.uint8)
-BUDGET = {"syncs": 1, "launches": 0, "copies": 1}
-
-def work():
-    runtime.cudaMemcpyAsync(memory, values.ctypes.data, 64, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
-
-def wait():
-    runtime.cudaStreamSynchronize(stream)  # waits
-""",
-}
-STEPS = """
-import pytest
-
-@pytest.mark.sync_budget(**BUDGET, backend="cupti")
-@pytest.mark.parametrize("waits", [1, 2])
-def test_it(recording, waits):
-    work()
-    wait()
-    for index in range(5):
-        with recording.token(index):
-            work()
-            for _ in range(waits):
-                wait()
-"""
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("library", ON_A_GPU)
+@pytest.mark.parametrize("library", ["cupy", "torch", "cuda.bindings"])
 def test_code_on_a_gpu(pytester, library):
     """In a process of its own: CUPTI's state belongs to the process."""
     pytest.importorskip(library)
-    source = ON_A_GPU[library] + STEPS
+    source = f"{INNER[library]}\n{INNER['steps on a gpu']}"
     pytester.makepyfile(test_inner=source)
     result = pytester.runpytest_subprocess(*PLUGIN, "-W", "default")  # of the libraries' own
     result.assert_outcomes(passed=1, failed=1)

@@ -20,7 +20,7 @@ from tests.covering import each_value
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.kineto import GPU, event, write
 from tests.tracer.nsys_exports import DATA, EVERYTHING, GLOBAL_PID, GLOBAL_TID, KERNELS, RECORDING, export
-from tests.tracer.planted import HOST, PLANTED, SECRETS, TOKEN, graph_of, planted_chrome, planted_run
+from tests.tracer.planted import HOST, PLANTED, SECRETS, TOKEN, graph_of, planted_run
 from tests.tracer.test_formats_roundtrip import NAMES, answer
 from tracer import analyse, formats
 from tracer.cli import main
@@ -297,12 +297,6 @@ def test_ranges_keep_their_facts(tmp_path):
     assert found.syncs.counts.equals(wanted.syncs.counts)
     assert found.gaps.causes_us == wanted.gaps.causes_us
     assert found.path.path_us == wanted.path.path_us
-
-
-def test_planted_recordings_give_the_same_signature(tmp_path):
-    source = planted_chrome(tmp_path / "a.json.gz")
-    scrubbed(source, tmp_path / "a")
-    assert analyse(tmp_path / "a").syncs.signature == analyse(source).syncs.signature
 
 
 def test_kernels_of_the_cpu_backend_still_name_their_node(tmp_path):

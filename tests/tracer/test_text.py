@@ -1,10 +1,8 @@
 """Names of recordings steer neither a terminal nor a spreadsheet; numbers have a sign only where they read so."""
 
 import csv
-import io
 import json
 import math
-from contextlib import redirect_stdout
 
 import numpy as np
 import pandas as pd
@@ -14,9 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tracer.test_cli import run
 from tracer import formats
-from tracer.commands.info import show_info
 from tracer.model.trace import Trace
-from tracer.reporting import console
 from tracer.text import percent, signed, spelled, with_sign, without_formulas
 
 HOSTILE = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "a\rb", "c\x08d", "\u202eevil", "e\x00f", "g\nh", "\x7f", "\u2028"]
@@ -66,15 +62,6 @@ def test_no_command_prints_what_steers_a_terminal(command, recording, tmp_path):
     odd.write_bytes(b"SQLite format 3\0")
     result = run(command, odd, *more.get(command, ()))
     assert (result.exit_code, UNSEEN & set(result.output)) == (2, set())
-
-
-def test_what_is_printed_for_people_is_spelled():
-    info = {"source": "x", "duration_ms": 1.0, "events": {}, "steps": None}
-    with redirect_stdout(shown := io.StringIO()):
-        console.show_table([{"name": text} for text in HOSTILE], {"name": "name"})
-        show_info({"name": HOSTILE[0], "gpu": HOSTILE[1], "problem": HOSTILE[2], **info})
-    assert not UNSEEN & set(shown.getvalue())
-    assert r"\x1b[2J" in shown.getvalue()
 
 
 @pytest.mark.parametrize("table", ["kernels", "nvtx", "api", "threads", "devices"])
