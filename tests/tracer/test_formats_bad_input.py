@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -29,7 +28,7 @@ from hypothesis import strategies as st
 from dashboard.reading.store import RunStore
 from tests.tracer import kineto
 from tests.tracer.hostile import BAD_FILES, EVENT, long
-from tests.tracer.nsys_exports import KERNELS, RECORDING, export, real_export, tampered
+from tests.tracer.nsys_exports import KERNELS, RECORDING, export, tampered
 from tracer import formats
 from tracer.cli import main
 from tracer.errors import FormatError, TraceError, printable
@@ -401,16 +400,3 @@ def test_a_bad_recording_is_one_line_of_every_command(sqlite, tmp_path):
         arguments = [more[0], str(sqlite), *(each.replace("LONG", target) for each in more[1:])]
         result = CliRunner().invoke(main, arguments)
         assert (result.exit_code, "File name too long" in result.stderr, result.stderr.count("\n")) == (2, True, 1)
-
-
-def test_a_limit_on_the_size_of_files_is_one_line(tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-
-    (place := tmp_path / "out").mkdir()
-    real = real_export(tmp_path / "real.sqlite")
-    command = [sys.executable, "-m", "tracer.cli", "convert", real, place / "a.sqlite"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"intertoken: {place / 'a.sqlite'}: cannot be written: ")
-    assert os.listdir(place) == []

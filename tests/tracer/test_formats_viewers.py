@@ -4,10 +4,9 @@ import gzip
 import json
 import tempfile
 from collections import defaultdict
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace as Namespace
 
 import numpy as np
 import pandas as pd
@@ -173,44 +172,18 @@ def test_what_crosses_is_drawn_beside_and_arrows_lead_to_each_kernel(tmp_path):
 # --- Perfetto, decoded with its own protos ---
 
 
-@dataclass
-class Slice:
-    """One slice or instant."""
-
-    name: str
-    category: str
-    start: int
-    end: int
-    track: int
-    args: dict[str, Any]
-    flows: list[int]
-    ends_flows: list[int]
-
-
-@dataclass
-class Decoded:
-    """A file as readers see it."""
-
-    tracks: dict[int, Any] = field(default_factory=dict)
-    slices: list[Slice] = field(default_factory=list)
-    counters: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-
-    @property
-    def rows(self):
-        return sorted((slice.category, slice.name, slice.start, slice.end) for slice in self.slices)
-
-    def path(self, track):
-        """The names from a track up."""
-        descriptor = self.tracks[track]
-        above = self.path(descriptor.parent_uuid) if descriptor.parent_uuid else []
-        return [descriptor.name or descriptor.thread.thread_name or descriptor.process.process_name, *above]
-
-
 def decode(path):
-    """Replay the packets, with what each kind of packet must keep to."""
+    """Tracks, slices and counters as readers see them: replays the packets, with what each kind must keep to."""
     packets = protos.Trace.FromString(path.read_bytes()).packet
     assert packets[0].sequence_flags == protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
-    names, open_slices, last, found = defaultdict(dict), defaultdict(list), defaultdict(int), Decoded()
+    names, open_slices, last = defaultdict(dict), defaultdict(list), defaultdict(int)
+    found = Namespace(tracks={}, slices=[], counters=defaultdict(list))
+
+    def value(annotation):
+        kind = annotation.WhichOneof("value")
+        text = names["debug_annotation_string_values"].get(annotation.string_value_iid)
+        return text if kind == "string_value_iid" else getattr(annotation, kind)
+
     for packet in packets:
         assert packet.trusted_packet_sequence_id == 1
         for intern, entries in packet.interned_data.ListFields():
@@ -231,25 +204,27 @@ def decode(path):
         elif event.type == protos.TrackEvent.TYPE_SLICE_END:
             open_slices[track].pop().end = packet.timestamp
         else:
-            args = {names["debug_annotation_names"][a.name_iid]: _value(a, names) for a in event.debug_annotations}
             (category,) = event.category_iids
-            slice = Slice(
-                names["event_names"][event.name_iid], names["event_categories"][category], packet.timestamp,
-                packet.timestamp, track, args, list(event.flow_ids), list(event.terminating_flow_ids),
-            )  # fmt: skip
-            found.slices.append(slice)
+            found.slices.append(Namespace(
+                name=names["event_names"][event.name_iid], category=names["event_categories"][category], track=track,
+                start=packet.timestamp, end=packet.timestamp, flows=list(event.flow_ids),
+                ends_flows=list(event.terminating_flow_ids),
+                args={names["debug_annotation_names"][a.name_iid]: value(a) for a in event.debug_annotations},
+            ))  # fmt: skip
             if event.type == protos.TrackEvent.TYPE_SLICE_BEGIN:
-                open_slices[track].append(slice)
+                open_slices[track].append(found.slices[-1])
             else:
                 assert event.type == protos.TrackEvent.TYPE_INSTANT
     assert not any(open_slices.values())
+    found.rows = sorted((slice.category, slice.name, slice.start, slice.end) for slice in found.slices)
     return found
 
 
-def _value(annotation, names):
-    kind = annotation.WhichOneof("value")
-    text = names["debug_annotation_string_values"].get(annotation.string_value_iid)
-    return text if kind == "string_value_iid" else getattr(annotation, kind)
+def path_of(found, track):
+    """The names from a track up."""
+    descriptor = found.tracks[track]
+    above = path_of(found, descriptor.parent_uuid) if descriptor.parent_uuid else []
+    return [descriptor.name or descriptor.thread.thread_name or descriptor.process.process_name, *above]
 
 
 def decoded(trace):
@@ -320,7 +295,7 @@ def test_threads_and_streams_have_their_tracks():
         devices={"device": [0], "name": ["H200"]},
     ).tables | {name: frame for name, frame in trace.tables.items() if len(frame)}
     found = decoded(trace)
-    assert {(s.category, s.name, s.start): found.path(s.track) for s in found.slices} == {
+    assert {(s.category, s.name, s.start): path_of(found, s.track) for s in found.slices} == {
         ("cuda api", "cudaLaunchKernel_v7000", 0): ["main"], ("cuda api", "cudaStreamSynchronize_v3020", 15): ["main"],
         ("nvtx", "a", 0): ["main"], ("nvtx", "b", 1): ["overlapping ranges", "main"],
         ("kernel", "k", 10): ["stream 7", "GPU 0 (H200)"], ("kernel", "k", 20): ["stream 7", "GPU 0 (H200)"],

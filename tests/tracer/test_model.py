@@ -24,21 +24,11 @@ NAMES = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
 # --- tables ---
 
 
-def test_every_table_is_there_with_its_columns_and_dtypes():
-    filled = Script()
-    filled.launch((0, 1), (2, 3))
-    filled.copy((4, 5), (6, 7))
-    for trace in (Trace({}), filled.trace):
-        assert list(trace.tables) == list(TABLES)
-        for name, table in TABLES.items():
-            assert list(trace[name].columns) == table.column_names
-            for column in table.columns:
-                dtype = trace[name][column.name].dtype
-                if column.is_name or column.enum is not None:
-                    assert isinstance(dtype, pd.CategoricalDtype)
-                    assert column.enum is None or list(dtype.categories) == list(column.enum)
-                else:
-                    assert dtype == column.kind
+def test_tables_have_their_columns_whatever_is_given():
+    for name, table in TABLES.items():
+        frame = Trace({name: pd.DataFrame()})[name]
+        assert list(frame.columns) == table.column_names
+        assert frame.dtypes.equals(Trace({})[name].dtypes)
     with pytest.raises(KeyError, match="unknown table 'kernel'"):
         Trace({"kernel": pd.DataFrame()})
     with pytest.raises(KeyError, match="has no column colour"):

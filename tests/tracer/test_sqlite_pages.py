@@ -122,32 +122,6 @@ def test_damage_of_the_tree_is_seen(tmp_path):
     assert read(path, root=root, rowids=(0, 499)) is None
 
 
-def all_of(path):
-    """What SQLite says of t, None if it calls the file damaged."""
-    try:
-        with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as database:
-            database.text_factory = bytes
-            return list(database.execute("SELECT a, b FROM t"))
-    except sqlite3.Error:
-        return None
-
-
-@pytest.mark.parametrize(("count", "step"), [(120, 47), (3000, 5003)], ids=["two levels", "three levels"])
-def test_flipped_bits(tmp_path, count, step):
-    """A change of any byte behind the schema is either seen or is one that SQLite reads the same."""
-    path = made(tmp_path / "a", ((i, i, -(i**5)) for i in range(count)), "a INTEGER, b INTEGER")
-    root, content, seen = root_of(path), path.read_bytes(), 0
-    for offset in range(512, len(content), step):
-        damaged = bytearray(content)
-        damaged[offset] ^= 1 << offset * 5 % 8
-        path.write_bytes(damaged)
-        table = read(path, root=root, rowids=(0, count - 1))
-        if table is not None:
-            assert list(zip(*table.to_pydict().values(), strict=True)) == all_of(path), offset
-        seen += table is None
-    assert 0 < seen < len(content) // step
-
-
 # --- exports ---
 
 ROWS = [RECORDING[KERNELS][0] | {"start": i, "correlationId": i % 7 or None} for i in range(300)]
@@ -195,7 +169,7 @@ def test_exports_are_the_same(tmp_path, only, were_plain):
         assert list(ours) == list(theirs)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     flips=st.lists(st.tuples(st.integers(-1, 30), st.integers(0, 4095), st.integers(0, 255)), min_size=1, max_size=3)
 )
