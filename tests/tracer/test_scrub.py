@@ -35,7 +35,7 @@ from tracer.scrub import Texts, learn, scrub, scrub_metadata, vocabulary
 HASH = "[bcdfghjklmnpqrst]{10}"
 KNOWN = json.loads((DATA / "scrubbed-texts.json").read_text(encoding="utf-8"))
 NAMED = [(table.name, column.name) for table in TABLES.values() for column in table.columns if column.is_name]
-LONG = [word for word in vocabulary() if len(word) > 3]
+WORDS = [word for word in vocabulary() if len(word) > 1]
 
 
 def run(*arguments):
@@ -92,32 +92,19 @@ def test_a_text_is_the_marks_that_it_was(text):
     assert [bool(mark.search(cleaned)) for mark in MARKS] == before
 
 
-def is_made_of_known(run):
-    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", run)
-    return "".join(parts) == run and all(part.isdecimal() or part.lower() in vocabulary() for part in parts)
-
-
-def is_unknown(run):
-    """Whether at least four letters and digits hold no known word of four letters, and are not made of shorter ones
-    and numbers alone (`fp16`)."""
-    return not (
-        run.isdecimal()
-        or any(map(run.lower().__contains__, LONG))
-        or re.fullmatch(r"(\d{1,4}[a-zA-Z])+\d{0,4}|[a-zA-Z]\d{1,5}", run)
-        or run.lower() in vocabulary()
-        or is_made_of_known(run)
-    )
+UNKNOWN = st.text("bcdfghjklmnpqrstvwxzBDGJKQXZ7éßЖ密", min_size=4, max_size=12)
 
 
 @given(
-    secret=st.text(st.characters(exclude_categories=["Cs"]), min_size=4) | st.from_regex(r"[A-Za-z0-9_./:-]{4,30}"),
+    secret=st.lists(UNKNOWN, min_size=1, max_size=3).map(".".join),
     around=st.tuples(NAMES | st.sampled_from(["token 7 ", "cudaLaunchKernel", "NVIDIA H200 ", "step[DECODE "]), NAMES),
 )
 @settings(max_examples=25)
 @example("hunter2go", ("token 7 ", ""))
 def test_no_planted_text_survives(secret, around):
-    unknown = {run for run in re.findall(r"[^\W_]{4,}", secret) if is_unknown(run)}
-    assume(unknown)
+    """None that holds no known word, nor is made of letters between numbers alone (`16x64`)."""
+    unknown = {run for run in secret.split(".") if not any(map(run.lower().__contains__, WORDS))}
+    unknown = {run for run in unknown if not re.fullmatch(r"7*(\D7+)*\D?|\w7*", run)}
     text = secret.join(around)
     columns = {name: {"start": [0], "end": [1]} if "start" in table.column_names else {}
                for name, table in TABLES.items()}  # fmt: skip
