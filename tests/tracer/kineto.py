@@ -39,9 +39,10 @@ def events_of(texts: list[Any], step: int = 0, apart: int = 100) -> list[Any]:
 def _later(event: Event, step: int, apart: int) -> Event:
     args = event.get("args", {})
     later = {key: args[key] + apart * step for key in args if key == "correlation" or key.endswith("corr_id")}
-    ids = {"id": event["id"] + apart * step} if "id" in event else {}
-    name = event["name"].replace("#0", f"#{step}")
-    return event | ids | {"ts": event["ts"] + 1000 * step, "name": name, "args": args | later}
+    moved = {"ts": 1000 * step, "id": apart * step}
+    moved = {key: type(event[key])(float(event[key]) + by if key == "ts" else int(event[key]) + by)
+             for key, by in moved.items() if key in event}  # fmt: skip
+    return event | moved | {"name": event["name"].replace("#0", f"#{step}"), "args": args | later}
 
 
 def _gpu() -> Event:

@@ -4,13 +4,11 @@ import dataclasses
 
 import pytest
 from click.testing import CliRunner
-from tracer.analysis.causality.paths import Causality
 
 import tracer
 from tests.recordings import LLAMA
-from tests.tracer.bases import base_of
+from tests.tracer.bases import predicted
 from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.prediction import predict
 from tracer.cli import main
 from tracer.errors import UsageError
 from tracer.model.fits import VARIABLE, Fits, fits_of
@@ -41,7 +39,7 @@ def test_what_the_constants_decide_carries_the_caution_once():
         trace = tracer.read(LLAMA["sccc", "graph"])
         trace = Trace(dict(trace.tables) | {"devices": trace["devices"].assign(name=gpu)}, trace.metadata)
         found = tracer.analyse(trace, untraced_steps_per_s=748.7)
-        notes = predict(base_of(Causality.of(trace), found.steps, 748.7), [WithoutSyncs()]).notes
+        notes = predicted(trace, WithoutSyncs(), rate=748.7).notes
         assert (found.gaps.warning or "").count("fitted to an H200") == times
         assert sum("fitted to an H200" in note for note in notes) == times
 

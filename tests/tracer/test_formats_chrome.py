@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.kineto import EVENTS, GPU, HOST, event, events_of, on_gpu, read, rows, write
+from tests.tracer.kineto import EVENTS, GPU, HOST, event, events_of, read, rows, write
 from tests.tracer.nsys_exports import DATA
 from tracer import analyse, formats
 from tracer.cli import main
@@ -206,65 +206,18 @@ def test_ranks_in_one_file_stay_apart(tmp_path, host, device, processes):
     assert trace.metadata["source"] == "PyTorch profiler"
 
 
-# --- HIP, and accelerators that are neither CUDA's nor HIP's ---
-
-
-def on_mi300(name, at, correlation, **args):
-    return event("cuda_runtime", name, at, 5, correlation=correlation, **args)
+# --- HIP, by PyTorch's profiler and rocmProfileData ---
 
 
 def test_kernels_of_a_hip_graph_are_known_as_such(tmp_path):
-    """No node is ever given: many kernels share the launch's correlation."""
-    events = [e for i in range(4) for e in (
-        event("user_annotation", "token", 1000 * i, 900),
-        on_mi300("hipModuleLaunchKernel", 1000 * i, 10 * i + 1), on_gpu("kernel", "k", 1000 * i + 20, 5, 10 * i + 1),
-        on_mi300("hipGraphLaunch", 1000 * i + 10, 10 * i + 2),
-        *(on_gpu("kernel", f"k{j}", 1000 * i + 30 + 10 * j, 5, 10 * i + 2) for j in range(9)),
-    )]  # fmt: skip
+    events = [each for number in range(4) for each in events_of(EVENTS["hip graph step"], number, 10)]
     found = analyse(read(tmp_path, events))
     assert (found.gaps.graph_trace, found.gaps.estimated) == ("node", None)
     assert (found.syncs.signature, found.syncs.launches_per_token, found.syncs.strategy) == ("k g", 2, "ggg")
 
 
-# --- rocmProfileData (`rpd2tracing`): operations of devices, calls and the arrows between them ---
-
-
-def row(pid, tid, name, ts, dur, desc=""):
-    """A row as rpd2tracing writes it: numbers are texts, and there is no category."""
-    return {"pid": pid, "tid": tid, "name": name, "ts": str(ts), "dur": str(dur), "ph": "X", "args": {"desc": desc}}
-
-
-def called(name, ts, dur, desc=""):
-    return row("4242", "4243", name, ts, dur, desc)
-
-
-def ran(name, ts, dur, desc="KernelExecution"):
-    return row("2", "1", name, ts, dur, desc)
-
-
-def arrow(number, call_end, start):
-    """It begins 2 µs before the call ends, or with the operation if that is earlier."""
-    ends = {"cat": "api_op", "name": "api_op", "id": str(number)}
-    return [
-        {**ends, "pid": "4242", "tid": "4243", "ts": str(min(call_end - 2, start)), "ph": "s"},
-        {**ends, "pid": "2", "tid": "1", "ts": str(start), "ph": "f", "bp": "e"},
-    ]
-
-
-def rpd_step(number):
-    """1000 µs: two launches, whose kernels run at 50..450 and 460.5..500.75, and a blocking copy of 520..530."""
-    at, first = 1000.0 * number, 3 * number + 1
-    return [
-        ran("void mm<float>(int)", at + 50, 400.0), ran("argmax", at + 460.5, 40.25),
-        ran("CopyDeviceToHost", at + 520, 10.0, "CopyDeviceToHost"), called("hipLaunchKernel", at + 30, 8.0),
-        called("hipExtModuleLaunchKernel", at + 40, 1.5), called("hipMemcpyWithStream", at + 42, 500.0),
-        *arrow(first, at + 38, at + 50), *arrow(first + 1, at + 41.5, at + 460.5),
-        *arrow(first + 2, at + 542, at + 520),
-    ]  # fmt: skip
-
-
 def test_a_loop_recorded_by_rocmprofiledata(tmp_path):
-    trace = read(tmp_path, [{}, *(each for number in range(20) for each in rpd_step(number))])
+    trace = read(tmp_path, [{}, *(each for number in range(20) for each in events_of(EVENTS["rpd step"], number, 3))])
     assert trace.metadata["source"] == "rocmProfileData"
     assert rows(trace, "kernels", "name", "start", "end", "device", "stream", "process")[:2] == [
         ["void mm<float>(int)", 50_000, 450_000, 2, 1, 4242], ["argmax", 460_500, 500_750, 2, 1, 4242],
