@@ -1,23 +1,84 @@
-"""pip, asked to install intertoken where an engine is installed, changes nothing of what is there.
+"""intertoken goes into the environment of an engine: what that pins or has installed, pip leaves as it is.
 
-The environments are `engine_pins/installed/*.txt`, in which the engine's own requirements hold; what intertoken adds is
-taken from the distributions that these tests run on, with their metadata. No network, and nothing is installed.
+`engine_pins/` has the requirements (Requires-Dist, without those of extras) of the engines' wheels, and in `installed/`
+environments in which these hold. What intertoken adds is taken from the distributions that these tests run on, with
+their metadata: no network, and nothing is installed.
 """
 
 import json
+import re
 import subprocess
 import sys
 import venv
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
-from tests.test_requirements import PINS, PROJECT, ROOT
+from tracer.files.bounded import tomllib
+
+ROOT = Path(__file__).parents[1]
+PINS = sorted((ROOT / "tests" / "engine_pins").glob("*.txt"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NEWEST = Version("9999")
+BROUGHT = ("torch", "cupy", "triton")  # which an engine has in a build of its own
+
 
 HEAD = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n"
+
+
+def required(lines):
+    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    return {canonicalize_name(r.name): r for r in found if r.marker is None or r.marker.evaluate({"extra": ""})}
+
+
+OURS = required(PROJECT["dependencies"])
+EXTRAS = {name: required(r) for name, r in PROJECT["optional-dependencies"].items()}
+
+
+def refused(ours, theirs):
+    """What an engine asks for that ours does not go with, by name."""
+    found = []
+    for name in sorted(ours.keys() & theirs.keys()):
+        bounds = {Version(s.version.removesuffix(".*")) for r in (ours[name], theirs[name]) for s in r.specifier}
+        bounds.add(NEWEST)
+        pinned = {Version(s.version) for s in theirs[name].specifier if s.operator == "=="}
+        if not any(v in ours[name].specifier and v in theirs[name].specifier for v in pinned or bounds):
+            found.append(f"{ours[name]} / {theirs[name]}")
+    return found
+
+
+@pytest.mark.parametrize("path", PINS, ids=lambda path: path.stem)
+def test_nothing_that_an_engine_pins_would_change(path):
+    theirs = required(path.read_text(encoding="utf-8").splitlines())
+    assert len(theirs) > 50
+    assert len(OURS.keys() & theirs.keys()) >= 4
+    for ours in (OURS, EXTRAS["cupti"], EXTRAS["perfetto"]):
+        assert refused(ours, theirs) == []
+
+
+def test_requirements_that_would_move_a_pin_are_found():
+    theirs = required(["numba==0.65.0", "pandas<3", "rich>=13"])
+    assert refused(required(["numba>=0.66", "pandas>=3.0", "rich>=14"]), theirs) == [
+        "numba>=0.66 / numba==0.65.0", "pandas>=3.0 / pandas<3",
+    ]  # fmt: skip
+
+
+def test_neither_the_core_nor_cupti_brings_a_build_that_the_engine_has():
+    names = OURS.keys() | EXTRAS["cupti"].keys() | EXTRAS["cupti12"].keys()
+    assert not [name for name in names if name.startswith(BROUGHT)]
+
+
+def test_the_lowest_versions_are_those_that_are_tried():
+    tried = dict(re.findall(r"^(\S+?)==(\S+)", (ROOT / "constraints-lowest.txt").read_text("utf-8"), re.M))
+    for name, requirement in OURS.items():
+        if requirement.marker is None:
+            (floor,) = [s.version for s in requirement.specifier if s.operator == ">="]
+            assert tried[name].startswith(floor.removesuffix(".0")), name
 
 
 def requires(lines, extra=""):
@@ -92,26 +153,16 @@ def install(folder, engine, index, own):
     )
     write_wheel(folder / "own", "intertoken", "1.0", HEAD.format("intertoken", "1.0") + requires(own) + extras)
     links = ("--no-index", "--find-links", str(index), "--find-links", str(folder / "own"))
-    command = (
-        *(
-            sys.executable,
-            "-m",
-            "pip",
-            "--isolated",
-            "--disable-pip-version-check",
-            "--python",
-            str(folder / "environment"),
-        ),
-        *(
-            "install",
-            "--dry-run",
-            "--report",
-            str(folder / "report.json"),
-            *links,
-            pinned,
-            "intertoken[cupti,perfetto]",
-        ),
-    )
+    command = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
+    command += [
+        "--python",
+        str(folder / "environment"),
+        "install",
+        "--dry-run",
+        "--report",
+        str(folder / "report.json"),
+    ]
+    command += [*links, pinned, "intertoken[cupti,perfetto]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return there, done.stderr
@@ -125,10 +176,3 @@ def test_pip_changes_nothing_of_an_engine(engine, index, tmp_path):
     assert isinstance(installed, set), installed
     assert installed >= {"intertoken", "dash", "plotly", "perfetto"}
     assert installed.isdisjoint(there), sorted(installed & there.keys())
-
-
-def test_a_requirement_that_would_move_a_pin_is_found(index, tmp_path):
-    (engine,) = (path for path in PINS if path.stem.startswith("vllm"))
-    _, said = install(tmp_path, engine, index, [*PROJECT["dependencies"], "numba>=0.66"])
-    assert isinstance(said, str)
-    assert "dependency-conflicts" in said
