@@ -5,13 +5,12 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.graph import Flag, Graph
+from executor.graph import Graph
 from executor.planning.allocator import (
     ALIGNMENT,
     ALLOCATORS,
     Lifetime,
     Schedule,
-    allocate,
     becomes_visible_at,
     find_uses,
     place,
@@ -81,36 +80,6 @@ def test_peak_live_is_the_heaviest_set_that_shares_nothing(lifetimes):
             if all(must_be_apart(a, b) for a, b in combinations(chosen, 2))]  # fmt: skip
     heaviest = max(sum(padded(each.tensor) for each in chosen) for chosen in sets)
     assert place(lifetimes, "any").peak_live_bytes == heaviest
-
-
-@given(graphs(), st.sampled_from(sorted(ALLOCATORS)))
-def test_running_in_graph_order_never_finds_a_source_overwritten(graph, allocator):
-    """Replay: every kernel writes its tensor's name over its bytes and must find its sources' as last written."""
-    plan = allocate(scheduled(graph), ALLOCATORS[allocator])
-    arena = [""] * plan.peak_bytes
-    written = {}
-
-    def write(tensor):
-        start = plan.offsets[tensor.root]
-        arena[start : start + tensor.nbytes] = [tensor.name] * tensor.nbytes
-        written[tensor.root] = tensor.name
-
-    def check(tensor):
-        if tensor.root in plan.offsets:
-            start = plan.offsets[tensor.root]
-            assert arena[start : start + tensor.nbytes] == [written[tensor.root]] * tensor.nbytes
-
-    for leaf in split_of(graph).inputs:
-        write(leaf)
-    for node in graph.nodes:
-        if node.has_kernel:
-            for source in node.src:
-                check(source)
-            if node.root in plan.offsets:
-                write(node)
-    for node in graph.nodes:
-        if node.flags & Flag.OUTPUT:
-            check(node)
 
 
 def free_from(allocator, graph):

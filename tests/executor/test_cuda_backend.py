@@ -10,10 +10,7 @@ from executor.backends.cuda.backend import MADE_ON_DEVICE, SLOTS, TAKEN_BY_DRIVE
 from executor.backends.cuda.library import KernelCall, load_cuda
 from executor.graph import Flag, Graph, ops
 from executor.graph.models import MODELS
-from executor.planning import prepare
-from executor.planning.devices import Device
 from executor.planning.plans import Plan, Wait
-from executor.scheduling.memory import load_weights
 from tracer.errors import ExecutionError
 
 pytestmark = pytest.mark.gpu
@@ -132,14 +129,6 @@ def test_what_cannot_be_done_is_refused_at_the_call(backend):
         backend.instantiate(Plan((Wait(0, 0),), 1, 1), {})
 
 
-def test_closing_may_be_repeated(backend):
-    backend.synchronize(0)
-    backend.close()
-    backend.close()
-    with pytest.raises(ExecutionError, match="closed"):
-        backend.synchronize(0)
-
-
 @pytest.mark.parametrize("weights", ["f32", "f16", "q8_0"])
 def test_large_weights_are_made_on_the_gpu_and_are_normal(backend, weights):
     """As if made on the host: mean 0, deviation 1 / sqrt(row length), the same for one seed, other for another."""
@@ -167,14 +156,6 @@ def test_large_weights_are_made_on_the_gpu_and_are_normal(backend, weights):
     assert abs(scaled.mean()) < 5e-3
     assert scaled.std() == pytest.approx(1, abs=5e-3)
     assert 4 < np.abs(scaled).max() < 7
-
-
-def test_weights_of_all_formats_can_be_loaded(backend):
-    for weights in ("f32", "f16", "q8_0"):
-        step = MODELS["tiny"](weights=weights)
-        splits = [part.split for part in prepare(step, "cuda", "sequential").splits]
-        (arrays,) = load_weights({Device("cuda"): backend}, splits, 0).values()
-        assert {name: a.nbytes for name, a in arrays.items()} == {w.name: w.nbytes for w in step.graph.weights}
 
 
 def test_a_closed_backend_holds_no_memory():

@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from executor.backends.cuda import backend as cuda
+from executor.backends.cuda.backend import CopyCount
 from executor.backends.cuda.library import Cuda
 from executor.run import execute
 from executor.run.configuration import Configuration
@@ -76,34 +77,51 @@ def run(runtime, **options):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_token_is_one_graph_launch_and_nothing_stamps_it(runtime, strategy):
+def test_a_token_is_one_graph_launch_that_nothing_stamps_and_waits_as_its_strategy_says(runtime, strategy):
     made, result = run(runtime, strategy=strategy)
     assert made.count("graphLaunch") == TOKENS_RUN
     assert "launchKernel" not in made
     assert result.tokens.shape == (1, TOKENS_RUN, 1)
     assert len(result.trace) == 0
     assert result.spans[0][1] <= result.spans[1][0]
-
-
-def test_a_graph_holds_the_kernels_of_the_plan_alone(runtime):
-    _, result = run(runtime, strategy="aaag")
-    first, last = (runtime.made.index(name) for name in ("streamBeginCapture", "streamEndCapture"))
-    early = cuda.load_cuda(0).bindings.cuLaunchKernelEx.call_count
-    captured = runtime.made[first:last].count("launchKernel") + early
-    assert captured == len(result.prepared.splits[0].plan.launches)
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_token_waits_and_copies_as_often_as_its_strategy_says(runtime, strategy):
-    made, _ = run(runtime, strategy=strategy)
     steps = made[made.index("graphLaunch") + 1 :]  # the first begins behind the start of the sequence
     steps = steps[: len(steps) - steps[::-1].index("graphLaunch")]
     assert sum(map(steps.count, WAITS)) == (TOKENS_RUN - 1) * syncs(strategy, 6)
     assert steps.count("memcpyAsync") == (TOKENS_RUN - 1) * copies(strategy, 6)
 
 
-def test_eager_launches_follow_each_other(runtime):
-    made, result = run(runtime, strategy="aaag", launch="eager")
+def test_a_graph_holds_the_kernels_of_the_plan_alone_which_eager_launches_make_one_by_one(runtime):
+    _, result = run(runtime, strategy="aaag")
+    first, last = (runtime.made.index(name) for name in ("streamBeginCapture", "streamEndCapture"))
+    early = cuda.load_cuda(0).bindings.cuLaunchKernelEx.call_count
     kernels = len(result.prepared.splits[0].plan.launches)
+    assert runtime.made[first:last].count("launchKernel") + early == kernels
+    made, _ = run(runtime, strategy="aaag", launch="eager")
     assert made.count("launchKernel") == TOKENS_RUN * kernels
     assert "graphLaunch" not in made
+
+
+def counts(*issued):
+    made = [CopyCount() for _ in issued]
+    for count, number in zip(made, issued, strict=True):
+        count.issued = number
+    return made
+
+
+def test_whoever_waits_for_the_last_gpu_of_a_pipeline_knows_of_those_before_it():
+    first, second, third = counts(4, 2, 1)
+    second.wait_for(first)
+    first.issued = 7  # later than what the second one waited for
+    third.wait_for(second)
+    third.done_to(third.issued)
+    assert [first.done, second.done, third.done] == [4, 3, 2]
+
+
+def test_an_event_says_nothing_of_waits_behind_it():
+    first, second = counts(4, 2)
+    event = second.issued
+    second.wait_for(first)
+    second.done_to(event)
+    assert (first.done, second.done) == (0, 2)
+    second.done_to(second.issued)
+    assert first.done == 4

@@ -31,18 +31,6 @@ def visible(mask):
     return [np.flatnonzero(row == 0).tolist() for row in mask]
 
 
-def test_unified_sequences_take_turns_and_the_mask_hides_the_others():
-    cache = KvCache("unified", 2, 8)
-    first = fed(cache, [0, 1], 2, 0)
-    assert first["k_idxs"].tolist() == [0, 1, 2, 3]
-    assert visible(first["kq_mask"]) == [[0], [0, 1], [2], [2, 3]]
-    then = fed(cache, [0, 1], 1, 2)
-    assert then["k_idxs"].tolist() == [4, 5]
-    assert visible(then["kq_mask"]) == [[0, 1, 4], [2, 3, 5]]
-    assert "inp_streams" not in first
-    assert first["kq_mask"][first["kq_mask"] != 0].tolist() == [-np.inf] * (4 * 8 - 6)
-
-
 def test_the_device_goes_on_by_itself_only_where_the_free_cells_follow_each_other():
     tokens = np.zeros(2, np.int32)
     for kind, stride in (("unified", 2), ("streams", 1)):
@@ -58,19 +46,6 @@ def test_the_device_goes_on_by_itself_only_where_the_free_cells_follow_each_othe
     cache.remove(0)
     with pytest.raises(ExecutionError, match="next free cells are not evenly spaced"):
         Feed(cache, [0, 1], 1).start(np.array([0, 3]), tokens, steps=3)
-
-
-def test_a_unified_copy_shares_cells_until_a_sequence_leaves_them():
-    cache = KvCache("unified", 2, 8)
-    cache.place([0], [0], 3)
-    assert cache.copy(0, 1) is None
-    assert cache.users.tolist() == [[2, 2, 2, 0, 0, 0, 0, 0]]
-    assert cache.place([0, 1], [3, 3], 1).tolist() == [[3], [4]]
-    assert cache.place([1], [1], 1).tolist() == [[4]]  # not cell 1, which sequence 0 still needs
-    assert cache.users.tolist() == [[2, 1, 1, 1, 1, 0, 0, 0]]
-    cache.remove(0)
-    assert cache.users.tolist() == [[1, 0, 0, 0, 1, 0, 0, 0]]
-    assert cache.place([0], [0], 2).tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("kind", KINDS)

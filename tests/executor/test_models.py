@@ -14,7 +14,6 @@ from executor.graph.models import MODELS
 from executor.graph.models.step import random_weight
 from executor.planning.devices import HOST, Device, Origin, Split
 from executor.scheduling.memory import COPIED, load_weights
-from tests.executor.shapes import MODELS_HERE
 from tracer.errors import ExecutionError
 
 F32 = np.float32
@@ -37,53 +36,11 @@ def test_real_shapes_have_the_published_number_of_parameters():
         assert sum(sizes.values()) - shared == published, name
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_all_kinds_of_steps_share_weights_and_state(name):
-    steps = [
-        MODELS[name](batch=8, **options)
-        for options in ({}, {"prompt": 3}, {"on_device": True, "history": 4, "keep_logits": True})
-    ]
-    decode, prompt, device = steps
-    for step in (prompt, device):
-        assert [(w.name, w.shape, w.dtype) for w in step.graph.weights] == [
-            (w.name, w.shape, w.dtype) for w in decode.graph.weights
-        ]
-        assert {(s.name, s.shape, s.dtype) for s in decode.graph.state} <= {
-            (s.name, s.shape, s.dtype) for s in step.graph.state
-        }
-        assert step.logits.shape == decode.logits.shape == (8, decode.vocabulary)
-    assert (prompt.prompt, decode.prompt, device.graph.inputs) == (3, 1, [])
-
-
-def test_recurrent_state_is_empty_at_the_start_and_stays_behind_a_prompt():
-    step = MODELS["gdn-tiny"](batch=2)
-    recurrent = {state.name for node in step.graph.nodes for state in node.updates}
-    first = np.zeros(2, np.int32)
-    started = step.start(0, first)
-    assert set(started) == recurrent
-    assert not any(values.any() for values in started.values())
-    assert step.start(5, first) == {}
-    assert MODELS["tiny"]().start(0, first) == {}
-
-
 def test_a_delta_net_forgets():
     """exp(g) lies below 1 only where ssm_a is negative."""
     weights = [w for w in MODELS["gdn-tiny"]().graph.weights if w.name.endswith("ssm_a")]
     assert len(weights) == 3
     assert all((random_weight(weight, seed=3) < 0).all() for weight in weights)
-
-
-def test_the_mask_of_a_prompt_is_causal():
-    step = MODELS_HERE["odd"](batch=2, prompt=3)
-    values = step.feed(4, np.arange(6, dtype=np.int32))
-    cells = step.context
-    assert list(values["inp_pos"]) == [4, 5, 6] * 2
-    assert list(values["k_idxs"]) == list(values["v_idxs"]) == [4, 5, 6, cells + 4, cells + 5, cells + 6]
-    assert list(values["inp_out_ids"]) == [2, 5]
-    visible = values["kq_mask"] == 0
-    assert list(visible.sum(axis=1)) == [5, 6, 7] * 2
-    assert all(row[:count].all() for row, count in zip(visible, visible.sum(axis=1), strict=True))
-    assert np.isneginf(values["kq_mask"][~visible]).all()
 
 
 def run(op, shape, *sources, dtype=F32, **params):
@@ -97,17 +54,6 @@ def test_top_k_takes_the_lower_column_of_equal_values():
     assert run("top_k", (2, 3), x, dtype=np.int32, k=3).tolist() == [[1, 2, 3], [0, 1, 2]]
 
 
-def test_rope_turns_neighbours_or_halves_and_leaves_the_rest():
-    x = np.array([[[1, 2, 3, 4, 5, 6]]], F32)
-    quarter = {"base": 1.0, "dims": 4}  # with base 1 every pair turns alike
-    position = np.array([1], np.int32)
-    c, s = np.cos(1), np.sin(1)
-    normal = run("rope", x.shape, x, position, mode="normal", **quarter)
-    halves = run("rope", x.shape, x, position, mode="neox", **quarter)
-    np.testing.assert_allclose(normal[0, 0], [c - 2 * s, s + 2 * c, 3 * c - 4 * s, 3 * s + 4 * c, 5, 6], rtol=1e-6)
-    np.testing.assert_allclose(halves[0, 0], [c - 3 * s, 2 * c - 4 * s, s + 3 * c, 2 * s + 4 * c, 5, 6], rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("op", "expected"), [("silu", [0, 0, 200]), ("sigmoid", [0, 0.5, 1]), ("softplus", [0, np.log(2), 200])]
 )
@@ -118,40 +64,6 @@ def test_activations_do_not_overflow(op, expected):
 def test_l2_norm_of_nothing_is_nothing():
     x = np.array([[0, 0], [3, 4]], F32)
     np.testing.assert_allclose(run("l2_norm", (2, 2), x, eps=1e-6), [[0, 0], [0.6, 0.8]], rtol=1e-6)
-
-
-def test_products_with_chosen_experts():
-    weights = np.arange(3, dtype=F32)[:, None, None] * np.ones((3, 1, 2), F32)  # expert e sums up and multiplies by e
-    ids = np.array([[2, 1]], np.int32)
-    shared = run("mul_mat_id", (1, 2, 1), weights, np.array([[[1, 2]]], F32), ids)
-    assert shared.tolist() == [[[6], [3]]]
-    own = run("mul_mat_id", (1, 2, 1), weights, np.array([[[1, 2], [3, 4]]], F32), ids)
-    assert own.tolist() == [[[6], [7]]]
-    assert run("moe_expert_reduce", (1, 1), own, np.array([[0.5, 2]], F32)).tolist() == [[17]]
-    table = np.array([[[10], [11], [12]], [[20], [21], [22]]], F32)
-    assert run("get_rows", (2, 1, 1), table, np.array([[2], [0]], np.int32)).tolist() == [[[12]], [[20]]]
-
-
-def test_the_convolution_sees_the_past_in_order_and_keeps_the_last_inputs():
-    """Two sequences of two tokens, one channel, taps (1, 10, 100) from the oldest to the newest input."""
-    state = np.array([[[1], [2]], [[0], [0]]], F32)
-    x = np.array([[3], [4], [5], [6]], F32)
-    out = run("ssm_conv", (4, 1), x, np.array([[1, 10, 100]], F32), state)
-    assert out.ravel().tolist() == [321, 432, 500, 650]
-    assert state.reshape(2, 2).tolist() == [[3, 4], [5, 6]]
-
-
-def test_the_delta_rule_replaces_what_a_key_held():
-    """With beta 1 and no decay a key returns its last value; with decay exp(g) an untouched one fades."""
-    key, other = np.array([[1, 0]], F32), np.array([[0, 1]], F32)
-    k = np.stack([key, key, other])
-    q = np.stack([key, key, key])
-    v = np.array([[[7, 8]], [[1, 2]], [[5, 5]]], F32)
-    g = np.array([[0], [0], [np.log(0.5)]], F32)
-    state = np.zeros((1, 1, 2, 2), F32)
-    out = run("gated_delta_net", (3, 1, 2), q, k, v, g, np.ones((3, 1), F32), state, scale=2.0)
-    np.testing.assert_allclose(out[:, 0], [[14, 16], [2, 4], [1, 2]], rtol=1e-6)
-    np.testing.assert_allclose(state[0, 0], [[0.5, 1], [5, 5]], rtol=1e-6)
 
 
 def leaf(name, shape, dtype="float32", flags=Flag.WEIGHT):

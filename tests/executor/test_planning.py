@@ -164,17 +164,6 @@ def test_a_layer_forks_into_q_k_v_and_into_gate_and_up(on_device, batch):
     assert (prepared.splits[0].plan.streams, prepared.splits[0].plan.events) == (3, 4 * (3 + 2))
 
 
-def test_subgraphs_launch_every_branch_by_itself():
-    prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
-    whole = prepare(MODELS["tiny"](), "cpu", "branches").splits[0].plan
-    parts = [part for part in prepared.splits[0].plan.parts if isinstance(part, Subplan)]
-    assert [len(part.plan.launches) for part in parts[:4]] == [3, 2, 3, 2]  # embedding and norm; Q, K, V
-    assert [part.stream for part in parts[:4]] == [0, 0, 1, 2]
-    assert len(parts) == 4 * 7 + 1
-    assert sum(len(part.plan.launches) for part in parts) == len(whole.launches)
-    assert [part.plan for part in whole.parts] == [whole]
-
-
 def test_streams_and_events_of_a_fork():
     nodes = fan_out_graph().nodes
     plan = plan_of(nodes, regions_of(nodes))

@@ -26,7 +26,7 @@ from executor.backends.sim.profiles import (
     load_profile,
     read_profile,
 )
-from executor.graph.fusion import fuse, reads_of
+from executor.graph.fusion import reads_of
 from executor.graph.models import MODELS
 from executor.run import execute
 from executor.run.configuration import Configuration
@@ -81,16 +81,6 @@ def test_a_wait_for_what_never_comes():
     device.submit(0, FenceWait(Fence(1)))
     with pytest.raises(ExecutionError, match="never recorded"):
         device.drain()
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 1000)), min_size=1, max_size=8))
-def test_bandwidth_is_neither_wasted_nor_exceeded(stages):
-    """All bytes take at least their time; one stream takes exactly the sum; nothing beats its own length."""
-    spans = spans_of(VirtualDevice(2, 0), *((queue, Stage(fixed, nbytes), 0) for queue, fixed, nbytes in stages))
-    assert max(end for _, end in spans) >= sum(nbytes for *_, nbytes in stages) / 2 * (1 - 1e-9)
-    assert all(end - start >= (f + n / 2) * (1 - 1e-9) for (start, end), (_, f, n) in zip(spans, stages, strict=True))
-    one = spans_of(VirtualDevice(2, 0), *((0, Stage(fixed, nbytes), 0) for _, fixed, nbytes in stages))
-    assert one[-1][1] == sum(fixed + -(-nbytes // 2) for _, fixed, nbytes in stages)
 
 
 def simulate(profile=None, most_kernels=20_000, inputs=None, **options):
@@ -211,20 +201,6 @@ def test_a_sync_never_returns_before_its_work(strategy, concurrency, wake_up, la
         for _, sync in syncs.iterrows():
             before = work[issued <= sync["start"]]
             assert (before["end"] <= sync["end"]).all()
-
-
-def test_kernels_move_what_their_shapes_say():
-    step = MODELS["tiny"]()
-    by_name = {node.name: node for node in step.graph.nodes}
-    q = by_name["blk.0.attn_q"]
-    assert moved_bytes(q) == sum(s.nbytes for s in q.src) + q.nbytes
-    rows = by_name["inp_embd"]
-    assert moved_bytes(rows) == 2 * rows.nbytes + rows.src[1].nbytes
-    cache = by_name["blk.0.cache_k (set)"]
-    assert moved_bytes(cache) == 2 * cache.src[0].nbytes + cache.src[1].nbytes
-    fused = fuse(step).graph.nodes
-    of_fused, of_single = (sum(moved_bytes(n) for n in nodes if n.has_kernel) for nodes in (fused, step.graph.nodes))
-    assert of_fused < of_single
 
 
 def test_copies_that_do_not_fit():
