@@ -6,7 +6,7 @@ import pytest
 from executor.backends import open_backend
 from executor.backends.cpu.kernels import KERNELS
 from executor.backends.cuda import kernels
-from executor.backends.cuda.kernels import OPS, VARIANTS, Spread, blocks_of, chunks_of, spread
+from executor.backends.cuda.kernels import OPS, VARIANTS, Spread, spread
 from executor.backends.cuda.library import Gemm
 from executor.graph import Flag, Graph, ops
 from executor.graph.fusion import fuse
@@ -223,23 +223,11 @@ class TestAttentionOverManyCells:
         mask = ((columns >= starts) & (columns < starts + cells // n)) | (columns == cells - 1 - np.arange(n)[:, None])
         self.check(n, heads, head, 1, cells, dtype, mask)
 
-    @pytest.mark.parametrize("dtype", ["float32", "float16"])
-    @pytest.mark.parametrize("cells", [256, 2304])
-    def test_streams_of_different_lengths(self, cells, dtype):
-        lengths = np.random.default_rng(0).integers(1, cells, 32)
-        self.check(32, 8, 64, 32, cells, dtype, np.arange(cells) < lengths[:, None])
-
     @pytest.mark.parametrize("groups", [[2], [3, 0]])
     def test_a_prompt_of_some_streams(self, groups):
         tokens = 40
         seen = 1000 + np.tile(np.arange(tokens), len(groups))
         self.check(tokens * len(groups), 8, 64, 5, 1280, "float16", np.arange(1280) < seen[:, None], groups)
-
-    def test_a_prompt_in_a_unified_cache_of_many_sequences(self):
-        columns, tokens = np.arange(20480), 64
-        self.check(
-            tokens, 4, 64, 1, 20480, "float16", (columns >= 9000) & (columns < 9001 + np.arange(tokens)[:, None])
-        )
 
     @pytest.mark.parametrize("dtype", ["float32", "float16"])
     @pytest.mark.parametrize("cells", [1, 300, 1000])
@@ -283,11 +271,6 @@ def test_blocks_take_more_heads_the_more_there_is_to_do():
     assert [chosen(4, 2), chosen(8, 2), chosen(32, 2)] == [(1, 1, False), (2, 1, False), (8, 1, False)]
     assert [chosen(32, 6), chosen(32, 144), chosen(512, 6)] == [(8, 1, True)] * 3
     assert [chosen(32, 144, kv_heads=32)[0], chosen(64, 16, heads=12)[0]] == [1, 4]
-
-
-def test_chunks_and_blocks_of_attention():
-    assert [chunks_of(128, 64, "float16"), chunks_of(129, 64, "float16"), chunks_of(33, 256, "float32")] == [1, 2, 3]
-    assert [blocks_of(32, 4, 8), blocks_of(20, 4, 4), blocks_of(20, 4, 8)] == [4, 8, 4]
 
 
 @pytest.mark.gpu

@@ -14,26 +14,13 @@ from executor.planning.allocator import ALLOCATORS
 from executor.planning.concurrency import all_regions, bits, find_dependencies
 from executor.planning.devices import HOST, Device, Placement, assign_devices, split_graph
 from executor.planning.hazards import happens_before
-from executor.planning.plans import Launch, Record, Subplan, Wait, make_plan
+from executor.planning.plans import Launch, Record, Wait, make_plan
 from executor.run.directory import run_graph
 from tests.executor.handmade import fan_out_graph, plan_of, regions_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tracer.model.graph_json import GRAPH_FILE, read_graph, write_graph
 
 A, B = Device("a"), Device("b")
-
-
-def test_roots_and_flags():
-    graph = Graph()
-    cache = graph.leaf("cache", (4, 2))
-    row, index = graph.leaf("row", (1, 2), flags=Flag.INPUT), graph.leaf("i", (1,), "int64", Flag.INPUT)
-    written = ops.set_rows(graph, cache, row, index, name="set")
-    flat = ops.reshape(graph, written, (8,), name="flat")
-    assert flat.root is cache
-    assert (written.writes_view, flat.writes_view, flat.has_kernel) == (True, False, False)
-    assert [t.name for t in graph.state] == ["cache"]
-    assert [t.name for t in graph.inputs] == ["row", "i"]
-    assert cache.nbytes == 32
 
 
 def test_a_graph_refuses_equal_names_and_foreign_sources():
@@ -201,23 +188,6 @@ def test_no_event_and_no_wait_is_implied_by_the_others(data):
         assert not keeps_order(less, graph), plan.instructions[i]
     recorded = [i.event for i in plan.instructions if isinstance(i, Record)]
     assert sorted(recorded) == list(range(plan.events)) == sorted({plan.instructions[i].event for i in waits})
-
-
-@given(st.data())
-def test_cutting_keeps_every_streams_instructions(data):
-    graph = data.draw(graphs())
-    plan = make_plan(graph.nodes, find_dependencies(graph.nodes), data.draw(stream_maps(graph)), cut=True)
-    flat = []
-    for part in plan.parts:
-        launches = (
-            [Launch(part.stream, launch.node) for launch in part.plan.launches] if isinstance(part, Subplan) else [part]
-        )
-        flat += launches
-    for stream in range(plan.streams):
-        assert [i for i in flat if i.stream == stream] == [i for i in plan.instructions if i.stream == stream]
-    for i, item in enumerate(flat):
-        if isinstance(item, Wait):
-            assert any(isinstance(other, Record) and other.event == item.event for other in flat[:i])
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -94,15 +92,6 @@ def test_sampling_on_the_device_fetches_only_the_tokens():
         (result,) = execute([Configuration(strategy=strategy, batch=batch, tokens=6, repeats=1, sampling="device")])
         fetched = result.trace["memcpys"].query("kind == 'DtoH'")["bytes"]
         assert fetched.tolist() == [4 * batch] * (6 + result.configuration.warmup), strategy
-
-
-def test_logits_are_kept_of_the_configurations_asked_for():
-    base = Configuration(tokens=4, repeats=1)
-    short, late = replace(base, tokens=2), replace(base, strategy="ggg")
-    plain, kept, kept_late = execute([base, short, late], keep_logits=[short, late])
-    assert plain.logits is None
-    assert kept.logits.shape == (1, 2, *kept_late.logits.shape[2:])
-    assert np.array_equal(kept.logits, kept_late.logits[:, :2])
 
 
 def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
