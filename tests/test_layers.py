@@ -2,6 +2,7 @@
 family of devices another; and no circle of files."""
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -39,20 +40,25 @@ def modules(package):
     return {name.removesuffix(".__init__"): path for name, path in named.items()}
 
 
-def imports(path, known):
-    """Which of the known modules a file imports anywhere; relative imports are not used."""
-    return imported_by(ast.walk(ast.parse(path.read_text(encoding="utf-8"))), known)
+@cache
+def parsed(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported_by(nodes, known):
-    """Which of the known modules these parts of a file import."""
-    nodes = list(nodes)
-    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    from_ones = [
-        (node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    parts = {f"{module}.{name}" if f"{module}.{name}" in known else module for module, name in from_ones}
-    return (whole | parts) & known.keys()
+def everything():
+    return {name: path for package in (*ORDER, intertoken) for name, path in modules(package).items()}
+
+
+def imports(path, known, nodes=ast.walk):
+    """Which of the known modules a file, or these parts of it, imports; relative imports are not used."""
+    found = set()
+    for node in nodes(parsed(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {part if part in known else node.module for part in parts}
+    return found & known.keys()
 
 
 def folder(module):
@@ -85,7 +91,7 @@ def test_what_reads_writes_and_records_imports_no_analysis(name):
 
 def test_there_is_no_circle_of_files():
     """Whether they are imported at once, in a function or for their types."""
-    known = {name: path for package in (*ORDER, intertoken) for name, path in modules(package).items()}
+    known = everything()
     needed = {name: imports(path, known) - {name} for name, path in known.items()}
     for told in TOLD:
         needed[told].remove("tracer.analysis.recording")
@@ -95,14 +101,14 @@ def test_there_is_no_circle_of_files():
         pytest.fail(" -> ".join(circle.args[1][::-1]))
 
 
-def at_import(nodes):
+def at_import(tree):
     """What runs when a module is imported."""
-    for node in nodes:
+    for node in tree.body:
         match node:
             case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.FunctionDef():
                 continue
             case ast.If() | ast.Try() | ast.With():
-                yield from at_import(node.body)
+                yield from at_import(node)
         yield node
 
 
@@ -113,10 +119,10 @@ def folders_of(module):
 
 
 def test_every_module_can_be_the_first_one_imported():
-    known = {name: path for package in (*ORDER, intertoken) for name, path in modules(package).items()}
+    known = everything()
     needed = {}
     for name, path in known.items():
-        imported = imported_by(at_import(ast.parse(path.read_text(encoding="utf-8")).body), known)
+        imported = imports(path, known, at_import)
         needed[name] = imported.union(*map(folders_of, imported)) - folders_of(name) - {name}
     assert set(TopologicalSorter(needed).static_order()) == known.keys()
 
