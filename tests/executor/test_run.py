@@ -105,7 +105,7 @@ def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)],
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
 )
 def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
     options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000")
