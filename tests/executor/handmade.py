@@ -90,10 +90,6 @@ def graph_of(edges, size=4, op="copy"):
     return graph
 
 
-def as_step(graph):
-    return DecodeStep(graph, graph.nodes[-1], 256, lambda position, tokens: {}, lambda position, tokens: {})
-
-
 class Gate:
     """A kernel that stands until the test opens it."""
 

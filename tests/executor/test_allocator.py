@@ -8,17 +8,15 @@ from hypothesis import strategies as st
 from executor.graph import Graph
 from executor.planning.allocator import (
     ALIGNMENT,
-    ALLOCATORS,
     Lifetime,
     Schedule,
     becomes_visible_at,
-    find_uses,
     place,
 )
-from executor.planning.concurrency import Region, find_dependencies, map_streams
+from executor.planning.concurrency import find_dependencies, map_streams
 from executor.planning.hazards import happens_before
 from executor.planning.plans import make_plan
-from tests.executor.handmade import graph_of, regions_of, split_of
+from tests.executor.handmade import split_of
 from tests.executor.random_graphs import graphs, stream_maps
 
 
@@ -26,11 +24,6 @@ def scheduled(graph, regions=(), streams=None):
     split = split_of(graph)
     streams = map_streams(split.nodes, regions) if streams is None else streams
     return Schedule(split, regions, streams, make_plan(split.nodes, find_dependencies(split.nodes), streams))
-
-
-def everything(graph):
-    """One region over the whole graph, for streams that follow no regions."""
-    return [Region(-1, len(graph.nodes), ())]
 
 
 def padded(tensor):
@@ -80,39 +73,6 @@ def test_peak_live_is_the_heaviest_set_that_shares_nothing(lifetimes):
             if all(must_be_apart(a, b) for a, b in combinations(chosen, 2))]  # fmt: skip
     heaviest = max(sum(padded(each.tensor) for each in chosen) for chosen in sets)
     assert place(lifetimes, "any").peak_live_bytes == heaviest
-
-
-def free_from(allocator, graph):
-    """Tensor -> position from which the main stream may write its bytes."""
-    schedule = scheduled(graph, regions_of(graph.nodes))
-    lifetimes = ALLOCATORS[allocator].lifetimes(find_uses(schedule.split), schedule)
-    return {lifetime.tensor.name: lifetime.free_at for lifetime in lifetimes if lifetime.tensor.name != "x"}
-
-
-def test_when_bytes_become_free():
-    """fork 0 -> a0 1 -> a1 2 on the main stream, b0 3 -> b1 4 on the other one -> join 5 -> end 6."""
-    graph = graph_of(
-        {
-            "fork": ["x"],
-            "a0": ["fork"],
-            "a1": ["a0"],
-            "b0": ["fork"],
-            "b1": ["b0"],
-            "join": ["a1", "b1"],
-            "end": ["join"],
-        }
-    )
-    assert free_from("sequential", graph) == {
-        "fork": (4, 4), "a0": (3, 3), "a1": (6, 6), "b0": (5, 5), "b1": (6, 6), "join": (7, 7), "end": (8, 8)
-    }  # fmt: skip
-    interleaved = free_from("interleaved", graph)  # fork, a0, b0, a1, b1, join
-    assert (interleaved["fork"], interleaved["a0"], interleaved["b0"]) == ((3, 3), (4, 4), (5, 5))
-    pinned = free_from("no_alloc_free", graph)
-    assert {name for name, free in pinned.items() if free == (6, 6)} == {"fork", "a0", "a1", "b0", "b1"}
-    aware = free_from("stream_aware", graph)
-    assert aware == {
-        "fork": (5, 7), "a0": (5, 7), "a1": (6, 7), "b0": (5, 7), "b1": (6, 7), "join": (7, 7), "end": (8, 8)
-    }  # fmt: skip
 
 
 @given(st.data())

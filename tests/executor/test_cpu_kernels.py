@@ -29,7 +29,6 @@ from executor.run.configuration import Configuration
 from executor.run.directory import run_json
 from tests.executor.shapes import MODELS_HERE
 from tests.executor.test_logits import assert_references, tolerance
-from tracer.compiled import inlined
 from tracer.errors import UsageError
 
 FORMATS = ("float32", "float16", "q8_0")
@@ -360,23 +359,6 @@ def test_rows_are_written_in_the_caches_format_and_the_last_of_equal_numbers_cou
     assert np.array_equal(cache[4], new[2].astype(dtype))
     assert np.array_equal(cache[1], new[1].astype(dtype))
     assert not cache[[0, 2, 3, 5]].any()
-
-
-def test_the_exponential_is_right_to_two_units_in_the_last_place():
-    from executor.backends.cpu.loops import exponential
-
-    def every(x, out):
-        for i in range(len(x)):
-            out[i] = exponential(x[i])
-
-    x = np.concatenate([np.linspace(-87.2, 88.2, 100_001), [0, np.nan, -200, -np.inf, 200]]).astype(np.float32)
-    found = np.empty_like(x)
-    inlined(every)(x, found)
-    expected = np.exp(x[:-4].astype(np.float64))
-    assert (np.abs(found[:-4] - expected) <= 2 * np.spacing(expected.astype(np.float32))).all()
-    assert np.isnan(found[-4])
-    assert found[-3] == found[-2] == 0
-    assert 2e38 < found[-1] < np.inf
 
 
 def test_a_gate_of_any_size_gives_no_infinity():
