@@ -9,24 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import CUPY_RUNS, KINDS, LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
-from tests.tracer.truths import DATA, rows
+from tests.tracer.truths import DATA, rows, run
 from tracer import Trace, analyse, read, write
 from tracer.analysis.budget import BaseLimits, Budget, Limit, Line, Scope, parse
 from tracer.analysis.budget_check import Finding, check_base, check_lines, fulfilled_budget, measure
 from tracer.analysis.interval import Interval
 from tracer.analysis.surplus import surplus_position
-from tracer.cli import main
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.files.bounded import tomllib
 from tracer.reporting import verdicts
 
 TOKENS = 6
+TABLES = tomllib.loads((DATA.parent / "budgets.toml").read_text(encoding="utf-8"))
 
 
 def loop(letters: str, tokens: int = TOKENS, **options: str) -> Script:
@@ -213,39 +213,8 @@ def test_an_inserted_call_is_found(word: str, at: int) -> None:
     assert found[:position] + found[position + 1 :] == word
 
 
-def test_every_kind_of_line_is_read() -> None:
-    read = budget(
-        """
-        syncs = 2
-        copies = {min = 1, max = 7}
-        class = ["saaas", "aaas"]
-        causes_us.traced."other process/thread".max = 5
-        [device.1]
-        gap_us.traced.p90.max = 600
-        [range."run 1"]
-        signature = "s g"
-        [range."run 1".device.0]
-        causes_us.untraced.sync.min = 1
-        [base]
-        recording = "main"
-        max_slowdown = 0.02
-        """
-    )
-    assert read.lines == (
-        Line(Scope(), "syncs", Limit(2, 2)),
-        Line(Scope(), "copies", Limit(1, 7)),
-        Line(Scope(), "class", ("saaas", "aaas")),
-        Line(Scope(), "causes_us.traced.other process/thread", Limit(most=5)),
-        Line(Scope(device=1), "gap_us.traced.p90", Limit(most=600)),
-        Line(Scope("run 1"), "signature", ("s g",)),
-        Line(Scope("run 1", 0), "causes_us.untraced.sync", Limit(least=1)),
-    )
-    assert (read.base.recording, read.base.max_slowdown, read.base.max_extra_gap_us) == ("main", 0.02, None)
-    assert (read.signature(Scope("run 1")), read.signature(Scope())) == ("s g", None)
-
-
 def test_what_makes_no_sense_is_named_with_the_file() -> None:
-    for text, message in tomllib.loads((DATA.parent / "budgets.toml").read_text())["refused"].items():
+    for text, message in TABLES["refused"].items():
         with pytest.raises(UsageError) as raised:
             budget(text)
         assert str(raised.value).startswith(f"b.toml: {message}"), text
@@ -273,38 +242,22 @@ def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("limit", "interval", "verdict"),
-    [
-        ("max_slowdown", Interval(0.90, 0.88, 0.92), "broken"),
-        ("max_slowdown", Interval(0.90, 0.85, 0.97), "not shown"),
-        ("max_slowdown", Interval(0.97, 0.96, 0.99), "kept"),
-        ("max_slowdown", Interval(1.20, 1.10, 1.30), "kept"),
-        ("max_slowdown", Interval(0.50), "not shown"),
-        ("max_extra_gap_us", Interval(9.0, 5.1, 12.0), "broken"),
-        ("max_extra_gap_us", Interval(9.0, 4.9, 12.0), "not shown"),
-        ("max_extra_gap_us", Interval(3.0, 1.0, 5.1), "not shown"),
-        ("max_extra_gap_us", Interval(3.0, 1.0, 5.0), "kept"),
-    ],
-)
-def test_a_base_is_judged_by_the_interval(limit: str, interval: Interval, verdict: str) -> None:
-    most = {"max_slowdown": 0.05, "max_extra_gap_us": 5}[limit]
-    compared: Any = SimpleNamespace(speedup=interval, gap_us=interval)
-    (finding,) = check_base(BaseLimits("main", **{limit: most}), compared)
-    is_speed = limit == "max_slowdown"
-    assert (finding.line.name, finding.verdict) == (f"base.{limit}", verdict)
-    assert finding.found == pytest.approx(1 - interval.estimate if is_speed else interval.estimate)
-    low, high = interval.low, interval.high
-    bounds = None if low is None or high is None else (1 - high, 1 - low) if is_speed else (low, high)
-    assert finding.interval == (bounds and pytest.approx(bounds))
+def test_a_base_is_judged_by_the_interval() -> None:
+    for limit, most, told, verdict in TABLES["base"]:
+        interval = Interval(*told)
+        compared: Any = SimpleNamespace(speedup=interval, gap_us=interval)
+        (finding,) = check_base(BaseLimits("main", **{limit: most}), compared)
+        assert (finding.line.name, finding.verdict) == (f"base.{limit}", verdict), told
+        expected = [1 - each for each in (told[0], *told[:0:-1])] if limit == "max_slowdown" else told
+        assert [finding.found, *(finding.interval or ())] == pytest.approx(expected)
 
 
 SCCC, SAAAS = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]
 BUDGET = SAMPLES / "llama1b-saaas.toml"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
+def check(*arguments: object) -> Result:
+    return run("check", *arguments)
 
 
 def file(folder: Path, text: str, name: str = "budget.toml") -> Path:
@@ -323,7 +276,7 @@ def test_a_base_without_a_verdict_shows_nothing_either_way(tmp_path: Path) -> No
         shutil.copytree(LLAMA[strategy, "graph"], tmp_path / strategy)
         (tmp_path / strategy / "run.json").unlink()
     for base, current in (("sccc", "saaas"), ("saaas", "sccc")):
-        result = run(tmp_path / current, "--budget", based(tmp_path, base, 0.001, 1))
+        result = check(tmp_path / current, "--budget", based(tmp_path, base, 0.001, 1))
         assert result.exit_code == 0, result.output
         words = " ".join(result.stdout.split())
         assert (words.count("inconclusive"), "✗" in words, "✓" in words) == (2, False, False)
@@ -331,12 +284,12 @@ def test_a_base_without_a_verdict_shows_nothing_either_way(tmp_path: Path) -> No
 
 def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path: Path) -> None:
     (tmp_path / "main").symlink_to(SAAAS)
-    assert run(SAAAS, "--budget", based(tmp_path, "main", 0.01, 10)).exit_code == 0
+    assert check(SAAAS, "--budget", based(tmp_path, "main", 0.01, 10)).exit_code == 0
 
 
 def test_json_junit_and_annotations(tmp_path: Path) -> None:
     target = file(tmp_path, "is replaced", "check.xml")
-    result = run(SCCC, "--budget", BUDGET, "--json", "--junit", target)
+    result = check(SCCC, "--budget", BUDGET, "--json", "--junit", target)
     facts = json.loads(result.stdout)
     assert (result.exit_code, facts["schema"], facts["kept"]) == (1, "intertoken.check/1", False)
     syncs = next(line for line in facts["lines"] if line["name"] == "syncs")
@@ -350,7 +303,7 @@ def test_json_junit_and_annotations(tmp_path: Path) -> None:
     failures = {case.get("name"): case.find("failure") for case in suite}
     assert failures["copies"] is None
     assert "found 14, allowed 5, 9 too many; first surplus call: cudaStream" in str(failures["syncs"].get("message"))
-    annotations = [line for line in run(SCCC, "--budget", BUDGET, "--github").stdout.splitlines() if line[:2] == "::"]
+    annotations = [line for line in check(SCCC, "--budget", BUDGET, "--github").stdout.splitlines() if line[:2] == "::"]
     assert len(annotations) == 7
     assert annotations[0].startswith(f"::error file={BUDGET},title=token budget%3A syncs::syncs: found 14, allowed 5")
 
@@ -358,7 +311,7 @@ def test_json_junit_and_annotations(tmp_path: Path) -> None:
 def test_what_is_not_shown_is_a_warning_and_no_failure(tmp_path: Path) -> None:
     """At node level tracing stretches the kernels: the untraced gap is at least what is left."""
     given = file(tmp_path, "gap_us.untraced.p50.max = 70")
-    result = run(LLAMA["sccc", "node"], "--budget", given, "--junit", tmp_path / "x.xml", "--github")
+    result = check(LLAMA["sccc", "node"], "--budget", given, "--junit", tmp_path / "x.xml", "--github")
     assert result.exit_code == 0
     assert f"::warning file={given},title=token budget%3A gap_us.untraced.p50::" in result.stdout
     (suite,) = ElementTree.parse(tmp_path / "x.xml").getroot()
@@ -384,12 +337,12 @@ def test_annotations_and_junit_hold_any_text(within: str, file_name: str, found:
 
 def test_write_budget_then_check(tmp_path: Path) -> None:
     target = tmp_path / "new.toml"
-    assert run(SIX, "--range", "run aaag concurrent", "--write-budget", target).exit_code == 0
+    assert check(SIX, "--range", "run aaag concurrent", "--write-budget", target).exit_code == 0
     assert '[range."run aaag concurrent"]\nsyncs = 1\n' in target.read_text()
-    assert run(SIX, "--budget", target, "--steps", "3:9").exit_code == 0
-    again = run(SIX, "--range", "run sccc concurrent", "--write-budget", target)
+    assert check(SIX, "--budget", target, "--steps", "3:9").exit_code == 0
+    again = check(SIX, "--range", "run sccc concurrent", "--write-budget", target)
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
-    assert run(SIX, "--range", "run sccc concurrent", "--write-budget", target, "--force").exit_code == 0
+    assert check(SIX, "--range", "run sccc concurrent", "--write-budget", target, "--force").exit_code == 0
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
@@ -420,8 +373,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         "no token step in 900:": ["--budget", BUDGET, "--steps", "900:"],
     }
     for said, arguments in cases.items():
-        result = run(SAAAS, *arguments)
+        result = check(SAAAS, *arguments)
         assert (result.exit_code, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), said
         assert said in result.stderr
-    unknown = run(tmp_path / "run", *told("gap_us.untraced.p50.max = 1", "k.toml"))
+    unknown = check(tmp_path / "run", *told("gap_us.untraced.p50.max = 1", "k.toml"))
     assert "run: the gap without a profiler is unknown; give --untraced-tokens-per-s" in unknown.stderr

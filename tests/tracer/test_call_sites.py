@@ -4,12 +4,10 @@ import json
 import re
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +15,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.handmade import THREAD, Script
 from tests.tracer.nsys_exports import RECORDING, export
 from tests.tracer.test_truths import SHARED
-from tests.tracer.truths import rows
+from tests.tracer.truths import facts_of, rows, run
 from tracer import analyse, formats
 from tracer.analysis.call_sites import (
     MEDIAN,
@@ -26,14 +24,12 @@ from tracer.analysis.call_sites import (
     RANGES,
     SLOW,
     by_function,
-    by_site,
     call_sites,
     host_steps,
     stacks,
     without_counters,
 )  # fmt: skip
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
-from tracer.cli import main
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 from tracer.reporting.stacks import speedscope
@@ -42,16 +38,6 @@ from tracer.scrub import scrub
 LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
 """llama-bench (sccc, one H100) under the light recorder with --call-sites, of a build with symbols; scrubbed."""
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
-
-
-def facts_of(*arguments: object) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
 
 
 def sites_at(trace: Trace, *times: int, thread: int = THREAD, process: int = 100) -> list[list[str]]:
@@ -266,17 +252,9 @@ def test_sites_and_stacks_of_a_recording_add_up_to_its_idle_time(tmp_path: Path)
     assert "the name of a file of stacks must end with .folded or .txt" in wrong
 
 
-def test_calls_are_counted_by_what_and_where() -> None:
-    calls = pd.DataFrame({
-        "letter": list("ksak"), "name": ["l", "s", "c", "l"], "start": [0, 10, 20, 30], "end": [5, 19, 21, 42],
-    })  # fmt: skip
-    table = by_site(calls, pd.DataFrame({"site": ["x", "y", "x", "z"], "through": "", "source": RANGES}), 2)
-    assert rows(table, "what", "site", "per_step", "us_per_step") == [
-        ["sync", "y", 0.5, pytest.approx(0.0045)], ["asynchronous copy", "x", 0.5, pytest.approx(0.0005)],
-        ["kernel launch", "z", 0.5, pytest.approx(0.006)], ["kernel launch", "x", 0.5, pytest.approx(0.0025)],
-    ]  # fmt: skip
+def test_numbers_that_count_steps_are_one_site() -> None:
     texts = pd.Series(["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"])
-    assert without_counters(texts).tolist() == ["token N", "token N", *texts[2:]]  # numbers that count steps are one
+    assert without_counters(texts).tolist() == ["token N", "token N", *texts[2:]]
 
 
 def test_stacks_of_single_steps_are_in_order_and_add_up_as_functions_and_for_viewers() -> None:

@@ -1,6 +1,5 @@
 """Steps that clocks, lost records, or pauses of the recorder spoil are found, said, and in no figure."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -8,17 +7,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
 from tests.recordings import KINDS, LLAMA, SAMPLES
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
 from tests.tracer.light_engine import AFTER_GRAPH, BEFORE_GRAPH, GRAPH_NS, HOST_NS, Engine
 from tests.tracer.machine import recorded
-from tests.tracer.truths import as_found, rows
+from tests.tracer.truths import as_found, facts_of, rows, run
 from tracer import Trace, analyse, formats, scrub
 from tracer.analysis.recording import Recording
-from tracer.cli import main
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import LIGHT, PAUSES, Pause, add_pauses, pauses
@@ -255,13 +252,6 @@ def test_no_idle_time_is_across_a_pause(ends: list[int], times: str) -> None:
     assert said(found) == [f"the recorder paused {times}; left out: {len(ends)} of 12 steps"]
 
 
-def test_a_pause_of_a_real_recording_is_no_gap(recording: Trace, truth: Recording) -> None:
-    """Steps found by calls lie side by side, so that a pause cuts one."""
-    found = analyse(windows(recording, [len(truth.steps) // 2]))
-    assert said(found)[0].startswith("the recorder paused once")
-    assert found.gaps.gap_us["mean"] == pytest.approx(truth.gaps.gap_us["mean"], rel=0.02)
-
-
 def test_pauses_survive_cuts_every_format_of_ours_and_scrubbing(tmp_path: Path) -> None:
     cut = windows(recorded("sccc"), [2, 6])
     again = within(Trace(dict(cut.tables), cut.metadata, list(cut.notes)), [TimeRange(*cut.span)])
@@ -384,10 +374,8 @@ def test_without_most_of_them_there_is_no_gap() -> None:
         decoding(1).gaps  # noqa: B018
 
 
-@pytest.mark.parametrize("command", ["gaps", "info"])
-def test_the_commands_say_what_is_left_out(tmp_path: Path, command: str) -> None:
-    formats.write(decoding(5).trace, tmp_path / "light")
-    shown = CliRunner().invoke(main, [command, str(tmp_path / "light")])
-    assert "warning: without 23 of 119 gaps" in " ".join(shown.output.split())
-    told = json.loads(CliRunner().invoke(main, [command, str(tmp_path / "light"), "--json"]).stdout)
-    assert told["left_out"].startswith("without 23 of 119 gaps")
+def test_the_commands_say_what_is_left_out(tmp_path: Path) -> None:
+    formats.write(decoding(5).trace, path := tmp_path / "light")
+    for command in ("gaps", "info"):
+        assert "warning: without 23 of 119 gaps" in " ".join(run(command, path).output.split())
+        assert facts_of(command, path)["left_out"].startswith("without 23 of 119 gaps")

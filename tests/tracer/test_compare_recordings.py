@@ -16,15 +16,14 @@ from typing import Any, Final
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.covering import each_value
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import NSYS, side, trace_of
+from tests.tracer.truths import facts_of, run
 from tracer import formats, write
 from tracer.analysis.compare import Comparison, Side, compare
-from tracer.cli import main
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "aga", "ggg")
@@ -120,16 +119,6 @@ def test_rates_that_drift_count_as_few() -> None:
 GRAPH = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["compare", *map(str, arguments)])
-
-
-def as_json(*arguments: object) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
-
-
 def written(path: Path, period: int, **options: Any) -> Path:
     write(trace_of([period] * 12, **options), path)
     return path
@@ -138,9 +127,9 @@ def written(path: Path, period: int, **options: Any) -> Path:
 def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
     base, other = (written(tmp_path / name, 2000, source=NSYS) for name in "ab")
     rate = "--untraced-tokens-per-s"
-    single = as_json(base, other, rate, 520_000, rate, 530_000)["runs"][1]
+    single = facts_of("compare", base, other, rate, 520_000, rate, 530_000)["runs"][1]
     assert single["speedup"] == {"estimate": pytest.approx(53 / 52), "low": None, "high": None}
-    repeats = as_json(base, other, rate, "519000,520000,521000", rate, "529000,530000,531000")["runs"][1]
+    repeats = facts_of("compare", base, other, rate, "519000,520000,521000", rate, "529000,530000,531000")["runs"][1]
     assert 1 < repeats["speedup"]["low"] < 53 / 52 < repeats["speedup"]["high"]
     assert repeats["gap_us"]["p50"] == pytest.approx(1e6 / 530_000 - 1.8, abs=1e-3)
 
@@ -148,11 +137,11 @@ def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
 def test_rates_of_steps_beside_rates_of_several_sequences(tmp_path: Path) -> None:
     rates = {"tokens_per_s": {"median": 4e6, "low": 3.9e6, "high": 4.1e6}, "steps_per_s": {"median": 1e6}}
     base, other = (written(tmp_path / name, 2100, run={"measured": rates}, source=NSYS) for name in "ab")
-    runs = as_json(base, other, "--untraced-tokens-per-s", "5e5", "--untraced-tokens-per-s", "1e6")["runs"]
+    runs = facts_of("compare", base, other, "--untraced-tokens-per-s", "5e5", "--untraced-tokens-per-s", "1e6")["runs"]
     assert [each["tokens_per_s"] for each in runs] == [2e6, 4e6]
     (tmp_path / "b.toml").write_text("[base]\nrecording = 'a'\nmax_slowdown = 0.6")
     options = ["--budget", str(tmp_path / "b.toml"), "--untraced-tokens-per-s", "5e5", "--json"]
-    (line,) = json.loads(CliRunner().invoke(main, ["check", str(other), *options]).stdout)["lines"]
+    (line,) = json.loads(run("check", other, *options).stdout)["lines"]
     assert line["found"] == pytest.approx(0.5)
 
 
@@ -161,7 +150,7 @@ def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
     for name, batch in (("a", 1), ("b", 8)):
         told = {"configuration": {"model": name, "batch": batch}}
         (tmp_path / name / "run.json").write_text(json.dumps(told))
-    refused, forced = run(base, other), run(base, other, "--force")
+    refused, forced = run("compare", base, other), run("compare", base, other, "--force")
     assert (refused.exit_code, refused.stderr.count("\n"), forced.exit_code) == (2, 1, 0)
     assert "a and b are not comparable: model a against b; batch 1 against 8 (--force" in refused.stderr
     assert "no verdict: not comparable, comparison forced: model a against b" in " ".join(forced.stdout.split())
@@ -176,7 +165,7 @@ def unrated(path: Path, name: str) -> Path:
 
 def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_path: Path) -> None:
     paths = [unrated(tmp_path, path.name) for path in GRAPH]
-    facts = as_json(*paths)
+    facts = facts_of("compare", *paths)
     base, other = facts["runs"]
     assert (facts["basis"], other["verdict"]) == ("traced", "no verdict")
     assert "5 syncs against 14" in other["why"]
@@ -188,7 +177,7 @@ def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_pat
     assert (other["total_speedup"], other["needed"], base["tokens_per_s"]) == (None, None, None)
     assert (change["syncs_per_token"], change["copies_per_token"], change["launches_per_token"]) == (-9, 0, 0)
     assert abs(change["busy_us"]["estimate"]) < 1
-    result = run(*paths, "-o", tmp_path / "table.csv")
+    result = run("compare", *paths, "-o", tmp_path / "table.csv")
     table = pd.read_csv(tmp_path / "table.csv").set_index("figure")
     assert table.loc[["steps_per_s, ratio", "gap_us p50"], ["estimate", "low", "high"]].isna().all(axis=None)
     assert table.loc["steps_per_s, ratio", "base"] == pytest.approx(base["steps_per_s"])
@@ -197,10 +186,10 @@ def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_pat
 
 def test_a_run_whose_rate_is_unknown_does_not_take_the_others_verdict(tmp_path: Path) -> None:
     paths = [*GRAPH, unrated(tmp_path, "llama1b-saaas-node")]
-    runs = as_json(*paths)["runs"]
+    runs = facts_of("compare", *paths)["runs"]
     assert [each.get("verdict") for each in runs] == [None, "faster", "no verdict"]
     assert [each["basis"] for each in runs] == ["untraced", "untraced", "traced"]
-    words = " ".join(run(*paths).stdout.split())
+    words = " ".join(run("compare", *paths).stdout.split())
     assert "of llama1b-sccc-graph, llama1b-saaas-graph without a profiler; of llama1b-saaas-node of the" in words
 
 
@@ -229,23 +218,23 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     cases = dict(BAD)
     for name, made, why in (("turned", script, "half of the 12 token steps"), ("one", one, "1 step(s), no two")):
         write(made.trace, path := tmp_path / f"{name}.json")
-        found = run(path, path)
+        found = run("compare", path, path)
         assert "--pattern takes the name of a range, kernel or API call that begins a step" in found.stderr
         cases[why] = [path, path]
     for message, arguments in cases.items():
-        result = run(*arguments)
+        result = run("compare", *arguments)
         assert (result.exit_code, message in result.stderr, "Traceback" in result.output) == (2, True, False), message
 
 
 def test_what_a_reader_of_any_figure_must_know_is_said_once_and_first() -> None:
     node = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node"
-    assert " ".join(run(node, node.parent).output.split()).count("left out: 2 prefill steps") == 1
-    words = " ".join(run(LLAMA["sccc", "graph"], LLAMA["saaas", "node"]).stdout.split())
+    assert " ".join(run("compare", node, node.parent).output.split()).count("left out: 2 prefill steps") == 1
+    words = " ".join(run("compare", LLAMA["sccc", "graph"], LLAMA["saaas", "node"]).stdout.split())
     assert words.index("recorded differently") < words.index("is faster than") < words.index("per token")
 
 
 def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
     base, other = written(tmp_path / "base", 2000), written(tmp_path / os.fsdecode(b"other\xff"), 1000)
-    result = run(base, other, "--table", tmp_path / "t.parquet")
+    result = run("compare", base, other, "--table", tmp_path / "t.parquet")
     assert result.exit_code == 0, result.output
     assert "other? is faster than base" in result.stdout

@@ -7,24 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import LADDER, LLAMA, SAMPLES
+from tests.tracer.truths import facts_of, run
 from tracer import analyse, read, write
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
 from tracer.analysis.gaps import GIVE_RATE, TRACED
-from tracer.cli import main
 from tracer.model.fits import fits_of
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "tracing_overhead.json").read_text("utf-8"))
 H200 = fits_of("NVIDIA H200")
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def causes(**us: float) -> dict[str, float]:
@@ -86,7 +81,7 @@ def test_without_a_rate_a_recording_is_left_uncorrected_and_says_so(level: str, 
     trace = read(LLAMA["sccc", level])
     trace.metadata.pop("run")
     write(trace, path := tmp_path / "alone.sqlite")
-    facts = json.loads(run("gaps", path, "--json").stdout)
+    facts = facts_of("gaps", path)
     unknown = ("untraced_idle_us", "untraced_gap_us", "estimated_untraced_gap_us", "distortion")
     assert [facts[key] for key in unknown] == [None] * 4
     assert facts["gap_us"] == facts["traced_gap_us"]
@@ -124,7 +119,7 @@ def test_a_rate_changes_nothing_where_nothing_was_traced(tmp_path: Path) -> None
 
 def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
     path, rate = LLAMA["sccc", "graph"], ("--untraced-tokens-per-s", "748.7")
-    facts = json.loads(run("gaps", path, *rate, "--json").stdout)
+    facts = facts_of("gaps", path, *rate)
     assert (facts["gap_us"]["p90"], set(facts["untraced_gap_us"])) == (None, {"p50", "mean"})
     (budget := tmp_path / "budget.toml").write_text("gap_us.untraced.p90.max = 100\n")
     found = run("check", path, "--budget", budget, *rate)

@@ -3,22 +3,19 @@
 Recordings of ranks and of engines that share a device lie beside the repository; skipped where these are absent.
 """
 
-import json
 import lzma
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
-from tests.tracer.truths import rows, value
+from tests.tracer.truths import facts_of, rows, run, value
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.ranks import waiting
 from tracer.analysis.recording import Recording
-from tracer.cli import main
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 PERIOD, STEPS = 10_000, 5
@@ -59,11 +56,11 @@ def test_collectives_entered_not_equally_often_are_left_out() -> None:
 def test_the_commands_say_who_is_waited_for(tmp_path: Path) -> None:
     formats.write(ranks([100, 2500]), path := tmp_path / "two.sqlite")
     for command in ("gaps", "streams"):
-        facts = json.loads(CliRunner().invoke(main, [command, str(path), "--json"]).stdout)
+        facts = facts_of(command, path)
         assert facts["waited_for"]["device"] == 1
         assert facts["communication_us"] == pytest.approx((2.89 + 0.49) / 2)
         assert [row["waiting_us"] for row in facts["ranks"]] == [2.4, 0]
-        shown = CliRunner().invoke(main, [command, str(path)]).output
+        shown = run(command, path).output
         assert "communicates" in shown
         assert "wait for the one on device 1" in " ".join(shown.split())
 

@@ -34,7 +34,7 @@ def check_invariants(steps: Steps) -> None:
 
 
 def test_engines_without_ranges_have_their_true_steps() -> None:
-    engines = tomllib.loads((DATA.parent / "engines.toml").read_text())["engine"]
+    engines = tomllib.loads((DATA.parent / "engines.toml").read_text(encoding="utf-8"))["engine"]
     played = {name: [Host(Script()).play(told["program"], told.get("kernels", {}))] for name, told in engines.items()}
     script = Script()
     played["a thread per device"] = [Host(script, 101 + i, i, 3 * i).play(f"w 12(Dc{i}f)", {}) for i in range(3)]

@@ -5,35 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script, decode_loop
+from tests.tracer.truths import DATA
 from tracer import analyse
 from tracer.analysis.syncs import compress, expand, strategies_followed
 from tracer.analysis.waits import MANY
-
-LETTERS = {  # letters of a step -> strategy, signature, syncs and copies of a token
-    "sasasasgAs": ("sccc", "s c×3 g a s", 5, 4),  # one sync, then blocking copies: n + 2
-    "sassassasgAss": ("sccc", "(sc)×3 g a s×2", 8, 4),  # as llama.cpp: a sync before every copy
-    "scccgAs": ("sccc", "s c×3 g a s", 2, 4),  # calls that block by themselves
-    "saaasgAs": ("saaas", "s a×3 s g a s", 3, 4),
-    "sasaaaaasgAss": ("saaas", "s c a×5 s g a s×2", 5, 7),  # llama.cpp's saaas: the embedding still blocks
-    "aaasgAs": ("aaas", "a×3 s g a s", 2, 4),
-    "aaagAs": ("aaag", "a×3 g a s", 1, 4),
-    "g": ("ggg", "g", 0, 0),
-    "gg": ("ggg", "g×2", 0, 0),
-    "gs": ("none", "g s", 1, 0),  # nothing is sent, but the host waits
-    "gAs": ("none", "g a s", 1, 1),
-    "gA": ("ggg", "g a", 0, 1),
-    "sgg": ("none", "s g×2", 1, 0),
-    "aagsaasgAs": ("mixed", "a×2 g s a×2 s g a s", 3, 5),
-}
+from tracer.files.bounded import tomllib
 
 
 def test_class_signature_and_counts() -> None:
-    for letters, expected in LETTERS.items():
+    told_of = tomllib.loads((DATA.parent / "letters.toml").read_text(encoding="utf-8"))["letters"]
+    for letters, expected in told_of.items():
         script = decode_loop(letters, 8)
         for token in range(8):
             script.range("token", token * 1000, token * 1000 + 900)
         found = analyse(script.trace).syncs
-        told = (found.strategy, found.signature, found.syncs_per_token, found.copies_per_token)
+        told = [found.strategy, found.signature, found.syncs_per_token, found.copies_per_token]
         assert told == expected, letters
         assert found.signature_share == 1.0
 

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
-from tracer.analysis.causality.report import BESIDE_SYNC
 
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.bases import based, predicted
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
-from tests.tracer.truths import rows
+from tests.tracer.truths import facts_of, rows, run
 from tracer import analyse, read, write
 from tracer.analysis.advice import engine_of
+from tracer.analysis.causality.report import BESIDE_SYNC
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
 from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.analysis.whatif.prediction import predict
-from tracer.cli import main
 from tracer.model import run_json
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
 
 
 def ours(strategy: str, mode: str = "sequential") -> Path:
@@ -130,7 +122,7 @@ def test_a_rate_is_the_same_whoever_tells_it_and_changes_nothing_of_what_was_not
     without = run("whatif", unrated, "--sync", "saaas").stdout
     assert "withheld" in without
     assert "without the rate the prediction includes the profiler: give --untraced-tokens-per-s" in without
-    facts = json.loads(run("whatif", unrated, "--sync", "saaas", "--json").stdout)
+    facts = facts_of("whatif", unrated, "--sync", "saaas")
     assert (facts["speedup"], facts["tokens_per_s"], facts["corrected"], facts["base"]) == (None, None, None, "traced")
     light = ["whatif", ours("sccc"), "--without-syncs", "--json"]
     assert run(*light).stdout == run(*light, "--untraced-tokens-per-s", 5).stdout
@@ -174,16 +166,9 @@ def test_the_path_and_the_syncs_of_training_are_per_step_and_long_names_are_cut(
     assert "token" not in path + syncs
 
 
-@cache
-def advised(*arguments: object) -> dict[str, Any]:
-    result = run("advise", *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
-
-
 def test_advice_of_our_own_runs_holds_what_was_measured() -> None:
     """Each strategy was run on the same machine; its gain lies inside the margin."""
-    facts = advised(base := ours("saaas"))
+    facts = facts_of("advise", base := ours("saaas"))
     strategies = [one for one in facts["advice"] if one["edit"] in LADDER]
     assert strategies
     for one in strategies:
@@ -200,39 +185,33 @@ def test_advice_of_our_own_runs_holds_what_was_measured() -> None:
 def test_advice_of_llama_cpp_with_its_own_rate_and_without(unrated: Path) -> None:
     """saaas gained 1.44 % there (748.7 to 759.5 tokens/s); no sync by itself gains for sure. It is known by its
     kernels, and names the edits."""
-    known = advised(LLAMA["sccc", "graph"])
+    known = facts_of("advise", LLAMA["sccc", "graph"])
     by_edit = {one["edit"]: one for one in known["advice"]}
     assert by_edit["saaas"]["speedup"]["low"] < 759.5 / 748.7 < by_edit["saaas"]["speedup"]["high"]
     assert not [edit for edit in by_edit if edit.startswith("without sync ")]
     settings = by_edit["aaag"]["settings"]
     assert settings[0]["name"] == "`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp"
     assert (known["engine"], known["unused"], by_edit["without syncs"]["settings"]) == ("llama.cpp", [], [])
-    facts = advised(unrated)
+    facts = facts_of("advise", unrated)
     assert (facts["base"], facts["advice"], facts["unsure"]) == ("traced", [], [])
-    given = advised(unrated, "--untraced-tokens-per-s", 748.7)
+    given = facts_of("advise", unrated, "--untraced-tokens-per-s", 748.7)
     for key in ("edit", "speedup", "conditions"):
         assert [one[key] for one in given["advice"]] == [one[key] for one in known["advice"]]
     command = given["advice"][0]["shown_by"]
     assert command == f"intertoken whatif {unrated} --untraced-tokens-per-s 748.7 --sync ggg"
-    shown = run(*command.split()[1:], "--json")
-    assert json.loads(shown.stdout)["speedup"] == given["advice"][0]["speedup"]
+    assert facts_of(*command.split()[1:])["speedup"] == given["advice"][0]["speedup"]
 
 
-@pytest.mark.parametrize(
-    ("kernels", "name"),
-    [
-        (["vllm::rms_norm_kernel", "quantize_q8_1<__half>"], "vLLM"),
-        (["void vllm::act", "tensorrt_llm::kernels::cutlass_kernels::gemm"], "vLLM"),
-        (["at::native::add", "quantize_q8_1<__half>"], "llama.cpp"),
-    ],
-)
-def test_kernels_that_an_engine_takes_from_another_do_not_name_it(kernels: list[str], name: str) -> None:
-    script = Script()
-    for at, kernel in enumerate(kernels):
-        script.launch((10 * at, 10 * at + 1), (10 * at + 2, 10 * at + 5), name=kernel)
-    found = engine_of(script.trace)
-    assert found is not None
-    assert found.name == name
+def test_kernels_that_an_engine_takes_from_another_do_not_name_it() -> None:
+    for name, kernels in (
+        ("vLLM", ["vllm::rms_norm_kernel", "quantize_q8_1<__half>"]),
+        ("vLLM", ["void vllm::act", "tensorrt_llm::kernels::cutlass_kernels::gemm"]),
+        ("llama.cpp", ["at::native::add", "quantize_q8_1<__half>"]),
+    ):
+        script = Script()
+        for at, kernel in enumerate(kernels):
+            script.launch((10 * at, 10 * at + 1), (10 * at + 2, 10 * at + 5), name=kernel)
+        assert engine_of(script.trace).name == name
 
 
 def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) -> None:
@@ -244,9 +223,9 @@ def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) 
          "module": ["/a/libggml-cuda.so"] * 3}
     ).astype({"symbol": "category", "module": "category"})  # fmt: skip
     write(trace, path := tmp_path / "with-chains")
-    facts = advised(path)
+    facts = facts_of("advise", path)
     assert facts["advice"]
     assert all(one["sites"] == ["ggml_sync (libggml-cuda.so)"] for one in facts["advice"] if one["edit"] != "ggg")
-    shown = json.loads(run("path", path, "--call-sites", "--json").stdout)["calls"]
-    sites = {(call["letter"] == "s", call["site"]) for call in shown}
+    calls = facts_of("path", path, "--call-sites")["calls"]
+    sites = {(call["letter"] == "s", call["site"]) for call in calls}
     assert sites == {(True, "ggml_sync (libggml-cuda.so)"), (False, "ggml_launch (libggml-cuda.so)")}

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tracer.analysis.causality.edges import KINDS
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causality.report import PathReport
+from click.testing import CliRunner, Result
 
 from tests.tracer.engines import Host
 from tests.tracer.handmade import decode_loop
 from tests.tracer.machine import recorded
 from tracer import Trace, analyse
+from tracer.analysis.causality.edges import KINDS
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.causality.report import PathReport
 from tracer.analysis.causes import PART_COLUMNS, PARTS
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.ranks import rank_report
 from tracer.analysis.recording import Recording
 from tracer.analysis.streams import StreamReport, bubble_report, stream_report
 from tracer.analysis.tokens import find_steps
+from tracer.cli import main
 from tracer.errors import EmptyTraceError, IntertokenError
 from tracer.files.bounded import tomllib
 
 DATA = Path(__file__).parent / "data" / "truths"
+
+
+def run(*arguments: object) -> Result:
+    """What the command line says."""
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def facts_of(*arguments: object) -> dict[str, Any]:
+    """The JSON of a command that succeeds."""
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
 
 
 def scene(told: Mapping[str, Any]) -> Trace:
@@ -133,7 +148,7 @@ def untrue(file: str) -> list[str]:
     A truth is a scene, which may begin with another one (`scene`), options of `analyse`, and what a path of the
     recording `is`, `says` (a part of the text of it) or `fails` with. With `as_found` no step is left out as doubtful.
     """
-    told = tomllib.loads((DATA / file).read_text())
+    told = tomllib.loads((DATA / file).read_text(encoding="utf-8"))
     wrong = []
     for name, truth in told["truth"].items():
         first = told["scene"][truth["scene"]] if "scene" in truth else {}
