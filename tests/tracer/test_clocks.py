@@ -122,22 +122,6 @@ def test_what_spoils_no_step(recording: Trace, truth: Recording) -> None:
         assert all(words in note for words, note in zip(told, notes, strict=True))
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_wait_for_the_event_before_does_not_wait_for_this_step(recorded: bool) -> None:
-    """Each step waits for the event of the one before while its own kernel runs for 400 µs more."""
-    script = Script()
-    for step in range(10):
-        begin = step * 500_000
-        script.range("token", begin, begin + 100_000)
-        script.launch((begin, begin + 1000), (begin + 2000, begin + 490_000))
-        if recorded:
-            script.record(begin + 2000, begin + 3000, event=step)
-        if step:
-            script.sync(begin + 4000, begin + 9000, name="cudaEventSynchronize_v3020", type="event", event=step - 1)
-    steps = analyse(script.trace).steps
-    assert (len(steps), steps.doubts) == (10, ())
-
-
 def test_a_whole_recording_in_doubt_is_refused(recording: Trace) -> None:
     spoilt = moved(recording, lambda times: np.full(len(times), -1_000_000), DEVICE_TABLES)
     with pytest.raises(EmptyTraceError, match=r"no step is usable: the clock of device 0 "):

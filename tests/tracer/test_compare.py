@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script, decode_loop
-from tests.tracer.steady import LIGHT, NSYS, TORCH, recording, run_of, side, sourced
-from tests.tracer.truths import DATA, rows
+from tests.tracer.steady import NSYS, recording, run_of, side, sourced
+from tests.tracer.truths import DATA, rows, unlike
 from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.gaps import CAUSES
@@ -29,20 +29,20 @@ PERIODS = st.lists(st.integers(1_000, 20_000), min_size=4, max_size=30)
 few = settings(max_examples=4)
 
 
-def test_twice_as_fast_is_exactly_two() -> None:
-    found = compare(run_of([2000] * 20), run_of([1000] * 20))
-    assert (found.speedup, found.total_speedup) == (Interval(2.0, 2.0, 2.0), 2.0)
-    assert (found.verdict, found.basis, found.paired) == ("faster", "light", True)
-    assert (found.gap_us, found.busy_us) == (Interval(0.0, 0.0, 0.0), Interval(-1.0, -1.0, -1.0))
+def made(told: dict[str, Any]) -> Side:
+    options = {name: given for name, given in told.items() if name != "period"}
+    return Side("run", tuple(recording([period] * 20, **options) for period in told["period"]))
 
 
-def test_gap_and_causes_differ_by_what_was_taken_out() -> None:
-    found = compare(run_of([2000] * 20, gap=500, syncs=9), run_of([1700] * 20))
-    for difference in (found.gap_us, found.mean_gap_us):
-        assert (difference.estimate, difference.low, difference.high) == pytest.approx((-0.3, -0.3, -0.3))
-    assert found.causes_us["sync"].estimate == pytest.approx(-0.3)
-    assert sum(e.estimate for e in found.causes_us.values()) == pytest.approx(found.mean_gap_us.estimate)
-    assert found.counts == {"syncs": -8.0, "copies": 0.0, "launches": 0.0}
+def test_what_is_told_of_two_runs() -> None:
+    for name, told in tomllib.loads((DATA.parent / "comparisons.toml").read_text(encoding="utf-8"))["truth"].items():
+        base, other = made(told["base"]), made(told["other"])
+        if "refused" in told:
+            with pytest.raises(UsageError, match=told["refused"]):
+                compare(base, other)
+            continue
+        found = compare(base, other, force=told.get("force", False))
+        assert not unlike(found, told), name
 
 
 @given(PERIODS, PERIODS, st.integers(2, 9))
@@ -64,13 +64,6 @@ def test_what_holds_of_any_runs(one: list[int], two: list[int], k: int) -> None:
 @pytest.mark.parametrize(
     ("other", "verdict"), [(20_009, "no difference shown"), (19_900, "faster"), (20_100, "slower")]
 )
-def test_a_direction_that_rounds_to_nothing_is_none(other: int, verdict: str) -> None:
-    """All steps alike, so that the interval has no width: 0.045 % reads ±0.0 %, 0.5 % does not."""
-    found = compare(run_of([20_000] * 20), run_of([other] * 20))
-    assert found.verdict == verdict
-    assert ("±0.0 %" in percent(found.speedup)) == (verdict == "no difference shown")
-
-
 def served(seed: int, steps: int = 200) -> Side:
     """A server at 10 ms a step and 0.1 per request, whose requests come and go; the seed chooses nothing else."""
     random, script, now, batch = np.random.default_rng(seed), Script(), 0, 6
@@ -116,45 +109,6 @@ def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
     assert (found.paired, found.speedup.estimate) == (False, 1)
 
 
-def test_untraced_repeats_come_before_the_recorded_steps_and_their_median_is_the_rate() -> None:
-    def of(*repeats: float, source: str = NSYS) -> Side:
-        spread = {"median": repeats[1], "low": min(repeats), "high": max(repeats), "repeats": list(repeats)}
-        run = {"configuration": {"batch": 1}, "measured": {"tokens_per_s": spread}}
-        return run_of([2000] * 20, run=run, source=source)
-
-    base, other = of(400_000, 401_000, 402_000), of(800_000, 802_000, 804_000)
-    found = compare(base, other)
-    assert (found.basis, found.unit) == ("untraced", "repeats")
-    assert found.speedup.estimate == pytest.approx(2.0)
-    half = 2.776 * 0.0025 * np.sqrt(2 / 3 * np.pi / 2)  # t of 4; medians err by √(π/2) more than means
-    assert found.speedup.low == pytest.approx(2 * np.exp(-half), rel=1e-4)
-    assert [run.rates("untraced")["tokens/s"] for run in (base, other)] == [401_000, 802_000]
-    skewed = compare(of(8e4, 1e5, 1.6e5, source=LIGHT), of(1.6e5, 2e5, 2e5, source=LIGHT))
-    assert skewed.speedup.estimate == pytest.approx(2.0)
-
-
-def test_the_untraced_rate_corrects_the_gap_and_its_error_widens_the_interval() -> None:
-    single, several = (
-        compare(*(run_of([2000] * 9, untraced=rates, source=NSYS) for rates in pair))
-        for pair in (([526_316], [540_541]), ([525_000, 526_316, 527_600], [539_000, 540_541, 542_000]))
-    )
-    assert single.gap_us.estimate == pytest.approx(-0.05, abs=1e-5)  # 100 and 50 ns beside 1800 of compute
-    assert single.gap_us.bounds is None  # nothing tells how far one rate may be off
-    assert several.gap_us.low < several.gap_us.estimate - 0.005
-
-
-def test_repeated_recordings_are_clusters() -> None:
-    fast, slow, noise = (
-        Side("run", tuple(recording([p] * 20) for p in periods))
-        for periods in ((1000, 1010, 1020), (2000, 2020, 2040), (1000, 1030, 1040))
-    )
-    found = compare(slow, fast)
-    assert (found.unit, found.paired, found.verdict) == ("recordings", False, "faster")
-    assert found.speedup.estimate == pytest.approx(2.0)
-    assert found.speedup.low < 1.97  # between the recordings, though no step of one differs
-    assert compare(fast, noise).verdict == "no difference shown"
-
-
 def test_kernels_that_got_slower_are_named_and_noise_alone_makes_none_slower() -> None:
     def of(lengths: list[list[int]]) -> Side:
         script = decode_loop("g", 40, period=100_000)
@@ -189,70 +143,11 @@ def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
     assert np.isnan(rows(kernels, "per_call_ratio")).all()
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "message", "times"),
-    [
-        ({"configuration": {"model": "a"}}, {"configuration": {"model": "b"}}, "model a against b", 1.0),
-        ({"configuration": {"batch": 1}}, {"configuration": {"batch": 8}}, "batch 1 against 8", 8.0),
-        (
-            {"configuration": {"backend": "cpu"}},
-            {"configuration": {"backend": "cuda"}},
-            "backend cpu against cuda",
-            1.0,
-        ),
-        ({"machine": {"gpu": "H200"}}, {"machine": {"gpu": "A10"}}, "gpu H200 against A10", 1.0),
-    ],
-)
-def test_runs_of_other_work_are_refused_unless_forced(mine: Any, theirs: Any, message: str, times: float) -> None:
-    base, other = run_of([9000] * 9, run=mine), run_of([9000] * 9, run=theirs)
-    with pytest.raises(UsageError, match=f"not comparable: {message}"):
-        compare(base, other)
-    forced = compare(base, other, force=True)
-    assert message in forced.refusal.why
-    assert (forced.verdict, forced.speedup) == ("no verdict", Interval(times, times, times))
-
-
-def test_other_kernels_are_refused_and_what_may_differ_is_a_caution() -> None:
-    said = {"configuration": {"model": "m", "batch": 1}}
-    one, two = (run_of([9000] * 9, run=said | {"machine": {"gpu": "H200", "driver": driver}}) for driver in "12")
-    with pytest.raises(UsageError, match="no kernel in common"):
-        compare(one, run_of([9000] * 9, run=said, kernel="other"))
-    assert any("driver 2 against 1" in text for text in compare(one, two).cautions)
-    unnamed = run_of([9000] * 9, run=said)
-    text = "it is unknown whether run and run ran on the same GPU: only one of them names it"
-    assert text in compare(one, unnamed).cautions
-    assert text in compare(unnamed, one).cautions
-    assert not any("nothing says" in text or "unknown" in text for text in compare(one, two).cautions)
-    cautions = compare(run_of([2000] * 9), run_of([1000] * 9)).cautions
-    assert any("it is unknown whether run and run ran with the same model" in text for text in cautions)
-
-
-TEN = {"kernels": 10, "source": NSYS}  # of 180 ns each in a step of 2000 that computes for 1800
-
-
 def refused(found: Comparison) -> str:
     """Why; fails where there is a verdict."""
     assert (found.verdict, found.needed) == ("no verdict", None)
     assert found.refusal is not None
     return found.refusal.why
-
-
-@pytest.mark.parametrize(
-    ("other", "why"),
-    [
-        ({"syncs": 3}, "their steps differ: 3 syncs against 1"),
-        ({"kernels": 9}, "their steps differ: 9 recorded kernels against 10"),
-        ({"source": TORCH}, "they were made by different recorders (PyTorch, nsys)"),
-        ({"source": ""}, "they were made by different recorders (an unknown one, nsys)"),
-        ({"source": LIGHT}, "run was recorded under a profiler, which slows it by an unknown amount"),
-        ({}, "within what tracing can have added"),  # which is no longer than the shortest kernel, here all of them
-    ],
-)
-def test_tracing_that_may_have_made_the_difference_carries_no_verdict(other: dict[str, Any], why: str) -> None:
-    found = compare(run_of([2000] * 20, **TEN), run_of([1000] * 20, **(TEN | other)))
-    assert why in refused(found)
-    told = (found.speedup, found.total_speedup, found.gap_us, found.mean_gap_us, found.causes_us)
-    assert told == (None, None, None, None, {})
 
 
 def long_and_short(period: int, long: int) -> Side:
@@ -288,25 +183,6 @@ def test_whatever_tracing_adds_to_equal_programs_there_is_no_verdict(mine: int, 
     assert found.counts == {"syncs": 0.0, "copies": 0.0, "launches": 0.0}
 
 
-def test_rates_of_both_make_any_tracing_comparable() -> None:
-    found = compare(
-        run_of([2000] * 20, source=NSYS, untraced=[600e3, 601e3, 602e3]),
-        run_of([4000] * 20, source=TORCH, untraced=[700e3, 701e3, 702e3], syncs=3),
-    )
-    assert (found.verdict, found.basis, found.refusal) == ("faster", "untraced", None)
-    assert (len(found.kernels), found.busy_us) == (0, None)  # each recorder stretches them in its own way
-    one = compare(run_of([2000] * 20, source=NSYS), run_of([2000] * 20, source=NSYS, untraced=[7e5]))
-    refused(one)
-    assert one.refusal.instead.endswith("--untraced-tokens-per-s X,X,X --untraced-tokens-per-s 700000`")
-
-
-def test_lower_bounds_of_gaps_are_set_against_each_other_only_where_kernels_were_stretched_alike() -> None:
-    alike = [run_of([2000] * 9, **(TEN | {"kernels": k}), untraced=[526_316.0, 526_300.0]) for k in (10, 10, 9)]
-    assert compare(alike[0], alike[1]).gap_us is not None
-    assert compare(alike[0], alike[2]).gap_us is None
-    assert compare(alike[0], alike[1]).causes_us == {}
-
-
 def marked(text: str, period: int = 2000, steps: int = 12, run: Any = None, prompts: int = 0, **options: Any) -> Side:
     """Steps with this mark, the first of them prompts."""
     script = Script()
@@ -339,19 +215,12 @@ def test_the_batch_is_known_from_the_marks_too() -> None:
     assert "batch 1 against 8" in refused(compare(one, eight, force=True))
 
 
-def test_rates_are_of_tokens_only_where_it_is_known_how_many_a_step_gains() -> None:
-    def of(batch: int | None, period: int = 2000, **options: Any) -> Side:
-        run = {} if batch is None else {"configuration": {"batch": batch}}
-        return run_of([period] * 20, run=run, **options)
-
-    unknown, known = compare(of(None), of(8, period=1000)), compare(of(8), of(8, period=1000))
-    assert (unknown.rate, unknown.speedup.estimate, known.rate, known.speedup.estimate) == ("steps/s", 2, "tokens/s", 2)
-    assert sentence(unknown).endswith("steps/s +100.0 % [+100.0, +100.0], of the recorded steps, untraced")
-    facts = run_facts(of(None))
+def test_a_run_without_a_batch_has_no_tokens_per_s() -> None:
+    found = compare(run_of([2000] * 20), run_of([1000] * 20))
+    assert sentence(found).endswith("steps/s +100.0 % [+100.0, +100.0], of the recorded steps, untraced")
+    facts = run_facts(found.base)
     assert (facts["tokens_per_s"], facts["steps_per_s"]) == (None, pytest.approx(500_000))
-    assert run_facts(of(8))["tokens_per_s"] == pytest.approx(4_000_000)
-    mixed = compare(of(None, source=NSYS, untraced=[500_000] * 3), of(8, source=NSYS, untraced=[500_000] * 3))
-    assert mixed.basis == "traced"  # one rate is of steps, the other of tokens
+    assert percent(compare(run_of([20_000] * 20), run_of([20_009] * 20)).speedup).startswith("±0.0 %")
 
 
 def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:

@@ -62,16 +62,6 @@ def test_what_both_of_paired_steps_share_ties_none_of_them() -> None:
     assert apart.high > 0.2
 
 
-def test_steps_resampled_one_by_one_would_claim_too_much() -> None:
-    random = np.random.default_rng(5)
-    series = [autoregressive(random, 100, 0.8) for _ in range(TRIALS)]
-    with_blocks = share_held([means(s).intervals()[0] for s in series], 0.0)
-    standard_errors = [s.std() / 10 for s in series]
-    one_by_one = np.mean([abs(s.mean()) <= 1.96 * e for s, e in zip(series, standard_errors, strict=True)])
-    assert one_by_one < 0.6
-    assert with_blocks > one_by_one + 0.2
-
-
 def test_blocks_are_long_where_neighbours_are_alike() -> None:
     random = np.random.default_rng(1)
     apart, alike = autoregressive(random, 2000, 0.0)[:, 0], autoregressive(random, 2000, 0.9)[:, 0]

@@ -17,7 +17,6 @@ from tracer import Trace, analyse, read
 from tracer.analysis.steps import UNSURE, Steps
 from tracer.errors import EmptyTraceError
 from tracer.files.bounded import tomllib
-from tracer.model.trace import LIGHT
 
 
 def check_invariants(steps: Steps) -> None:
@@ -163,17 +162,6 @@ def test_single_passes_of_two_processes_do_not_follow_each_other() -> None:
     assert (found.steps.what, rows(found.steps.table, "group")) == ("2 forward passes", [0, 1])
     with pytest.raises(EmptyTraceError, match="no path: 2 step"):
         found.path  # noqa: B018
-
-
-def test_a_light_recording_of_launches_alone_says_what_has_the_rest() -> None:
-    script = Script()
-    for at in range(0, 3000, 1000):
-        script.call("cudaLaunchKernel_v7000", at, at + 10)
-    trace = Trace(script.trace.tables, {"source": LIGHT})
-    with pytest.raises(
-        EmptyTraceError, match=r"was CUDA traced \(the light recorder cannot .*; --passes graph can\)\?"
-    ):
-        analyse(trace).steps  # noqa: B018
 
 
 def test_the_time_to_find_steps_grows_with_their_number_alone() -> None:

@@ -142,6 +142,21 @@ def differs(found: Any, expected: Any) -> bool:
     return bool(found != expected)
 
 
+def unlike(of: Any, told: Mapping[str, Any]) -> list[str]:
+    """What of it, by path, is not what `is`, `says` or `fails` tell."""
+    wrong = []
+    for how in ("is", "says", "fails"):
+        for path, expected in told.get(how, {}).items():
+            try:
+                found, failed = value(of, path), False
+            except IntertokenError as error:
+                found, failed = str(error), True
+            is_wrong = differs(found, expected) if how == "is" else expected not in str(found)
+            if is_wrong or failed != (how == "fails"):
+                wrong.append(f"{path} {how} {found}, not {expected}")
+    return wrong
+
+
 def untrue(file: str) -> list[str]:
     """What does not hold of the truths in a file of data/truths.
 
@@ -155,14 +170,5 @@ def untrue(file: str) -> list[str]:
         both = {**first, **truth, "events": [*first.get("events", ()), *truth.get("events", ())]}
         trace = scene(both)
         recording = as_found(trace) if "as_found" in both else analyse(trace, **both.get("analyse", {}))
-        for how in ("is", "says", "fails"):
-            for path, expected in truth.get(how, {}).items():
-                try:
-                    found, failed = value(recording, path), False
-                except IntertokenError as error:
-                    found, failed = str(error), True
-                if failed != (how == "fails") or (
-                    differs(found, expected) if how == "is" else expected not in str(found)
-                ):
-                    wrong.append(f"{name}: {path} {how} {found}, not {expected}")
+        wrong += [f"{name}: {each}" for each in unlike(recording, truth)]
     return wrong
