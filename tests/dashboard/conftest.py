@@ -7,21 +7,22 @@ import pickle
 import shutil
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from click.testing import CliRunner
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.common.exceptions import WebDriverException
+from urllib3.exceptions import HTTPError
 
 from dashboard.app import create_app
 from dashboard.reading import run
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.patience import listen
+from tests.dashboard.page import SCRIPTS, Page
 from tests.dashboard.traces import GAP, decode
+from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.analysis import estimates
 from tracer.cli import main
@@ -54,13 +55,14 @@ def chromium(tmp_path_factory):
     for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
         options.add_argument(flag)
     try:
-        page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+        browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     except WebDriverException as problem:
         missing(f"Chromium does not start: {problem.msg}")
-    page.set_script_timeout(20)
-    page.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": f"(() => {{ {COUNT} }})()"})
-    yield page
-    page.quit()
+    browser.set_script_timeout(20)
+    counts = f"(() => {{ {SCRIPTS['count']} }})()"
+    browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": counts})
+    yield browser
+    browser.quit()
 
 
 @pytest.fixture(scope="module")
@@ -77,57 +79,14 @@ def browser(chromium):
     chromium.get_log("browser")
 
 
-COUNT = """
-if (window.rest) return;
-const fetched = window.fetch;
-window.underWay = 0;
-window.fetch = (...asked) => { window.underWay++; return fetched(...asked).finally(() => window.underWay--); };
-window.rest = (quietly, done) => {
-  let quiet = 0, left = 100;
-  const rests = () => {
-    quiet = window.underWay ? 0 : quiet + 1;
-    quiet < quietly && left-- ? setTimeout(rests, 50) : done(true);
-  };
-  setTimeout(rests, 50);
-};
-"""
-VISIT = """
-const [address, done] = arguments, there = new URL(address);
-const isOpen = there.origin + there.pathname === location.origin + location.pathname;
-if (!isOpen || window.altered || !window.rest || !window.dash_clientside?.intertoken) return done(false);
-document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
-document.querySelectorAll("details[open]:has(> summary[id$=-open])").forEach((folded) => (folded.open = false));
-document.querySelector("#runs-open[aria-expanded=true]")?.click();
-document.activeElement.blur();
-scrollTo(0, 0);
-history.pushState({}, "", address);
-dispatchEvent(new PopStateEvent("popstate"));
-window.rest(3, done);
-"""
-
-
-def visit(browser, address):
-    """Show a view: in the page that is open, as its links do, which costs a third of loading it; else by loading it.
-
-    What no address holds is as on a new page: nothing folded out, no dialog, no focus. A test that checks what a link
-    restores, or that needs a page nobody has touched, loads it: `load`. One that changes the page's own code says so:
-    `alter`. What comes later may move what is there: the page is at rest when its requests have been answered.
-    """
-    if not browser.execute_async_script(VISIT, address):
-        browser.get(address)
-        browser.execute_script(COUNT)  # another tab has none
-        browser.execute_async_script("window.rest(6, arguments[0])")
-
-
-def load(browser, address):
-    """Show a view on a page that is loaded for it."""
-    browser.get("about:blank")
-    browser.get(address)
-
-
-def alter(browser, script):
-    """Change the page's own code, until it is loaded anew."""
-    browser.execute_script(f"window.altered = true; {script}")
+@pytest.fixture
+def page(browser):
+    """A page of which the browser must not complain, and in which nothing of a recording may be run."""
+    page = Page(browser)
+    page.faults()
+    yield page
+    assert page.faults() == []
+    assert page.run("return window.hacked") is None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -135,49 +94,9 @@ def pytest_runtest_makereport(item):
     """After a failure the next test gets a page that is loaded for it."""
     report = yield
     if report.failed and "chromium" in item.funcargs:
-        item.funcargs["chromium"].get("about:blank")
+        with suppress(WebDriverException, HTTPError):  # after the last test it is gone
+            item.funcargs["chromium"].get("about:blank")
     return report
-
-
-def until(browser, condition, what, seconds=60):
-    """Wait for a condition, whatever is drawn anew meanwhile; `what` is missing if it does not come."""
-    return WebDriverWait(browser, seconds, 0.1, (StaleElementReferenceException, NoSuchElementException)).until(
-        lambda _: condition(), what
-    )
-
-
-def click_on(browser, selector):
-    """Click an element once it is there. What is in a table may be drawn anew between finding and clicking."""
-    until(browser, lambda: browser.find_element(By.CSS_SELECTOR, selector).click() or True, selector)
-
-
-def unfold(browser):
-    """Show the table of runs, which is folded while runs are shown."""
-    opens = """
-        const button = document.getElementById("runs-open");
-        const filled = document.querySelector("#runs [row-id], #chips li");
-        const isOpen = () => button?.getAttribute("aria-expanded") === "true";
-        if (filled && !isOpen()) button.click();
-        return isOpen();
-    """
-    until(browser, lambda: browser.execute_script(opens), "the table of runs")
-
-
-@contextmanager
-def screen_of(browser, width, height):
-    """Another screen of so many px, a phone's if it is narrow."""
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        yield
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def faults(browser):
-    """What the browser complained of since it was last asked; not the default of a component that is its own."""
-    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
-    return [message for message in log if "custom wheel sensitivity" not in message]
 
 
 _ports = []
@@ -247,6 +166,13 @@ def pair(tmp_path_factory):
     return RunStore([directory]).chosen(["a", "b"])
 
 
+def copied(runs, *names):
+    """Bundled recordings in a folder, without their node passes."""
+    for name in names:
+        shutil.copytree(SAMPLES / name, runs / name, ignore=shutil.ignore_patterns("node"))
+    return runs
+
+
 def as_json(*arguments):
     """What a command answers with --json."""
     result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
@@ -265,4 +191,14 @@ def filled(tmp_path_factory):
     from tests.dashboard.filled import write_filled
 
     with served(write_filled(tmp_path_factory.mktemp("filled"))) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def address(tmp_path_factory):
+    """The address of a dashboard of two runs of 30 tokens; the gaps of `b` are twice those of `a`."""
+    runs = tmp_path_factory.mktemp("two")
+    formats.write(decode(tokens=30), runs / "a")
+    formats.write(decode(tokens=30, gap=2 * GAP), runs / "b")
+    with served(runs) as address:
         yield address

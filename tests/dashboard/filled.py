@@ -9,8 +9,9 @@ from executor.planning import prepare
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.run.directory import run_graph, write_run
+from tests.dashboard.conftest import copied
 from tests.dashboard.traces import decode
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import LLAMA
 from tracer import formats
 from tracer.model.graph_json import GRAPH_FILE, write_graph
 
@@ -25,13 +26,6 @@ FILLED = {
 """A page's address -> what is there when it is filled."""
 TRACED, TINY = LLAMA["sccc", "graph"].name, "tiny-sccc-branches"
 HOSTILE = '<img src=x onerror="window.hacked=1">'
-
-
-def copied(runs, *names):
-    """Bundled recordings in a folder, without their node passes."""
-    for name in names:
-        shutil.copytree(SAMPLES / name, runs / name, ignore=shutil.ignore_patterns("node"))
-    return runs
 
 
 @cache

@@ -1,165 +1,116 @@
-"""The timeline's keys, search, rows, minimap, ruler and selection in a real Chromium, by keyboard."""
+"""The timeline in a real Chromium: keys, search, rows, minimap, sums, bookmarks, and the card of a bar."""
 
+import json
 import time
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
-from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import alter, click_on, load, screen_of, served, unfold, until
-from tests.dashboard.timeline_page import click, drawn, labels, page, says, spot
-from tests.dashboard.traces import GAP, PERIOD, decode
+from tests.dashboard.conftest import copied, served
+from tests.dashboard.page import BARS
+from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
 
 pytestmark = pytest.mark.browser
-__all__ = ["page"]
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    runs = tmp_path_factory.mktemp("runs")
-    formats.write(decode(tokens=30), runs / "a")
-    formats.write(decode(tokens=30, gap=2 * GAP), runs / "b")
-    with served(runs) as address:
-        yield address
 
 
 def test_keys_press_the_buttons_but_not_while_one_types(page, address):
-    page.open(f"{address}?run=a&token=5")
+    page.visit(f"{address}?run=a&token=5", BARS)
     low, high = page.moves("g")
     assert 0 < high - low < 3 * GAP
     near = page.moves("w")
     assert near[1] - near[0] == pytest.approx((high - low) / 2, abs=2)
     assert page.moves("d")[0] > near[0]
     assert page.moves(Keys.ARROW_LEFT) == pytest.approx(near, abs=3)
-    whole = page.moves(Keys.HOME)
-    assert whole[1] - whole[0] > 25 * PERIOD
+    page.moves(Keys.HOME)
+    assert page.width() > 25 * PERIOD
     page.press("n")
     page.linked("token=6")
     page.press("p")
     page.linked("token=5")
     before = page.range()
-    unfold(page.browser)
-    click_on(page.browser, "#runs .ag-cell")
+    page.unfold()
+    page.click_on("#runs .ag-cell")
     page.press("w", "s", "n")
 
     def is_elsewhere():  # a table that is drawn anew takes the focus back
-        page.browser.execute_script("document.getElementById('copy-link').focus()")
-        page.browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        page.run("document.getElementById('copy-link').focus()")
+        page.wait("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
         return page.focused() == "copy-link"
 
-    until(page.browser, is_elsewhere, "the focus elsewhere")
+    page.until(is_elsewhere, "the focus elsewhere")
     assert page.moves("w") != before
-    assert "token=5" in page.browser.current_url
+    page.linked("token=5")
 
 
-def test_each_key_counts_from_what_the_last_one_asked_for(page, address):
-    page.open(f"{address}?run=a&token=5")
+def test_each_key_counts_from_what_the_last_one_asked_for_whatever_is_drawn_yet(page, address):
+    page.visit(f"{address}?run=a&token=5", BARS)
     low, high = page.moves("g")
-    quarter, width = (high - low) / 4, (high - low) / 4
-    page.open(f"{address}?run=a&token=5")
+    width = (high - low) / 4
+    page.visit(f"{address}?run=a&token=5", BARS)
     page.press("g", "w", "w", "d")
-    wanted = pytest.approx((low + 1.5 * quarter + 0.35 * width, low + 2.5 * quarter + 0.35 * width), abs=5)
-    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+    page.comes_to(low + 1.85 * width, low + 2.85 * width)
     page.press("n", "w", "n", "s", ".", "a")
     page.linked("token=8")
-    wanted = pytest.approx((low + 1.5 * quarter, low + 2.5 * quarter), abs=8)
-    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+    page.comes_to(low + 1.5 * width, low + 2.5 * width, by=8)
     page.press("w", "t", "s")
-    until(page.browser, lambda: page.width() == pytest.approx(2 * 1.35 * PERIOD), "two tokens")
-    page.press("/", "cudaMemcpyAsync", Keys.ENTER)
-    page.linked("event=")
-    until(page.browser, page.browser.find_element(By.ID, "find-on").is_enabled, "a next match")
-    page.browser.execute_script("document.activeElement.blur()")
-    page.press("g", "w", "w", "n", "n")  # of two matches the second is out of view: it stands in the middle
-    until(page.browser, lambda: page.width() <= width + 5 and page.range()[0] > PERIOD / 2, "there")
-
-
-LATE = """
-const fetched = window.fetch;
-window.fetch = async (...what) => {
-  if (String(what[1]?.body).includes("timeline.figure")) await new Promise((done) => setTimeout(done, 1500));
-  return fetched(...what);
-};
-"""
-
-
-def test_a_key_counts_from_the_view_that_is_not_drawn_yet(page, address):
-    page.open(f"{address}?run=a&token=5")
-    low, high = page.moves("g")
-    page.open(f"{address}?run=a&token=5")
-    alter(page.browser, LATE)
+    page.until(lambda: page.width() == pytest.approx(2 * 1.35 * PERIOD), "two tokens")
+    page.alter("late", "timeline.figure", 1500, 0)
     page.press("g")
-    until(page.browser, lambda: page.range() == (low, high), "the link")
-    page.browser.execute_script(
-        "document.querySelector('#timeline .js-plotly-plot').emit('plotly_relayout', {autosize: true})"
-    )
+    page.comes_to(low, high)
+    page.run("document.querySelector('#timeline .js-plotly-plot').emit('plotly_relayout', {autosize: true})")
     page.press("w")
-    wanted = pytest.approx((low + (high - low) / 4, high - (high - low) / 4), abs=3)
-    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+    page.comes_to(low + width, high - width)
 
 
 def test_going_to_a_token_a_time_and_the_next_gap(page, address):
-    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
+    page.visit(f"{address}?run=a&token=5&range=0..{PERIOD}", BARS)
     page.press("j")
     assert page.focused() == "go"
-    page.press("12", Keys.ENTER)
-    page.linked("token=12")
-    says(page, "gone", "Token 12 of 0 to 29.")
-    page.press("j")
-    page.browser.find_element(By.ID, "go").clear()
-    page.browser.find_element(By.ID, "go").send_keys("99", Keys.ENTER)
-    says(page, "gone", "There is no token 99; the last one is 29.")
-    assert "token=12" in page.browser.current_url
-    page.browser.find_element(By.ID, "go").clear()
-    page.browser.find_element(By.ID, "go").send_keys("2.5 ms", Keys.ENTER)
-    says(page, "gone", "2.50 ms is in the middle.")
-    until(page.browser, lambda: page.range() and sum(page.range()) == 5_000_000, "it in the middle")
-    page.browser.find_element(By.ID, "go").clear()
-    page.browser.find_element(By.ID, "go").send_keys("> 90 us", Keys.ENTER)
-    says(page, "gone", "100 µs after token 15.")
-    page.browser.execute_script("document.activeElement.blur()")
+    for text, said in (
+        ("12", "Token 12 of 0 to 29."), ("99", "There is no token 99; the last one is 29."),
+        ("2.5 ms", "2.50 ms is in the middle."), ("> 90 us", "100 µs after token 15."),
+    ):  # fmt: skip
+        page.one("#go").clear()
+        page.one("#go").send_keys(text, Keys.ENTER)
+        page.says("gone", said)
+        page.linked("token=12")
+    page.blur()
     page.press("]", "]")
-    says(page, "gone", "after token 17.")
+    page.says("gone", "after token 17.")
     page.press("[", "w")
-    says(page, "gone", "after token 16.")
-    middle = 4 * PERIOD + GAP / 2
-    until(page.browser, lambda: page.range() and sum(page.range()) / 2 == pytest.approx(middle, abs=9), "its middle")
+    page.says("gone", "after token 16.")
+    middle = pytest.approx(4 * PERIOD + GAP / 2, abs=9)
+    page.until(lambda: sum(page.range()) / 2 == middle, "its middle")
 
 
 def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
-    page.open(f"{address}?run=a&run=b&token=5")
+    page.visit(f"{address}?run=a&run=b&token=5", BARS)
     page.press("/")
     assert page.focused() == "find"
-    assert page.browser.find_element(By.ID, "find").size["width"] > 100
-    page.press("cudamemcpy", Keys.ENTER)
-    says(page, "found", "60 of 120 copies")
+    for letters in ("abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm"):  # which stay in their order
+        page.blur()
+        page.press("/", letters)
+        page.linked(f"find={letters}")
+    page.blur()
+    page.press("/", "cudamemcpy", Keys.ENTER)
+    page.says("found", "60 of 120 copies")
     page.linked("find=cudamemcpy", "event=")
     first = page.browser.current_url
-    says(page, "picked", "cudaMemcpyAsync")
-    until(page.browser, lambda: drawn(page, "arrow") == 2, "an arrow in each run")
-    assert drawn(page, "chosen") == 2
-    page.browser.execute_script("document.activeElement.blur()")
-    page.press("n")
-    until(page.browser, lambda: page.browser.current_url != first, "the next match")
-    page.press("p")
-    until(
-        page.browser, lambda: page.browser.current_url.split("event=")[1] == first.split("event=")[1], "the first again"
-    )
-    page.open(first, load)
-    says(page, "found", "60 of 120 copies")
-    says(page, "picked", "duration 2000 ns")
-    assert page.browser.find_element(By.ID, "find").get_attribute("value") == "cudamemcpy"
-    link = page.browser.find_element(By.CSS_SELECTOR, "#picked li button")
-    link.send_keys(Keys.ENTER)
-    says(page, "picked", "memcpy HtoD")
-
-
-NAMES = """
-const { left } = document.getElementById("timeline").getBoundingClientRect();
-return [...document.querySelectorAll(":is(#timeline, #minimap) .ytick text")].map((name) =>
-  [name.textContent, name.getBoundingClientRect().left - left]);
-"""
+    page.says("picked", "cudaMemcpyAsync")
+    page.until(lambda: len(page.drawn("arrow")) == len(page.drawn("chosen")) == 2, "an arrow in each run")
+    assert page.width() == 100_000, "2 µs are seen"
+    page.press(Keys.ENTER)
+    page.until(lambda: page.browser.current_url != first, "the next match")
+    ActionChains(page.browser).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
+    event = first.split("event=")[1]
+    page.until(lambda: page.browser.current_url.split("event=")[1] == event, "the first again")
+    page.load(first, BARS)
+    page.says("found", "60 of 120 copies")
+    page.says("picked", "duration 2000 ns")
+    assert page.one("#find").get_attribute("value") == "cudamemcpy"
+    page.enter("#picked li button")
+    page.says("picked", "memcpy HtoD")
 
 
 def test_names_of_rows_keep_their_first_letters_on_a_phone(page, tmp_path):
@@ -168,101 +119,244 @@ def test_names_of_rows_keep_their_first_letters_on_a_phone(page, tmp_path):
     threads = {"process": [7, 7], "thread": [70, 71], "name": ["CUDA WORKERS", "MMMMMMMMMMMM"]}
     tables = {**trace.tables, "nvtx": ranges, "threads": threads}
     formats.write(Trace.from_columns(trace.metadata, **tables), tmp_path / "CUDA-GRAPHS-AND-MANY-MORE-WORDS")
-    with served(tmp_path) as address, screen_of(page.browser, 390, 844):
-        page.open(f"{address}?run=CUDA-GRAPHS-AND-MANY-MORE-WORDS", load)
-        names = until(page.browser, lambda: (n := page.browser.execute_script(NAMES)) and len(n) == 5 and n, "names")
+    with served(tmp_path) as address, page.screen(390, 844):
+        page.load(f"{address}?run=CUDA-GRAPHS-AND-MANY-MORE-WORDS", BARS)
+        names = page.until(lambda: len(found := page.run("names")) == 5 and found, "names")
         assert {name[:4] for name, _ in names} == {"CUDA", "NVTX", "API ", "stre"}
         assert all(left >= 0 for _, left in names), names
-        page.browser.get("about:blank")
-
-
-def test_letters_stay_in_the_order_they_were_typed_in(page, address):
-    page.open(f"{address}?run=a&token=5")
-    for letters in ("abcdefghijklmnopqrstuvwxyz", "zyxwvutsrqponmlkjihgfedcba", "qwertyuiopasdfghjklzxcvbnm"):
-        page.browser.execute_script("document.activeElement.blur()")
-        page.press("/", letters)
-        page.linked(f"find={letters}")
+        page.leave()
 
 
 def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
-    page.open(f"{address}?run=a&token=5")
-    assert labels(page) == ["NVTX", "API calls", "stream 13", "stream 14"]
+    page.visit(f"{address}?run=a&token=5", BARS)
+    assert page.labels() == ["NVTX", "API calls", "stream 13", "stream 14"]
     page.press("r")
-    until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, "[aria-label='Show NVTX']"), "the rows")
-
-    def button(label):
-        return page.browser.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']")
-
-    button("Show NVTX").send_keys(Keys.SPACE)
-    page.linked("hide=NVTX")
-    until(page.browser, lambda: labels(page) == ["API calls", "stream 13", "stream 14"], "no NVTX")
-    assert button("Show NVTX").get_attribute("aria-checked") == "false"
-    label = "return document.activeElement.ariaLabel"
-    until(page.browser, lambda: page.browser.execute_script(label) == "Show NVTX", "the focus where it was")
-    button("Move stream 14 up").send_keys(Keys.ENTER)
-    until(page.browser, lambda: labels(page) == ["API calls", "stream 14", "stream 13"], "another order")
-    button("Collapse GPU 0").send_keys(Keys.ENTER)
-    until(page.browser, lambda: labels(page) == ["API calls", "▸ GPU 0"], "thin lines")
-    page.browser.find_element(By.ID, "only").send_keys("gpu")
-    until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "only the GPU")
-    page.linked("rows=gpu", "fold=GPU+0", "order=stream+14")
-    page.open(page.browser.current_url, load)
-    until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "the same by link")
+    for label, key, rows in (
+        ("Show NVTX", Keys.SPACE, ["API calls", "stream 13", "stream 14"]),
+        ("Move stream 14 up", Keys.ENTER, ["API calls", "stream 14", "stream 13"]),
+        ("Collapse GPU 0", Keys.ENTER, ["API calls", "▸ GPU 0"]),
+    ):
+        page.enter(f"[aria-label='{label}']", key)
+        page.until(lambda rows=rows: page.labels() == rows, rows)
+        page.until(lambda: page.run("return document.activeElement.ariaLabel"), "the focus where it was")
+    assert page.one("[aria-label='Show NVTX']").get_attribute("aria-checked") == "false"
+    page.one("#only").send_keys("gpu")
+    page.linked("hide=NVTX", "rows=gpu", "fold=GPU+0", "order=stream+14")
+    page.load(page.browser.current_url, BARS)
+    page.until(lambda: page.labels() == ["▸ GPU 0"], "the same by link")
     page.press("r")
-    page.browser.find_element(By.XPATH, "//button[text()='As recorded']").send_keys(Keys.ENTER)
-    until(page.browser, lambda: len(labels(page)) == 4, "all rows")
-    until(page.browser, lambda: page.browser.find_element(By.ID, "only").get_attribute("value") == "", "an empty field")
+    page.until(
+        lambda: page.browser.find_element("xpath", "//button[text()='As recorded']").send_keys(Keys.ENTER) or 1, ""
+    )
+    page.until(lambda: len(page.labels()) == 4, "all rows")
+    page.until(lambda: page.one("#only").get_attribute("value") == "", "an empty field")
 
 
-@pytest.mark.parametrize("pause", [0.06, 0.35], ids=["quick", "slow"])
-def test_a_double_click_on_an_event_does_not_choose_it_and_a_click_does(page, address, pause):
-    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}", load)
-    x, y = spot(page, "timeline", 2, 0.5)
-    actions = ActionChains(page.browser, duration=30)
-    actions.w3c_actions.pointer_action.move_to_location(x, y)
-    actions.click().pause(pause).click().perform()
-    until(page.browser, lambda: page.width() == pytest.approx(1.16 * PERIOD, abs=5), "one token")
-    time.sleep(0.5)  # what else would come
-    until(page.browser, lambda: "event=" not in page.browser.current_url, "nothing chosen", 5)
-    assert page.browser.find_element(By.ID, "picked").text == ""
-    click(page, *spot(page, "timeline", 2, 0.5))
+def test_a_double_click_on_an_event_does_not_choose_it_a_click_does_and_escape_deselects(page, address):
+    page.load(f"{address}?run=a&token=5&range=0..{PERIOD}", BARS)
+    for pause in (0.06, 0.35):
+        actions = ActionChains(page.browser, duration=30)
+        actions.w3c_actions.pointer_action.move_to_location(*page.spot("kernel", number=2))
+        actions.click().pause(pause).click().perform()
+        page.until(lambda: page.width() == pytest.approx(1.16 * PERIOD, abs=5), "one token")
+        time.sleep(0.5)  # what else would come
+        page.unlinked("event=")
+        assert page.text("picked") == ""
+        page.visit(f"{address}?run=a&token=5&range=0..{PERIOD}", BARS)
+    page.click(*page.spot("kernel", number=2))
     page.linked("event=")
-    says(page, "picked", "duration 112500 ns")
+    page.says("picked", "duration 112500 ns")
+    page.press(Keys.ESCAPE)
+    page.unlinked("event=")
 
 
-FRAME = """
-const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
-const {offsetLeft: left, offsetWidth: wide} = document.getElementById('in-view');
-return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length);
-"""
-
-
-def test_the_minimap_has_its_frame_before_anything_is_moved(page, address):
-    page.open(f"{address}?run=a&run=b&token=5&range=0..{10 * PERIOD}", load)
-    seen = "return document.getElementById('in-view').checkVisibility()"
-    until(page.browser, lambda: page.browser.execute_script(seen), "the frame", 20)
-    until(page.browser, lambda: 0.1 < page.browser.execute_script(FRAME)[0] < 0.3, "its place", 5)
-    low, high = page.browser.execute_script(FRAME)
+def test_the_minimap_has_its_frame_from_the_first_drawing_and_moves_what_is_in_view(page, address):
+    page.load(f"{address}?run=a&run=b&token=5&range=0..{10 * PERIOD}", BARS)
+    page.until(lambda: 0.1 < page.run("frame")[0] < 0.3, "its frame", 20)
+    low, high = page.run("frame")
     assert high - low == pytest.approx(1 / 3, abs=0.05), "10 of 30 tokens"
-
-
-def test_the_minimap_shows_and_moves_what_is_in_view(page, address):
-    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
-    bars = "#minimap .barlayer path"
-    until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, bars), "a minimap")
-    until(page.browser, lambda: 0.1 < page.browser.execute_script(FRAME)[0] < 0.3, "the frame")
-    click(page, *spot(page, "minimap", 0.8))
-    until(page.browser, lambda: page.range() != (0, PERIOD), "another range")
-    low, high = page.range()
-    assert high - low == PERIOD
-    until(page.browser, lambda: page.browser.execute_script(FRAME)[0] > 0.7, "the frame there")
-    (left, y), (right, _) = spot(page, "minimap", 0.3), spot(page, "minimap", 0.5)
-    actions = ActionChains(page.browser, duration=50)
-    actions.w3c_actions.pointer_action.move_to_location(left, y).pointer_down()
-    actions.w3c_actions.pointer_action.move_to_location((left + right) // 2, y)
-    actions.w3c_actions.pointer_action.move_to_location(right, y).pointer_up()
-    actions.perform()
-    until(page.browser, lambda: page.range()[1] - page.range()[0] > 4 * PERIOD, "the range that was dragged")
-    until(page.browser, lambda: page.browser.execute_script(FRAME) == pytest.approx([0.3, 0.5], abs=0.02), "its frame")
+    page.click(*page.spot("minimap", 0.8))
+    page.until(lambda: page.range() != (0, 10 * PERIOD), "another range")
+    assert page.width() == 10 * PERIOD
+    page.until(lambda: page.run("frame")[0] > 0.6, "the frame there")
+    page.drag(page.spot("minimap", 0.3), page.spot("minimap", 0.5))
+    page.until(lambda: page.run("frame") == pytest.approx([0.3, 0.5], abs=0.02), "the frame that was dragged")
     selections = "return document.querySelector('#minimap .js-plotly-plot')._fullLayout.selections.length"
-    until(page.browser, lambda: page.browser.execute_script(selections) == 0, "no leftover")
+    page.until(lambda: page.run(selections) == 0, "no leftover")
+
+
+def test_what_is_in_view_or_dragged_over_is_summed_copied_and_linked(page, address):
+    page.visit(f"{address}?run=a&run=b&token=5&range=-{PERIOD}..0", BARS)
+    page.press("e")
+    page.linked(f"area=-{PERIOD}..0")
+    page.click_on("[aria-label='Sum by kernel or copy']")
+    page.linked("by=kernel")
+    kernel = "void k<float>(T*)"
+    page.until(lambda: page.run("cells", kernel), "sums of the kernel")
+    assert page.run("cells", kernel) == [
+        str(KERNELS), "900 µs", "900 µs", "112 µs", "90.0%", "90.0%",
+        str(KERNELS), "800 µs", "800 µs", "100 µs", "80.0%", "80.0%",
+    ]  # fmt: skip
+    copied = page.wait("""const [done] = arguments;
+        navigator.clipboard.writeText = async (text) => done(text);
+        document.getElementById('copy-sums').click();""")
+    assert f"a\t{kernel}\t8\t900000\t900000\t112500\t0.9\t0.9\n" in copied
+    page.until(lambda: len(page.drawn("area")) == 8, "it drawn over every row")
+    page.load(page.browser.current_url, BARS)
+    page.until(lambda: page.run("cells", "memcpy HtoD")[:1] == ["1"], "the same by link")
+    assert page.one("#sums [aria-pressed=true]").text == "kernel or copy"
+    page.click_on(f"[aria-label={json.dumps(f'Search for {kernel}')}]")
+    page.says("found", f"{60 * KERNELS} of {60 * KERNELS} kernels")
+    page.blur()
+    page.press("e")
+    page.unlinked("area=")
+    left, right, y = page.run("over", -600_000, -200_000, "stream 14")
+    page.drag((left, y - 2), (right, y + 2), Keys.CONTROL)
+    page.linked("area=", "of=stream+14", f"range=-{PERIOD}..0")
+    page.says("sums", "in stream 14")
+    page.until(lambda: page.run("cells", "kernel"), "a row for the kernels")
+    count, total, union, _, share, *_ = page.run("cells", "kernel")
+    assert (count, share, total) == ("5", "100.0%", union)
+    page.click_on("[aria-label='Clear the sums']")
+    page.unlinked("area=")
+    page.until(lambda: page.drawn("area") == [], "none drawn")
+
+
+def test_a_bookmark_is_in_the_link_and_then_in_a_file_beside_the_recording(page, tmp_path):
+    formats.write(decode(tokens=12), tmp_path / "a")
+    with served(tmp_path) as address:
+        page.visit(f"{address}?run=a&token=5&range=-{PERIOD}..0", BARS)
+        page.press("b")
+        page.until(page.one("#note").is_displayed, "the field")
+        page.one("#note").send_keys("<b>slow & odd</b>")
+        page.enter("#bookmark")
+        page.linked("bookmark=")
+        page.says("bookmark-list", "<b>slow & odd</b>")
+        page.click_on("[aria-label='Write them to a.bookmarks.json']")
+        page.says("bookmark-list", "in the file next to the recording")
+        kept = json.loads((tmp_path / "a.bookmarks.json").read_text())
+        assert [mark["note"] for mark in kept["bookmarks"]] == ["<b>slow & odd</b>"]
+        page.visit(f"{address}?run=a&token=3", BARS)
+        page.press("b")
+        page.click_on("[aria-label='Go to <b>slow & odd</b>']")
+        page.linked(f"range={PERIOD}..{2 * PERIOD}")
+        page.click_on("[aria-label='Forget <b>slow & odd</b>']")
+        page.says("bookmark-list", "None yet")
+        assert json.loads((tmp_path / "a.bookmarks.json").read_text()) == {"bookmarks": []}
+        page.leave()
+
+
+def label(page, name):
+    """Point at the first bar of this name in view, again if it is drawn anew, and read its label."""
+
+    def points():
+        page.point(*page.spot(name))
+        page.rest(300)
+        return page.run("label")
+
+    return page.until(points, f"a label of {name}", 20)
+
+
+def test_the_label_of_a_bar_has_its_name_is_at_the_pointer_and_not_seen_while_the_timeline_moves(page, address):
+    page.visit(f"{address}?run=a&token=5&range=-{PERIOD}..0", BARS)
+    assert label(page, "copy") == ["memcpy HtoD", "2.00 µs"]
+    assert label(page, "kernel") == ["void k<float>(T*)", "112 µs"], "which all marks of the kind share"
+    page.visit(f"{address}?run=a&token=5&range=-890000..-800000", BARS)
+    assert label(page, "kernel")[0] == "void k<float>(T*)"
+    box = "const {left, right} = document.querySelector('#timeline .hovertext').getBoundingClientRect();"
+    x, y = page.spot("kernel")
+    assert min(abs(x - end) for end in page.run(f"{box} return [left, right]")) < 24, "also of a long bar"
+    page.alter("frames")
+    page.drag((x, y), (x + 80, y))
+    page.linked("range=")
+    page.until(lambda: page.run("return window.moved.length"), "frames of it")
+    assert set(page.run("return window.moved")) == {0}
+
+
+def card(page):
+    """The lines of the card that is seen, none while a part of it is not known yet."""
+    said = page.run("lines", ["#card.seen"])
+    return [] if "Computing" in " ".join(said) else said
+
+
+def rest_on(page, place):
+    """Point at a place until the card of what is there has all; the card's lines."""
+
+    def says():
+        if not page.all("#card.seen"):
+            page.point(*place())
+            page.rest(600)
+        return card(page)
+
+    return page.until(says, "a card")
+
+
+def test_the_card_goes_when_the_pointer_leaves_or_does_something_and_a_late_answer_is_for_no_other_bar(page, address):
+    page.visit(f"{address}?run=a&token=7&range=-{PERIOD}..0", BARS)
+    link = page.browser.current_url
+    for away in ("leave", "scroll", "escape", "wheel", "press"):
+        assert any("slack" in line for line in rest_on(page, lambda: page.spot("kernel"))), away
+        height, (x, y) = page.run("return document.body.scrollHeight"), page.spot("kernel")
+        match away:
+            case "leave":
+                page.point(x, y - 300)
+            case "scroll":
+                page.run("window.scrollBy(0, 5)")
+            case "escape":
+                page.press(Keys.ESCAPE)
+            case "press":
+                ActionChains(page.browser).click_and_hold().perform()
+            case "wheel":
+                turned = "new WheelEvent('wheel', {deltaY: -1, bubbles: true, cancelable: true})"
+                page.run(f"document.querySelector('#timeline .nsewdrag').dispatchEvent({turned})")
+        page.until(lambda: not card(page), f"no card after {away}", 5)
+        assert page.run("return document.body.scrollHeight") == height
+        assert away == "wheel" or "event=" not in page.browser.current_url
+        page.point(x, y - 300)
+    ActionChains(page.browser).release().perform()
+    page.visit(link, BARS)
+    page.alter("late", '"pointed"', 0, 600)
+    for name in ("copy", "kernel", "nvtx"):
+        page.point(*page.spot(name))
+        page.rest(250)  # asked, not answered
+    page.until(lambda: card(page), "a card")
+    page.rest(700)
+    assert card(page)[0].startswith("token "), "the last one's"
+    page.point(5, 5)
+    page.visit(link, BARS)
+    with page.touched():
+
+        def taps():  # again if the page was busy, for which a tap became a long one
+            page.touch("touchStart", page.spot("kernel"))
+            page.touch("touchEnd")
+            page.rest(700)
+            return "event=" in page.browser.current_url
+
+        page.until(taps, "a tap")
+        assert card(page) == [], "a finger gets the panel"
+
+
+VLLM, LLAMA_CPP, HYBRID = "vllm-b1-node-nvtx", "llama1b-sccc-node", "llama-1.1b-aaag-sequential-cuda-ngl13"
+
+
+def test_a_card_says_what_a_click_shows(page, tmp_path):
+    with served(copied(tmp_path, VLLM, LLAMA_CPP, HYBRID)) as address:
+        for run, kind, merged, words in (
+            (VLLM, "kernel", False, ["grid ", "shared memory ", "launched by", "slack "]),
+            (VLLM, "kernel", True, [" events in ", "the longest of them:", "grid ", "launched by"]),
+            (LLAMA_CPP, "sync", False, ["Row 13 of the syncs", "waited for", "cannot be removed"]),
+            (HYBRID, "host", False, ["NVTX: repeat › token"]),
+        ):
+            page.visit(f"{address}?run={run}{'&range=-40000000..40000000' if merged else ''}", BARS)
+
+            def place(kind=kind, merged=merged):
+                return page.until(lambda: page.run("widest", kind, merged), f"a bar of {kind}")
+
+            said = rest_on(page, place)
+            assert [word for word in words if word not in " ".join(said)] == [], said
+            page.unlinked("event=")
+            page.click(*place())
+            page.linked("event=")
+            page.until(lambda said=said: page.run("lines", ["#picked", "#cost"]) == said, f"{said} in the panel")
+            assert not page.all("#card.seen"), "the panel has it"
+        page.leave()
