@@ -61,7 +61,7 @@ def to_trace(
     metadata, notes, ours = _metadata(tables)
     found = frames(tables, notes)
     if (whole or samples) and not len(found.get("samples", ())):
-        found |= _python_samples(tables, found.get("nvtx"), notes)
+        found |= python_samples(tables, found.get("nvtx"), notes)
     trace = Trace(found, metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
@@ -70,17 +70,6 @@ def to_trace(
     if left_out:
         trace.notes.append(f"{len(left_out)} tables or columns with names or types unknown to nsys are left out")
     return trace
-
-
-def _python_samples(
-    tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None, notes: list[str]
-) -> dict[str, pd.DataFrame]:
-    events = tables.get(TABLES["nvtx"].nsys)
-    if events is None or nvtx is None:
-        return {}
-    none = pa.chunked_array([pa.nulls(len(nvtx), pa.string())])
-    payloads = _ranges(events)[JSON] if JSON in events.column_names else none
-    return python_samples(nvtx, payloads, Strings(tables.get(nsys.STRINGS)), notes)
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:
@@ -434,20 +423,23 @@ _Payload = dict[str, _Sample]
 
 
 def python_samples(
-    nvtx: pd.DataFrame, payloads: pa.ChunkedArray, strings: Strings, notes: list[str]
+    tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None, notes: list[str]
 ) -> dict[str, pd.DataFrame]:
     """The tables `samples` and `sample_chains` of an export's Python samples; none without their stacks.
 
     Args:
-        nvtx: from `nsys.nvtx_frame`.
-        payloads: the JSON of its rows; NULL or "" without any.
-        strings: StringIds.
+        tables: nsys's tables.
+        nvtx: the table made of their NVTX_EVENTS, None without.
         notes: receives a note if there are samples, all without their stacks.
 
     Raises:
         FormatError: the payload of a sample is not of this form. The file is not named.
     """
-    texts = inline(payloads)
+    if nvtx is None:
+        return {}
+    events, strings = tables[TABLES["nvtx"].nsys], Strings(tables.get(nsys.STRINGS))
+    none = pa.chunked_array([pa.nulls(len(nvtx), pa.string())])
+    texts = inline(_ranges(events)[JSON] if JSON in events.column_names else none)
     samples_of = (nvtx["domain"] == DOMAIN).to_numpy()
     rows = np.flatnonzero(samples_of & (np.asarray(texts) != ""))
     if samples_of.any() and not len(rows):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,8 +46,8 @@ def sniff_directory(path: Path, suffix: str) -> bool:
     return path.is_dir() and any((path / f"{table}{suffix}").is_file() for table in COLUMNS)
 
 
-def read_directory(path: Path, suffix: str, load: Load, *, whole: bool, samples: bool) -> Trace:
-    """Read a trace from a directory's tables. Missing tables are empty in the trace.
+def read_directory(path: Path, suffix: str, load: Load, *, whole: bool = False, samples: bool = False) -> Trace:
+    """Read a trace from a directory's tables. Missing tables are empty in it. `whole` lets it carry all other data.
 
     Samples are read only with `samples` or `whole`.
 
@@ -230,30 +231,6 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-_ARROW_SUFFIX: Final = ".arrow"
-
-
-def sniff_arrow(path: Path) -> bool:
-    """Whether the path is a directory with an Arrow stream named after an nsys table."""
-    return sniff_directory(path, _ARROW_SUFFIX)
-
-
-def read_arrow(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
-    """Read an arrowdir. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
-
-    Samples are read only with `samples` or `whole`.
-
-    Raises:
-        FormatError: it has no nsys table, or a file is damaged.
-    """
-    return read_directory(path, _ARROW_SUFFIX, _load_arrow, whole=whole, samples=samples)
-
-
-def is_arrow_part(path: Path) -> bool:
-    """Whether a file in a directory is part of its recording."""
-    return path.is_file() and path.suffix == _ARROW_SUFFIX
-
-
 def _load_arrow(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
         columns, size = wanted(stream.schema, name, left_out), 0
@@ -267,9 +244,11 @@ def _load_arrow(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     return table
 
 
-ARROW: Final = Format("nsys arrowdir", "", sniff_arrow, read_arrow, options=WHOLE | {SAMPLED}, is_part=is_arrow_part)
-
-
+ARROW: Final = Format(
+    "nsys arrowdir", "", partial(sniff_directory, suffix=".arrow"),
+    partial(read_directory, suffix=".arrow", load=_load_arrow), options=WHOLE | {SAMPLED},
+    is_part=lambda path: path.is_file() and path.suffix == ".arrow",
+)  # fmt: skip
 FORMAT: Final = Format(
     "nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE | {SAMPLED}, is_part=is_part
 )
