@@ -205,7 +205,7 @@ def test_times_that_stand_for_none_elsewhere_and_the_farthest(place, tmp_path):
 
 
 def test_ids_shared_by_all_rows_do_not_multiply(place, tmp_path):
-    times, devices = 100, 1_500
+    times, devices = 50, 1_000
     rows = {
         **{table: [row | {"correlationId": 1} if "correlationId" in row else row for row in rows] * times
            for table, rows in RECORDING.items() if "ACTIVITY" in table or "NVTX" in table},
@@ -216,7 +216,7 @@ def test_ids_shared_by_all_rows_do_not_multiply(place, tmp_path):
     assert trace is not None
     assert len(trace["devices"]) == 1  # one GPU under many numbers
     assert len(trace["syncs"]) == times * len(RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"])
-    ranges = [STEPS["NVTX_EVENTS"][0] | {"globalTid": GLOBAL_TID + i} for i in range(2000)]  # a step of each thread
+    ranges = [STEPS["NVTX_EVENTS"][0] | {"globalTid": GLOBAL_TID + i} for i in range(1000)]  # a step of each thread
     assert check(export(tmp_path / "b.sqlite", {**STEPS, "NVTX_EVENTS": ranges}), place / "out") is not None
 
 

@@ -71,7 +71,7 @@ def test_marks_that_never_close(tmp_path):
     marks = [{**mark, "start": 20 + 10 * n, "text": f"step[DECODE bs={n}]"} for n in range(1, 4)]
     source = export(tmp_path / "a.sqlite", {**RECORDING, "NVTX_EVENTS": marks})
     assert "3 NVTX ranges were never closed; they end with the recording" in run("info", source).stderr
-    for command in ("tokens", "syncs", "gaps", "streams", "path"):
+    for command in ("tokens", "gaps", "path"):
         run(command, source)
 
 

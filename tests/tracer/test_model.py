@@ -195,7 +195,7 @@ def test_captured_launches_do_not_run():
         script.call("cudaStreamEndCapture_v10000", at + 4, at + 5)
         script.call("cudaGraphLaunch_v10000", at + 6, at + 7)
 
-    calls = steps_of(captured).calls
+    calls = steps_of(captured).calls.frame()
     found = sorted(zip(calls["thread"], calls["letter"], strict=True))
     assert found == [(THREAD, "g")] * 4 + [(THREAD + 1, "k")] * 4
 
@@ -212,4 +212,4 @@ def test_a_copy_between_devices_is_none_to_the_host():
         correlation = script.call(name, 10 * at, 10 * at + 5)
         for kind in kinds:
             script.copied((10 * at + 5, 10 * at + 9), kind, correlation)
-    assert list(analyse(script.trace).calls["kind"]) == [kind for *_, kind in truths]
+    assert list(analyse(script.trace).calls.frame()["kind"]) == [kind for *_, kind in truths]
