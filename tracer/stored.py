@@ -345,12 +345,17 @@ def _tree(value: Any, arrays: IO[bytes]) -> Any:
             return {"tuple": [_tree(v, arrays) for v in value]}
         case dict():
             return {"dict": {k: _tree(v, arrays) for k, v in value.items()}}
+        case np.ndarray() if value.dtype == object:
+            codes, words = pd.factorize(value)
+            return {"texts": [str(word) for word in words], "codes": _written(codes, arrays)}
+        case np.ndarray() if value.ndim > 1:
+            return {"rows": _written(value.reshape(-1), arrays), "shape": list(value.shape)}
         case np.ndarray():
             return _written(value, arrays)
         case pd.DataFrame():
             return {"frame": {name: _column(column, arrays) for name, column in value.items()}, "length": len(value)}
         case _ if is_dataclass(value):
-            members = {f.name: _tree(getattr(value, f.name), arrays) for f in fields(value)}
+            members = {f.name: _tree(getattr(value, f.name), arrays) for f in fields(value) if f.init}
             return {"class": type(value).__name__, "fields": members}
     raise TypeError(f"cannot be saved: {type(value).__name__}")
 
@@ -388,6 +393,10 @@ def _value(tree: Any, mapped: NDArray[np.uint8], classes: dict[str, type]) -> An
             return {k: _value(v, mapped, classes) for k, v in members.items()}
         case {"array": _}:
             return _array(tree, mapped)
+        case {"texts": words, "codes": codes}:
+            return np.array([*words, ""], dtype=object)[_array(codes, mapped)]
+        case {"rows": values, "shape": shape}:
+            return _array(values, mapped).reshape(shape)
         case {"frame": columns, "length": length}:
             made = {name: _series(column, mapped) for name, column in columns.items()}
             return pd.DataFrame(made, index=pd.RangeIndex(length), copy=False)

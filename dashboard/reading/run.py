@@ -27,17 +27,21 @@ from dashboard.timeline.rows import Row, rows_of, shown_functions, without_funct
 from dashboard.view import Rate, text_of
 from tracer import formats
 from tracer.analysis import comparable
+from tracer.analysis.causes import Split
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
-from tracer.analysis.gaps import GapReport
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.gaps import GapReport, Gaps
+from tracer.analysis.idle import IdleReport, KindsOfHoles, Pieces, StepIdle
 from tracer.analysis.interval import Interval
 from tracer.analysis.node_kernels import PlacedKernels
 from tracer.analysis.recording import Recording
-from tracer.analysis.steps import Regime
+from tracer.analysis.step_work import StepSpans
+from tracer.analysis.steps import Others, Regime, Spoilt, StepRows
 from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import FetchLag, SyncReport
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
+from tracer.analysis.waited_for import WaitedThread
 from tracer.errors import EmptyTraceError, FormatError, TraceError
+from tracer.model.columns import Names
 from tracer.model.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_DOMAINS, MISSING
@@ -244,10 +248,10 @@ class Run:
         return _unless_it_fails(attrgetter("syncs"), self._analysed)
 
     @_Recorded
-    def spans(self) -> pd.DataFrame:
-        """The compute of each step on each device, see `step_work.step_spans`; it has steps."""
+    def spans(self) -> StepSpans:
+        """The compute of each step on each device; it has steps."""
         assert self._analysed is not None
-        spans: pd.DataFrame = self._analysed.spans
+        spans: StepSpans = self._analysed.spans
         return spans
 
     @_Recorded
@@ -273,7 +277,7 @@ class Run:
         if self.trace is None or self.steps is None:
             return None
         gaps = None if self.gaps is None else self.gaps.table
-        return tokens_of(self.spans, gaps, self.trace["api"])
+        return tokens_of(self.spans.frame(), gaps, self.trace["api"])
 
     @_Recorded
     def waits(self) -> pd.DataFrame:
@@ -455,7 +459,10 @@ def _by_number(numbers: Ints, known: Ints, launches: Sequence[int]) -> Ints:
 PYTHON: Final = "python_functions"
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
-_KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleReport, Tokens, Row, HoleRow, Level)
+_KEPT: Final = (
+    Summary, FetchLag, Interval, Steps, StepRows, Spoilt, Others, Regime, Names, StepSpans, GapReport, Gaps, Split,
+    IdleReport, StepIdle, KindsOfHoles, Pieces, WaitedThread, Tokens, Row, HoleRow, Level,
+)  # fmt: skip
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:

@@ -10,7 +10,6 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from tracer.analysis.causality.report import BESIDE_SYNC
 
 from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of, waited_lines
 from dashboard.pages.gap import GapPanel, binned, distribution_figure, limit_of, panels_of, steps_figure
@@ -32,6 +31,7 @@ from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tracer import formats
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.idle_sites import SAMPLED
+from tracer.analysis.path.paths import BESIDE_SYNC
 from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 
 TRACED, OURS = LLAMA["sccc", "graph"], SAMPLES / "llama-1.1b-sccc-sequential-cuda"

@@ -11,7 +11,6 @@ import pytest
 from dash._utils import to_json
 from hypothesis import given
 from hypothesis import strategies as st
-from tracer.analysis.holes import PLACES
 
 from dashboard.figures import hover, packed
 from dashboard.figures.timeline import timeline_figure, with_legend
@@ -54,7 +53,7 @@ from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.causes import PART_COLUMNS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.idle import PLACES, IdleReport
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.steps import Steps
 from tracer.analysis.syncs import sync_report
@@ -77,13 +76,13 @@ def noted(plot, name):
 def test_tokens_and_the_ranges_around_one():
     trace = decode()
     steps = find_steps(trace)
-    tokens = tokens_of(step_spans(trace, steps), gap_report(trace, steps).table, trace["api"])
+    tokens = tokens_of(step_spans(trace, steps).frame(), gap_report(trace, steps).table, trace["api"])
     assert tokens.start.tolist() == [n * PERIOD + GAP for n in range(6)]
     assert tokens.gap.tolist() == [GAP] * 5 + [-1]
     assert tokens.period == PERIOD
     anchors = [tokens.anchor(*where) for where in ((2, "end"), (2, "start"), (2, "launch"), (99, "end"))]
     assert anchors == [3 * PERIOD, 2 * PERIOD + GAP, 2 * PERIOD + 10_000, 6 * PERIOD]
-    unknown = tokens_of(step_spans(trace, steps), None, trace["api"].head(0))
+    unknown = tokens_of(step_spans(trace, steps).frame(), None, trace["api"].head(0))
     assert unknown.launch.tolist() == unknown.start.tolist()
     low, high = default_range([tokens], "end")
     assert low < 0 < GAP < PERIOD < high < 2 * PERIOD

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tracer.analysis.causality.paths import Causality
 
 from tests.tracer.machine import RETURN, SYNC, Machine
 from tests.tracer.truths import rows
 from tracer import Trace
+from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import Base

@@ -9,9 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracer.analysis.causality.dag import Dag, Edges
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causality.report import BESIDE, BESIDE_SYNC
 
 from tests.recordings import SAMPLES
 from tests.tracer.bases import looped
@@ -19,6 +16,8 @@ from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
 from tests.tracer.truths import as_found, edges, pieces, rows
 from tracer import Trace, analyse, read
+from tracer.analysis.path.graph import Dag, Edges
+from tracer.analysis.path.paths import BESIDE, BESIDE_SYNC, Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
 

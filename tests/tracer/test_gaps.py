@@ -6,13 +6,13 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tracer.analysis.holes import PLACES
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.truths import as_found, facts_of, parts, rows, value
 from tracer import Trace, analyse
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
+from tracer.analysis.idle import PLACES
 from tracer.analysis.streams import WAITS
 from tracer.errors import EmptyTraceError
 from tracer.model.intervals import total

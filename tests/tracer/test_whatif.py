@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, reject, settings
-from tracer.analysis.causality.edges import RETURN as RETURN_KIND
 
 from tests.recordings import SAMPLES
 from tests.tracer.bases import COMPUTED, based, light, looped, period_ns, predicted, step_ns
@@ -16,6 +15,7 @@ from tests.tracer.test_causality import programs
 from tests.tracer.test_ranks import engines
 from tests.tracer.truths import rows
 from tracer import Trace, analyse, read
+from tracer.analysis.path.graph import RETURN as RETURN_KIND
 from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED
 from tracer.analysis.whatif.changes import Edit
 from tracer.analysis.whatif.edits import ScaleHost, ScaleHostCompute, ScaleKernels, SyncLatency, WithoutSyncs

@@ -14,11 +14,10 @@ from tests.tracer.engines import Host
 from tests.tracer.handmade import decode_loop
 from tests.tracer.machine import recorded
 from tracer import Trace, analyse
-from tracer.analysis.causality.edges import KINDS
-from tracer.analysis.causality.paths import Causality
-from tracer.analysis.causality.report import PathReport
 from tracer.analysis.causes import PART_COLUMNS, PARTS
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.path.graph import KINDS
+from tracer.analysis.path.paths import Causality, PathReport
 from tracer.analysis.ranks import rank_report
 from tracer.analysis.recording import Recording
 from tracer.analysis.streams import StreamReport, bubble_report, stream_report

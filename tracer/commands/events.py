@@ -11,7 +11,6 @@ from tracer.analysis.bounds import ALL_STEPS
 from tracer.command_options import Bounds, Save, emit, table_option, trace_options
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.model.schema import MISSING, TABLES
-from tracer.model.tables import OnStream
 from tracer.reporting import console as report
 from tracer.text import json_rows
 
@@ -81,7 +80,7 @@ def _events_of(trace: Trace, name: str, within: str | None, bounds: Bounds) -> p
     if "thread" in table:
         at = steps.of(*(table[c].to_numpy() for c in ("start", "process", "thread")))
     else:
-        at = activity_steps(trace, steps, cast("OnStream", trace.table(name)))
+        at = activity_steps(trace, steps, cast("Any", trace.table(name)))
     numbers = np.append(steps.table["step"].to_numpy(), MISSING)  # position -1 is its last
     rows = table.assign(step=numbers[at])[["step", *table]]
     return rows[rows["step"] != MISSING].reset_index(drop=True) if chosen else rows
