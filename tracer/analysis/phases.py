@@ -248,7 +248,7 @@ def _wider(trace: Trace, of_kernels: Ints, usual: Bools) -> Bools:
     reference = medians(means[typical], name[typical], words)[name]
     shared = ~np.isnan(reference)
     size = np.bincount(step[shared], minlength=len(usual))
-    wide = np.bincount(step[shared], (means / reference >= LONGER)[shared], minlength=len(usual))
+    wide = np.bincount(step[shared], ((means > 0) & (means >= LONGER * reference))[shared], minlength=len(usual))
     return (size > 0) & (wide >= IN_COMMON * size) & (size >= IN_COMMON * len(np.unique(name[typical])))
 
 
