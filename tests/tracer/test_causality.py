@@ -30,7 +30,7 @@ def test_a_sync_that_waits_beside_the_path_costs_nothing() -> None:
 
 
 def test_points_of_one_time_that_wait_for_one_another() -> None:
-    dag = Dag.recorded(np.array([5, 5, 5]), Edges.of([0, 1, 2], [1, 2, 0], [0, 0, 0], 0))
+    dag = Dag.recorded(np.array([5, 5, 5]), Edges.of(np.arange(3), np.array([1, 2, 0]), np.zeros(3, np.int64), 0))
     assert dag.backward == 1
     assert (dag.replayed()[0] == 5).all()
 

@@ -25,6 +25,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, IntertokenError
 from tracer.files.bounded import tomllib
+from tracer.model.columns import Columns
 
 DATA = Path(__file__).parent / "data" / "truths"
 
@@ -62,7 +63,8 @@ def as_found(trace: Trace, **options: Any) -> Recording:
 
 
 def rows(table: Any, *names: str) -> list[Any]:
-    """These columns of a report's table: the values of one, or a list of each row's."""
+    """These columns of a table: the values of one, or a list of each row's."""
+    table = table.frame() if isinstance(table, Columns) else table
     return list(table[names[0]].tolist() if len(names) == 1 else table[list(names)].to_numpy().tolist())
 
 

@@ -195,7 +195,7 @@ static inline int64_t ring_monotonic(void) {
 
 static inline uint64_t ring_now(void) {
 #if defined(__x86_64__)
-    if (ring.counts_cycles) return __rdtsc();
+    if (ring.counts_cycles) return __builtin_ia32_rdtsc();
 #elif defined(__aarch64__)
     if (ring.counts_cycles) {
         uint64_t tick;
