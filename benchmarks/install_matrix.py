@@ -30,8 +30,7 @@ from read_nsys_sqlite import machine
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.test_engine_environments import needed, write_metadata  # noqa: E402
-from tests.test_requirements import PINS, PROJECT  # noqa: E402
+from tests.test_engine_environments import PINS, PROJECT, needed, write_metadata  # noqa: E402
 
 SHOWN = ("intertoken", "numpy", "pandas", "pyarrow", "click", "rich", "scipy", "numba", "plotly", "dash", "protobuf")
 """The distributions whose versions are in the table."""
