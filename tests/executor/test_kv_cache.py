@@ -169,7 +169,7 @@ def test_micro_batches_take_tokens_of_all_sequences_or_several_of_one():
 
 def test_attention_spans_the_cells_of_the_run_not_the_context():
     for kv, prompt, cells in (("streams", 0, (3, 256)), ("streams", (0, 300), (3, 512)),
-                              ("unified", 0, (1, 256)), ("unified", 300, (1, 1024))):  # fmt: skip
+                              ("unified", 0, (1, 256)), ("unified", (0, 300), (1, 512))):  # fmt: skip
         step = run(kv=kv, batch=3, prompt=prompt, context=4096, tokens=1).prepared.step
         assert {n.src[1].shape[:2] for n in step.graph.nodes if n.op == "flash_attn_ext"} == {cells}
         assert [leaf.shape for leaf in step.graph.inputs if leaf.name == "kq_mask"] == [(3, cells[1])]

@@ -203,10 +203,12 @@ def test_the_whole_context_can_be_filled_by_the_host_and_by_the_device(backend, 
         assert np.array_equal(other.logits, host.logits)
 
 
-def test_halves_grow_with_the_cache():
-    """From 256 cells to 512, one half after the other."""
-    whole = Configuration(batch=3, prompt=252, tokens=7, repeats=1, warmup=0, gpu_layers=2, context=600, reserve=300)
+def test_halves_grow_with_the_cache(monkeypatch):
+    """From 32 cells to 64, one half after the other."""
+    monkeypatch.setattr(kv_cache, "PADDING", 32)
+    whole = Configuration(batch=3, prompt=28, tokens=7, repeats=1, warmup=0, gpu_layers=2, reserve=30)
     expected, found = execute([whole, replace(whole, strategy="aaag", halves=True)], keep_logits=True)
+    assert len(found.prepared.step.sizes) > 1
     assert np.array_equal(found.logits, expected.logits)
 
 
