@@ -104,7 +104,7 @@ def test_our_ladder(one: str, other: str, of_one: str, of_other: str) -> None:
 
 def test_recordings_of_one_vllm_do_not_differ() -> None:
     """By nsys at two levels with marks and without, and by PyTorch: the program is the same."""
-    base, *others = ("vllm-b8-graph", "vllm-b8-graph-nvtx", "vllm-b8-node", "vllm-b8-torch")
+    base, *others = ("vllm-b8-graph", "vllm-b8-node", "vllm-b8-torch")
     for other in others:
         assert compare(run_at(base), run_at(other)).verdict == "no difference shown"
         assert compare(run_at(base, rated=False), run_at(other, rated=False)).verdict == "no verdict"

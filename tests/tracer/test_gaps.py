@@ -1,15 +1,13 @@
 """Gaps, idle time, bubbles and waits of streams add up, whatever happens; the exact truths are in data/truths."""
 
-import json
 from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, THREAD, Script
-from tests.tracer.truths import as_found, facts_of, parts, rows, value
+from tests.tracer.truths import as_found, parts, rows, value
 from tracer import Trace, analyse
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.idle import PLACES
@@ -172,11 +170,3 @@ def test_times_since_1970_or_before_zero_keep_every_nanosecond(shift: int) -> No
     assert parts(analyse(script.trace).gaps) == {
         "copy_call": 20, "copy_device": 40, "launch_call": 50, "launch_latency": 50, "host_code": 340,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("level", ["graph", "node"])
-def test_the_idle_time_of_a_recording_is_what_the_engine_s_own_rate_leaves(level: str) -> None:
-    """Also of steps that span longer at node level than the rate leaves them."""
-    facts = facts_of("gaps", SAMPLES / f"vllm-b8-{level}")
-    rate = json.loads((SAMPLES / "vllm-b8-graph" / "run.json").read_text())["measured"]["steps_per_s"]["median"]
-    assert facts["untraced_idle_us"]["mean"] == pytest.approx(1e6 / rate - facts["busy_us"], rel=0.05)

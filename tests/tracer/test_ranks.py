@@ -122,17 +122,6 @@ def test_two_ranks_are_two_devices_whatever_their_processes_call_them(tmp_path: 
 
 
 @beside
-@pytest.mark.parametrize(("name", "apart"), [("2a_two_procs", "process"), ("2b_two_threads", "thread")])
-def test_two_engines_on_one_device_are_two_processes_or_threads(tmp_path: Path, name: str, apart: str) -> None:
-    recording = unpacked(f"serving/syn_{name}_one_gpu.sqlite.xz", tmp_path)
-    found = value(recording, "ranks")
-    assert rows(found.table, "steps") == [60, 60]
-    assert len(set(rows(found.table, apart))) == 2
-    assert "share device 0" in found.notes[0]
-    assert sum(rows(recording.gaps.table, "other_process")) > 0.7 * sum(rows(recording.gaps.table, "gap"))
-
-
-@beside
 def test_the_rank_that_starts_last_is_waited_for(tmp_path: Path) -> None:
     """Both clocks are one here, so who starts last can be looked up: device 1, in 22 of 33 exchanges."""
     found = value(unpacked("public/nsysai_mfu_2gpu_before.sqlite.xz", tmp_path), "ranks")

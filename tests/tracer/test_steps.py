@@ -142,16 +142,6 @@ def test_prompts_of_a_recording_are_told_apart() -> None:
     assert rows(bare.table, "phase") == ["decode"] * 4 + ["prefill"] + ["decode"] * 24
 
 
-def test_wide_and_long_steps_without_a_text_are_prefills() -> None:
-    host = Host(Script())
-    for i in range(6):
-        begin = host.now
-        host.kernels(layers(2), 500 if i % 3 == 0 else 50, blocks=512 if i % 3 == 0 else 8)
-        host.fetch()
-        host.script.range("forward", begin, host.now - 5)
-    assert rows(analyse(host.script.trace, phase="all").steps.table, "phase") == ["prefill", "decode", "decode"] * 2
-
-
 def test_single_passes_of_two_processes_do_not_follow_each_other() -> None:
     script = Script()
     for rank in (0, 1):
