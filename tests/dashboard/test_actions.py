@@ -1,7 +1,8 @@
-"""What a reader does changes the view: presses, texts, clicks and boxes on the timeline, on two runs of known times."""
+"""What a reader does changes the view, on two runs of known times; and what is said of the event that is chosen."""
 
 import json
 import os
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from dashboard.figures.timeline import timeline_figure
 from dashboard.pages.overview import areas
 from dashboard.pages.overview.actions import Action, actions_of, after, after_request, gone
-from dashboard.pages.overview.areas import GroupedRow, area_sums, grouped_rows, sums, sums_of, text_of
-from dashboard.pages.overview.event import facts_of
+from dashboard.pages.overview.areas import GroupedRow, area_sums, sums, sums_of, text_of
+from dashboard.pages.overview.event import details_of, facts_of, made_at
 from dashboard.pages.overview.tools import file_of, keep, kept, listed, may_keep, measured, written
+from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.scene import panels_of, timeline_of
 from dashboard.text import duration
@@ -23,9 +25,11 @@ from dashboard.timeline.flows import NO_OPERATOR, operators_of
 from dashboard.timeline.rows import rows_of
 from dashboard.view import GROUPINGS, MOST_BOOKMARKS, Area, Arrangement, Bookmark, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from tests.tracer import kineto
 from tracer import Trace, formats
 from tracer.errors import UsageError
 from tracer.model import intervals
+from tracer.model.schema import PYTHON_FUNCTION
 
 BOTH = View(runs=("a", "b"), token=2)
 SEEN = replace(BOTH, range=(0, PERIOD))
@@ -82,8 +86,8 @@ def test_quick_presses_are_all_heeded_and_what_is_asked_for_once():
 
 def test_a_text_goes_to_a_time_or_to_the_next_gap_longer_than_so_much_of_all_runs(pair):
     times = {"1.5 ms": 1_500_000, "-300us": -300_000, "−300 µs": -300_000, "0 s": 0, "+250000 ns": 250_000}
-    for text, time in times.items():
-        assert gone(SEEN, pair, text).view.range == (time - PERIOD // 2, time + PERIOD // 2), text
+    for text, at in times.items():
+        assert gone(SEEN, pair, text).view.range == (at - PERIOD // 2, at + PERIOD // 2), text
     first = gone(SEEN, pair, "> 150 us")
     low, high = first.view.range
     assert high - low == PERIOD, "as wide as it was, where the gap fits"
@@ -95,16 +99,6 @@ def test_a_text_goes_to_a_time_or_to_the_next_gap_longer_than_so_much_of_all_run
     assert back.said == "Gap 5 of 5 longer than 150 µs: 200 µs after token 4 of b. Continued from the end."
     assert gone(SEEN, pair, "").said.startswith("Gap 7 of 10: 100 µs after token 3 of a.")
     assert gone(View(runs=("a",), token=2, range=(0, 30)), pair[:1], ">").view.range == (-GAP, 2 * GAP)
-
-
-def test_a_double_click_shows_the_token_under_it(pair):
-    panel = panels_of(pair, SEEN)[1]
-    shown = after_request(SEEN, {"what": "token", "x": (PERIOD + 300_000) / 1e9, "y": panel.top + 5}, pair)
-    low, high = shown.range
-    assert low < PERIOD + 2 * GAP < high - PERIOD, "token 4's compute in b, from the end of token 2's"
-    assert high - low == pytest.approx(1.16 * PERIOD, rel=0.01)
-    assert shown.token == SEEN.token
-    assert after_request(SEEN, {"what": "token", "x": 1e300, "y": -1}, pair).range is not None
 
 
 def test_clicks_choose_and_measure(pair):
@@ -126,11 +120,11 @@ def test_clicks_choose_and_measure(pair):
     again = after_request(both, click | {"event": -1, "x": (end + 100) / 1e9, "measure": True}, pair)
     assert again.ruler == (end, end)
     assert after_request(both, click | {"y": 1.25, "measure": True}, pair) == both
-    for edge, time in (("start", start), ("end", end)):
+    for edge, at in (("start", start), ("end", end)):
         begun = after_request(chosen, {"what": "measure", "from": edge}, pair)
-        assert begun.ruler == (time, time)
+        assert begun.ruler == (at, at)
         ended = after_request(begun, click | {"event": -1, "x": (end + 100) / 1e9}, pair)
-        assert (ended.ruler, ended.event) == ((time, end), chosen.event)
+        assert (ended.ruler, ended.event) == ((at, end), chosen.event)
     assert after_request(BOTH, {"what": "measure", "from": "start"}, pair) == BOTH
     seen = after(replace(BOTH, range=(-5, 995)), Action("measure"), pair)
     assert seen.ruler == (-5, 995)
@@ -231,22 +225,6 @@ def test_an_area_is_at_the_same_place_from_every_runs_token_and_its_kinds_add_up
     assert len(line.split("\t")) == 8
 
 
-def test_a_box_takes_the_rows_that_it_touches_and_the_link_holds_it(pair):
-    stream = next(placed for placed in panels_of(pair, BOTH)[0].rows if placed.row.label == "stream 14")
-    wish = {"what": "area", "x": [0.001, 0.0], "y": [stream.top + 1, stream.bottom - 1]}
-    chosen = after_request(BOTH, wish, pair)
-    assert chosen.area == Area((0, PERIOD), ("stream 14",), "kind")
-    by = after_request(chosen, {"what": "sum by", "by": "kernel"}, pair)
-    assert after_request(by, {"what": "sum by", "by": "no such thing"}, pair) == by
-    assert View.parse(by.query()) == View.from_data(by.data()) == by
-    assert [part.row.label for part in grouped_rows(pair[0], by.area, by.rows)] == ["stream 14"]
-    assert after_request(by, {"what": "no area"}, pair) == BOTH
-    assert after_request(BOTH, {**wish, "y": [-5, -9]}, pair).area.rows == ()
-    shown = after(BOTH, Action("sum"), pair)
-    assert shown.area.rows == ()
-    assert after(shown, Action("sum"), pair) == BOTH
-
-
 def test_an_operator_is_the_innermost_that_is_open_when_a_kernel_is_launched():
     on = {"process": [1] * 4, "thread": [5] * 4}
     trace = Trace.from_columns(
@@ -272,22 +250,6 @@ def own(tmp_path):
     """A run beside whose recording a test may write."""
     formats.write(decode(), tmp_path / "own" / "a")
     return RunStore([tmp_path / "own"]).runs()[0]
-
-
-def test_what_is_in_view_is_bookmarked_and_found_again_at_any_token(pair):
-    view = after_request(replace(BOTH, range=(-PERIOD, 0)), {"what": "bookmark", "note": " slow "}, pair)
-    assert view.bookmarks == (Bookmark("a", 2 * PERIOD - GAP, 3 * PERIOD - GAP, "slow"),)
-    assert after_request(view, {"what": "bookmark", "note": "slow"}, pair) == view
-    wish, later = {"of": list(view.bookmarks[0])}, View(runs=("a",), token=4)
-    assert after_request(later, {"what": "go to bookmark", **wish}, pair).range == (-3 * PERIOD, -2 * PERIOD)
-    assert after_request(later, {"what": "go to bookmark", "of": ["gone", 0, 1, ""]}, pair) == later
-    assert after_request(view, {"what": "unmark", **wish}, pair).bookmarks == ()
-    full = View(bookmarks=tuple(Bookmark("a", 0, at + 1) for at in range(MOST_BOOKMARKS)))
-    assert after_request(full, {"what": "bookmark", "note": ""}, pair) == full
-    assert after_request(View(), {"what": "bookmark"}, []) == View()
-    said = str(listed(View(bookmarks=(Bookmark("a", 0, 1, "<script>\u202e"),)), pair))
-    assert "<script>" in said  # which Dash shows as it is
-    assert "\u202e" not in said
 
 
 def test_bookmarks_are_kept_beside_the_recording_which_stays_one(own, monkeypatch):
@@ -334,3 +296,66 @@ def test_a_file_that_is_none_of_ours_or_a_link_counts_for_nothing_and_is_not_wri
     with pytest.raises(UsageError):
         keep(own, [MARK])
     assert outside.read_text() == '{"bookmarks": []}'
+
+
+def test_an_event_was_made_where_its_launch_was_called_and_a_range_inside_of_those_around_it():
+    on = {"process": [1] * 4, "thread": [5] * 4}
+    trace = Trace.from_columns(
+        nvtx={"start": [0, 1, 2, 3], "end": [50, 40, 30, 20], "kind": ["push/pop"] * 4,
+              "text": ["step", "serve.py(7): loop", "torch/nn/linear.py(3): forward", "aten::linear"],
+              "domain": ["", PYTHON_FUNCTION, PYTHON_FUNCTION, "cpu_op"], **on},
+        api={"start": [10, 60], "end": [12, 62], "correlation": [1, 2], "name": ["cudaLaunchKernel"] * 2,
+             "process": [1] * 2, "thread": [5] * 2},
+        kernels={"start": [100, 200, 300], "end": [110, 210, 310], "correlation": [1, 2, 3], "process": [1] * 3,
+                 "stream": [7] * 3, "name": ["k"] * 3},
+    )  # fmt: skip
+    rows = {row.role: row for row in rows_of(trace)}
+    made = ["NVTX: step", "operator: aten::linear"]
+    assert made_at(trace, rows["stream"], 0) == made_at(trace, rows["api"], 0) == made
+    assert made_at(trace, rows["stream"], 1) == [], "launched outside of all ranges"
+    assert made_at(trace, rows["stream"], 2) == [], "nobody recorded its launch"
+    step, *_, linear = (row for row in rows_of(trace) if row.role == "nvtx")
+    assert (made_at(trace, step, 0), made_at(trace, linear, 0)) == ([], ["NVTX: step"])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The decoding; the same with stacks, as nsys and the light recorder keep them; and one by PyTorch's profiler."""
+    directory = tmp_path_factory.mktemp("runs")
+    trace = decode()
+    formats.write(trace, directory / "a")
+    stack = {"chain": [5, 5, 5], "depth": [0, 1, 2], "module": ["/x/libcuda.so.1", "/x/libggml-cuda.so", "/x/engine"],
+             "symbol": ["cuStreamSynchronize", "ggml_backend_cuda_synchronize", "main"]}  # fmt: skip
+    tables = {**trace.tables, "api": trace["api"].assign(callchain=5), "callchains": stack}
+    formats.write(Trace.from_columns(trace.metadata, **tables), directory / "chains")
+    names = ((2, "serve.py(7): loop"), (4, "torch/nn/linear.py(3): forward"))
+    functions = [kineto.event("python_function", name, 1000 * number + at, 900 - at)
+                 for number in range(4) for at, name in names]  # fmt: skip
+    profiled = kineto.GPU | {"traceEvents": [*kineto.GPU["traceEvents"], *functions]}
+    (directory / "profiled.json").write_text(json.dumps(profiled))
+    return RunStore([directory])
+
+
+def _costs(store, kind, at, role="api", key="a"):
+    """What is said of one of the events of a kind once all is known."""
+    (run,) = store.chosen([key])
+    events = [(index, np.flatnonzero(row.events["what"] == KINDS.index(kind)))
+              for index, row in enumerate(run.rows) if row.role == role]  # fmt: skip
+    row, number = next((index, found[at]) for index, found in events if len(found))
+    until = time.monotonic() + 60
+    while (found := details_of(store, View(runs=(key,)), Spot(key, row, int(number)))).pending:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return str(found.costs)
+
+
+def test_a_sync_says_its_row_and_slack_and_a_call_and_what_it_launched_where_it_was_made(store):
+    said = _costs(store, "sync", 2)
+    for words in ("Row 1 of the syncs", "without=1", "slack", "of the critical path"):
+        assert words in said, "the first of the second step"
+    assert "Row 2 of the syncs" in _costs(store, "sync", 3)
+    for kind, role in (("sync", "api"), ("kernel", "stream")):
+        said = _costs(store, kind, 1, role, "chains")
+        assert "call site: ggml_backend_cuda_synchronize (libggml-cuda.so)" in said
+        said = _costs(store, kind, 1, role, "profiled")
+        assert "call site: serve.py(7): loop, through torch/nn/linear.py(3): forward" in said

@@ -10,8 +10,9 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
+from tracer.analysis.causality.report import BESIDE_SYNC
 
-from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of, waited_lines
+from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of
 from dashboard.pages.gap import GapPanel, binned, distribution_figure, limit_of, panels_of, steps_figure
 from dashboard.pages.parts import Action
 from dashboard.pages.parts import after_move as moved
@@ -26,13 +27,8 @@ from dashboard.view import View
 from tests.dashboard.conftest import as_json
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
-from tests.tracer.nsys_exports import GLOBAL_TID, export
-from tests.tracer.test_sampled import STEPS, idle_places, recording
 from tracer import formats
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.idle_sites import SAMPLED
-from tracer.analysis.path.paths import BESIDE_SYNC
-from tracer.analysis.waited_for import GIL, HOW, RANGE, UNKNOWN
 
 TRACED, OURS = LLAMA["sccc", "graph"], SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 
@@ -277,30 +273,6 @@ def test_call_sites_and_the_flame_graph_have_the_functions_of_both_steps_inside_
     assert {row["step"] for row in rows} == {"median step", "slow step"}
     assert sum(float(row["share"].rstrip("%")) for row in rows if row["step"] == "median step") > 95
     assert host_of(Sites(None, None, []), "light")[4] == []
-
-
-def test_samples_of_an_export_are_on_the_page_with_their_intervals_and_threads_that_are_waited_for(tmp_path):
-    """60 of 100 samples are in `sample_token`; the reader leaves samples out, and here they are read again."""
-    strings = [*recording([])["StringIds"], {"id": 300, "value": "token 0"}]
-    rows = recording(idle_places()) | {"StringIds": strings, "NVTX_EVENTS": [
-        {"start": 9_950 + 1000 * step, "end": 10_940 + 1000 * step, "eventType": 59, "text": f"token {step}",
-         "globalTid": GLOBAL_TID, "domainId": 0} for step in range(STEPS)]}  # fmt: skip
-    store = RunStore([export(tmp_path / "in.sqlite", rows)])
-    (run,) = store.runs()
-    assert not len(run.trace["samples"])
-    _, _, said, note, rows, *_ = host_of(sites_of(store, run).result(120), "light")
-    assert said.endswith("device idle, sampled 100 times: 700 ns")
-    assert note.startswith("100 samples")
-    first = next(row for row in rows if row["step"] == SAMPLED)
-    assert (first["function"], first["share"]) == ("sample_token (libllama.so)", "60.0% [50.2%, 69.1%]")
-    threads = [
-        {"process": 1, "thread": 7, "name": "output", "runs": "a.py(3): send", "how": HOW[GIL], "idle_us": 114.8},
-        {"process": 1, "thread": -1, "name": "", "runs": "", "how": HOW[UNKNOWN], "idle_us": 4.5},
-        {"process": 1, "thread": 8, "name": "", "runs": "", "how": HOW[RANGE], "idle_us": 0.01},
-    ]
-    assert waited_lines(threads) == [
-        f"114.8 µs a step for thread 7 (output, a.py(3): send): {HOW[GIL]}", f"4.5 µs a step: {HOW[UNKNOWN]}",
-    ]  # fmt: skip
 
 
 def predicted(store, view):

@@ -11,20 +11,18 @@ from dashboard.pages.overview.compare import (
     ladders_of,
     rung_text,
     section,
-    skeleton,
     table_of,
     words_of,
 )
 from dashboard.pages.runs import extremes
-from dashboard.reading.answers import against_base, ask_against_base, cautions_of, comparison_table, methods_of
+from dashboard.reading.answers import against_base, cautions_of, comparison_table, methods_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from tests.dashboard.conftest import as_json
 from tests.dashboard.traces import GAP, decode
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import LLAMA
 from tracer import formats
 from tracer.analysis.summary import Summary
-from tracer.reporting.compare import matrix
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
@@ -40,20 +38,6 @@ def text(part):
 
 def runs_at(*paths):
     return RunStore(paths, passes=False).runs()
-
-
-def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_cause():
-    ladder = against_base(runs_at(*(SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg"))))
-
-    def lit(lines):
-        return {line.label: [at for at, cell in enumerate(line.cells) if cell.is_largest] for line in lines}
-
-    several = lit(matrix([one.found for one in ladder]))
-    assert several["Gap p50, µs"] == several["Tokens/s"] == several["of which sync, µs"] == [1]
-    assert several["of which other process/thread, µs"] == []  # none is shown
-    assert several["Syncs per token"] == []  # no interval
-    one = lit(matrix([ladder[0].found]))
-    assert [label for label, cells in one.items() if cells] == ["of which sync, µs"]
 
 
 def test_cautions_are_those_of_the_command_and_without_a_verdict_no_difference_is_stated(tmp_path):
@@ -99,18 +83,6 @@ def test_runs_that_cannot_be_compared_say_why_and_hostile_names_are_text(tmp_pat
     assert "<img src=x" in said  # Dash escapes what is text
     assert "\\u202e" in said
     assert "n" * 61 not in said + text(table_of(found))
-
-
-def test_the_answer_comes_in_the_background_once(tmp_path):
-    for name, gap in (("a", GAP), ("b", 2 * GAP), ("c", 3 * GAP)):
-        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
-    store = RunStore([tmp_path])
-    runs = store.runs()
-    answer = ask_against_base(store, runs)
-    assert ask_against_base(store, runs) is answer
-    assert [one.other.key for one in answer.result(20)] == ["b", "c"]
-    assert ask_against_base(store, runs[::-1]).result(20)[0].base is runs[2]
-    assert [text(line) for line in skeleton(2)] == ["Comparing …", ""]
 
 
 def rung(strategy, rate, spread=None, *, key=None, **conditions):

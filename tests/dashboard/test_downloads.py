@@ -1,30 +1,38 @@
-"""What readers take away: tables in three forms, with the figures of the commands, and recordings to be read again."""
+"""What readers take away: tables in three forms, recordings to be read again, and the report as a file."""
 
 import csv
 import io
 import json
+import re
 import shutil
+import sys
 import zipfile
+from html import unescape
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.downloads import TABLES, csv_of, json_of, parquet_of
-from dashboard.reading.store import RunStore
+from dashboard.reading.store import RunStore, runs_to_compare
+from dashboard.report import advice_for, cards, groups_of_facts, report_page
 from dashboard.serving import Serving
 from tests.dashboard.conftest import client_of
 from tests.dashboard.filled import TINY, write_runs
 from tests.dashboard.traces import GAP, decode
+from tests.recordings import LLAMA, SAMPLES, SIX
 from tracer import formats
+from tracer.cli import main
+from tracer.errors import TraceError, UsageError
 
-HOSTILE = '<img src=x onerror="hacked()">,"\n\u202e😀'
+TROUBLE = '<img src=x onerror="hacked()">,"\n\u202e😀'
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     directory = tmp_path_factory.mktemp("runs")
-    formats.write(decode(kernel=HOSTILE), directory / "a")
+    formats.write(decode(kernel=TROUBLE), directory / "a")
     formats.write(decode(gap=2 * GAP), directory / "b.json")
     (directory / "broken.sqlite").write_bytes(b"SQLite format 3\0 not")
     return client_of(directory)
@@ -107,3 +115,92 @@ def test_what_is_not_there_cannot_be_taken(client, tmp_path):
     shutil.rmtree(tmp_path / "a")
     answer = gone.get("/download/recording.zip?run=a")
     assert (answer.status_code, "no such file" in answer.text) == (422, True)
+
+
+HOSTILE = '<|script><img src=x onerror="window.hacked=1"><b>'.replace("|", "/")
+OURS = [SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("sccc", "saaas")]
+
+
+@pytest.fixture(scope="module")
+def hand_made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hand-made")
+    paths = [folder / HOSTILE.replace("/", ""), folder / "wide"]
+    for path, gap in zip(paths, (GAP, 2 * GAP), strict=True):
+        formats.write(decode(tokens=12, gap=gap, kernel=HOSTILE), path)
+    return paths
+
+
+def facts_of(paths):
+    groups = groups_of_facts(runs_to_compare(paths))
+    return {fact.label: [(c.text, c.change) for c in fact.cells] for facts in groups.values() for fact in facts}
+
+
+def test_differences_are_from_the_base_and_none_is_stated_that_tracing_may_have_made(hand_made, tmp_path):
+    facts = facts_of(hand_made)
+    assert facts["p50"] == [("100 µs", ""), ("200 µs", "+100 µs (+100 %)")]
+    assert facts["Host syncs"] == [("2", ""), ("2", "±0")]
+    assert facts["Compute"] == [("900 µs", ""), ("800 µs", "−100 µs (−11 %)")]
+    assert not [label for label in facts if label.startswith(("Tokens/s", "Model"))], "nothing tells batch and model"
+    for strategy in ("sccc", "saaas"):
+        shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
+        (tmp_path / strategy / "run.json").unlink()
+    paths = [tmp_path / "sccc", tmp_path / "saaas"]
+    facts = facts_of(paths)
+    for label in ("p50", "p90", "mean", "sync", "Compute", "GPU busy", "Steps/s as recorded"):
+        assert [change for _, change in facts[label]] == ["", ""], label
+    assert facts["Host syncs"][1] == ("5", "−9")
+    runs = runs_to_compare(paths)
+    assert [card.gap.change for card in cards(runs)] == ["", ""]
+    assert "saaas against sccc: no verdict: " in unescape(report_page(runs))
+
+
+def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):
+    runs = runs_to_compare(hand_made)
+    page = report_page(runs)
+    head = page[: page.index("<style>")]
+    assert "default-src 'none'" in head
+    assert not re.search(
+        r"<(link|iframe|img|object|base)\b|<[^>]*\ssrc=", page[: page.index('<script type="application')]
+    )
+    assert page.count("</script>") == 3
+    figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
+    assert set(figures) == {"gap", "token", "causes"}
+    kernels = [t for t in figures["gap"]["themes"]["light"]["data"] if t["name"] == "kernel"]
+    hovers = [h for t in kernels for h in (t["hovertemplate"], *t.get("hovertext", []))]
+    assert any("&lt;img" in hover for hover in hovers)
+    assert all("<img" not in hover for hover in hovers)
+    assert "<img src=x" not in page.split('id="figures">')[0]
+    assert HOSTILE not in page
+    ((edit, *_, place),) = advice_for(runs[0]).changes
+    assert (edit, place) == ("ggg", "token N")
+
+
+def test_a_run_directory_is_one_run_and_what_cannot_be_compared_is_said(hand_made, tmp_path):
+    assert [run.key for run in runs_to_compare(OURS)] == [path.name for path in OURS]
+    assert [run.name for run in runs_to_compare([OURS[0] / "node"])] == [f"{OURS[0].name} · node"]
+    with pytest.raises(UsageError, match=r"^7 runs .*: six-strategies · run sccc sequential, .* one to 6"):
+        runs_to_compare([SIX])
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
+    with pytest.raises(TraceError, match=r"broken\.sqlite"):
+        runs_to_compare([OURS[0], tmp_path / "broken.sqlite"])
+    formats.write(decode(tokens=1), tmp_path / "one")
+    assert '<p class="answer">one: ' in report_page(runs_to_compare([hand_made[1], tmp_path / "one"]))
+
+
+def test_the_command_writes_one_file_replaces_none_and_refuses_in_one_line(hand_made, tmp_path, monkeypatch):
+    target = tmp_path / "out" / "report.html"
+    monkeypatch.setitem(sys.modules, "kaleido", None)
+    for arguments, code, said in (
+        (["report", *hand_made, "-o", target], 0, ": "),
+        (["report", *hand_made, "-o", target], 2, "already exists"),
+        (["report", hand_made[0], "-o", tmp_path / "a.pdf"], 2, "a report must end with .html or .htm"),
+        (["timeline", hand_made[0], "-o", tmp_path / "a.pdf"], 2, "must end with .svg or .png"),
+        (["report", tmp_path / "nothing", "-o", tmp_path / "a.html"], 2, "no such file"),
+        (["timeline", hand_made[0], "-o", tmp_path / "a.svg"], 2, "kaleido: pip install 'intertoken[image]'"),
+    ):  # fmt: skip
+        result = CliRunner().invoke(main, [*map(str, arguments)])
+        assert result.exit_code == code, result.output
+        assert said in (result.stderr if code else result.stdout)
+        assert not code or (len(result.stderr.splitlines()), result.stdout) == (1, "")
+    assert [*tmp_path.rglob("*.*")] == [target]
+    assert target.stat().st_size < 6e6

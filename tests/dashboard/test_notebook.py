@@ -16,7 +16,6 @@ from dashboard.scene import timeline
 from dashboard.view import View
 from tests.dashboard.test_compare import text
 from tests.recordings import LLAMA
-from tracer.errors import UsageError
 from tracer.extensions import VIEWS
 from tracer.files.bounded import tomllib
 from tracer.notebook import comparison_html, trace_html
@@ -87,11 +86,3 @@ def test_a_comparison_shows_the_matrix_of_the_page_and_names_are_text(runs):
     html = trace_html(hostile)
     assert "<img" not in html
     assert "\\u202e" in html
-
-
-def test_without_a_package_that_draws_a_timeline_it_says_so(runs, views, monkeypatch):
-    assert all(callable(view.load()) for view in views), "what is registered is there"
-    monkeypatch.setattr("tracer.extensions.entry_points", lambda **_: [])
-    with pytest.raises(UsageError, match="no installed package draws timelines"):
-        runs[0].trace.timeline(token=3)
-    assert runs[0].trace._repr_html_() is None

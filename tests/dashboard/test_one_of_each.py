@@ -45,7 +45,7 @@ def told(request):
         patch.setattr("tracer.commands.info.recorded", recorded)  # first: the import of the module takes the other
         patch.setattr("tracer.command_options.recorded", recorded)
         said = {}
-        for command in ("info", "tokens", "syncs", "gaps"):
+        for command in ("info", "gaps"):
             answer = CliRunner().invoke(main, [command, str(path), "--json"])
             assert answer.exit_code == 0, answer.output
             said[command] = json.loads(answer.stdout)
@@ -69,25 +69,6 @@ def test_a_figure_is_told_from_others():
         assert says(text, value)
     for text, value in (("1,234.5 µs", 1234.56), ("1.24 ms", 1234.5), ("–", 0.0)):
         assert not says(text, value)
-
-
-def test_commands_say_the_same(told):
-    info, gaps, syncs, tokens = told.info, told.gaps, told.syncs, told.tokens
-    for key in ("idle_us", "idle_share", "busy_us", "compute_us", "causes_us", "parts_us", "graph_trace", "distortion",
-                "period_us", "estimated_untraced_gap_us", "warning"):  # fmt: skip
-        assert gaps[key] == info[key], key
-    for key in ("steps", "token_source"):
-        assert gaps[key] == syncs[key] == tokens[key] == info[key], key
-    assert gaps["gap_us"] == {part: info[f"gap_{part}_us"] for part in ("p50", "p90", "mean")}
-    assert gaps["steps_per_s"] == tokens["steps_per_s"] == info["steps_per_s"]
-    for key in ("untraced_gap_us", "untraced_idle_us"):
-        assert (gaps[key] or {"p50": None})["p50"] == info[key]
-    for key in ("confidence", "prefill_steps", "what"):
-        assert tokens[key] == info[key], key
-    for key in (*(f"{kind}_per_token" for kind in (*COUNTS, "blocking_copies", "polls")), "signature", "fetch_lag",
-                "signature_share"):  # fmt: skip
-        assert syncs[key] == info[key], key
-    assert (syncs["class"], syncs["share"]) == (info["strategy"], info["strategy_share"])
 
 
 def test_the_page_says_it(told):

@@ -1,9 +1,11 @@
-"""Connections that keep the server waiting: the others are answered."""
+"""Connections that keep the server waiting: the others are answered; and what proxies say of them."""
 
+import json
 import resource
 import socket
 import threading
 import time
+import urllib.request
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
@@ -20,7 +22,10 @@ ASK = b"GET /small HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
 
 def app(environ, start):
     start("200 OK", [])
-    return (bytes(1 << 20) for _ in range(20)) if environ["PATH_INFO"] == "/large" else [b"small"]
+    if environ["PATH_INFO"] == "/large":
+        return (bytes(1 << 20) for _ in range(20))
+    told = [environ.get(name) for name in ("REMOTE_ADDR", "wsgi.url_scheme", "HTTP_HOST", "HTTP_FORWARDED")]
+    return [json.dumps(told).encode()]
 
 
 @contextmanager
@@ -140,3 +145,14 @@ def test_readers_who_take_nothing_hold_no_thread_and_not_for_ever():
             time.sleep(0.05)
         assert not server.active_channels
         assert all(is_ended(connection, 5) for connection in lazy)
+
+
+def test_only_the_proxy_that_was_named_is_believed():
+    said = {"Host": "here", "X-Forwarded-For": "10.0.0.1, 10.0.0.2", "X-Forwarded-Proto": "https",
+            "X-Forwarded-Host": "tool.example", "Forwarded": "for=10.0.0.9"}  # fmt: skip
+    believed, not_believed = ["10.0.0.2", "https", "tool.example", None], ["127.0.0.1", "http", "here", None]
+    for trusted, seen in (("127.0.0.1", believed), (None, not_believed), ("127.0.0.2", not_believed)):
+        with listening(proxy=trusted) as server:
+            there = urllib.request.Request(f"http://127.0.0.1:{server.effective_port}/", headers=said)
+            with urllib.request.urlopen(there) as answer:
+                assert json.load(answer) == seen

@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dashboard.serving.patience import listen
 from tests.dashboard.conftest import missing
 
 DOCS = (Path(__file__).parents[2] / "docs" / "proxy.md").read_text()
@@ -193,28 +191,3 @@ def test_what_clients_say_of_themselves_is_not_believed(ask, proxy):
     assert answer.headers["Location"] == "/intertoken/"
     assert "evil" not in ask("GET", "/intertoken/graph", Cookie="", **forged).text
     assert "intertoken/login" not in ask("GET", "/intertoken/", Host="evil.example").text, "a name that is not allowed"
-
-
-@pytest.mark.parametrize(
-    ("trusted", "seen"),
-    [("127.0.0.1", ["10.0.0.2", "https", "tool.example"]), (None, ["127.0.0.1", "http", "here"]),
-     ("127.0.0.2", ["127.0.0.1", "http", "here"])],
-)  # fmt: skip
-def test_only_the_proxy_that_was_named_is_believed(trusted, seen):
-    def app(environ, start):
-        start("200 OK", [])
-        told = [environ["REMOTE_ADDR"], environ["wsgi.url_scheme"], environ["HTTP_HOST"], environ.get("HTTP_FORWARDED")]
-        return [repr(told).encode()]
-
-    server = listen(app, "127.0.0.1", 0, proxy=trusted)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    connection = http.client.HTTPConnection("127.0.0.1", server.effective_port)
-    connection.request("GET", "/", headers={
-        "Host": "here", "X-Forwarded-For": "10.0.0.1, 10.0.0.2", "X-Forwarded-Proto": "https",
-        "X-Forwarded-Host": "tool.example", "Forwarded": "for=10.0.0.9",
-    })  # fmt: skip
-    assert connection.getresponse().read().decode() == repr([*seen, None])
-    connection.close()
-    server.task_dispatcher.shutdown()
-    server.close()

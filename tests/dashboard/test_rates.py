@@ -80,24 +80,6 @@ def test_a_link_with_a_rate_gives_the_figures_of_the_command_with_it(client, run
         assert f"untraced rate given, {rate} steps/s" in client.get(f"/download/report.html{link}").text
 
 
-def test_what_is_written_into_the_table_goes_into_the_link_or_is_refused_in_a_line(client):
-    def give(value, view):
-        change = [{"rowId": VLLM, "value": value, "colId": "rate", "data": {"key": VLLM}, "timestamp": 1.0}]
-        return ask(client, "", "rate-refused.children", {"runs.cellValueChanged": change, "view.data": view.data()})
-
-    answer = give(" 528.1123456789 ", View(runs=(VLLM,)))
-    given = View.parse(answer["followed"]["data"])
-    assert given.rate_of(VLLM) == 528.1123456789, "all its digits"
-    assert answer["rate-refused"]["children"] == ""
-    assert give("", given)["followed"]["data"] == f"?run={VLLM}"
-    refused = give("fast", View(runs=(VLLM,)))
-    assert "followed" not in refused
-    assert [row["rate"] for row in refused["runs"]["rowTransaction"]["update"]] == [""]
-    assert "is not a rate: enter the engine's steps per second" in refused["rate-refused"]["children"]
-    reduced = ask(client, "whatif/", "rate-refused.children", {"url.search": given.query()}, ["url.search"])
-    assert reduced["rate"]["value"] == "528.1123456789"
-
-
 def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
     view = View(runs=(VLLM, "light")).rated(VLLM, 5.0).rated("light", 700.0)
     rated, bare, apart = rows(client, view.query()), rows(client), {"rate", "rate_note", "rate_fails", "graph"}

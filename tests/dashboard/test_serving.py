@@ -1,7 +1,6 @@
 """What the server answers, to whom, with which headers; who gets in by the token, and where the login leads."""
 
 import hashlib
-import http.client
 import json
 import re
 import socket
@@ -9,7 +8,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from itsdangerous import TimestampSigner
 
 from dashboard import pages
@@ -149,38 +147,6 @@ def test_redirects_say_no_scheme_and_no_host(runs):
     for address in ("/graph", "/graph?run=a", "//evil.example/../graph", "//evil.example/graph"):
         answer = client_of(runs).get(address, base_url="https://tool.example")
         assert answer.status_code == 404 or re.match("/[a-z]", answer.headers["Location"]), address
-
-
-@pytest.mark.parametrize("strips", [False, True])
-def test_a_proxy_may_take_the_prefix_off_or_leave_it(runs, strips):
-    serving = Serving(prefix="/lab/tool", hosts=LOOPBACK, token="a token & more")
-    with (
-        served(runs, serving) as address,
-        closing(http.client.HTTPConnection("127.0.0.1", port_of(address), timeout=20)) as server,
-    ):
-
-        def ask(place, cookie="", body=None):
-            origin = {"Origin": f"http://127.0.0.1:{port_of(address)}", "Content-Type": "application/json"}
-            headers, below = {"Cookie": cookie} | (origin if body else {}), "" if strips else serving.prefix
-            server.request("POST" if body else "GET", below + place, body, headers)
-            answer = server.getresponse()
-            return answer.status, answer.headers, answer.read().decode()
-
-        status, _, text = ask("/graph/?run=a")
-        assert (status, 'action="/lab/tool/login"' in text) == (403, True)
-        status, headers, _ = ask("/login?token=a+token+%26+more")
-        assert (status, headers["Refresh"]) == (200, "0; url=/lab/tool/")
-        cookie, _, attributes = headers["Set-Cookie"].partition(";")
-        assert "Path=/lab/tool" in attributes
-        scripts = re.findall(r'<script src="([^"]+)"', ask("/", cookie)[2])
-        assert len(scripts) > 20
-        assert ask(scripts[-1].removeprefix(serving.prefix), cookie)[0] == 200
-        assert ask("/graph?run=a", cookie)[1]["Location"] == "/lab/tool/graph/?run=a"
-        body = json.dumps(table(client_of(runs, prefix=serving.prefix))).encode()
-        answer = json.loads(ask("/_dash-update-component", cookie, body)[2])["response"]
-        assert [row["key"] for row in answer["runs"]["rowData"]] == ["a"]
-        if not strips:  # one that takes the prefix off has to add the slash itself
-            assert ask("", cookie)[1]["Location"] == "/lab/tool/"
 
 
 def test_all_pages_have_the_scripts_and_styles_of_the_first(runs):

@@ -1,188 +1,165 @@
-"""What the timeline draws of recordings whose every time is known: marks, gaps, holes, arrows, differences, minimap."""
+"""The timeline of recordings whose every time is known: its rows, what is drawn of them, and what is found."""
 
-import base64
-import json
-import re
-from dataclasses import replace
+from dataclasses import fields
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 from dash._utils import to_json
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dashboard.figures import hover, packed
-from dashboard.figures.timeline import timeline_figure, with_legend
-from dashboard.pages.overview.minimap import Lane, minimap_plot
-from dashboard.palette import HOLES, KINDS
-from dashboard.reading.run import Run
+from dashboard.figures import packed
+from dashboard.pages.overview.actions import Action, after
+from dashboard.pages.overview.tools import found
+from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
-from dashboard.scene import chosen_in, draw, limits_of, timeline, timeline_of, whole_of
-from dashboard.text import markup
-from dashboard.timeline.align import (
-    AFTER,
-    BEFORE,
-    CAPTURE,
-    NO_PHASES,
-    Tokens,
-    captures,
-    default_range,
-    gap_range,
-    phases_of,
-    tokens_of,
-    typical_token,
-)
+from dashboard.scene import draw, limits_of, place_of, timeline_of, whole_of
+from dashboard.timeline import pyramid
+from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, captures, phases_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
-from dashboard.timeline.layout import Band, Panel, arranged, panels
-from dashboard.timeline.marks import (
-    NO_WAITS,
-    Window,
-    connectors,
-    detail_of,
-    detail_of_holes,
-    hole_rows,
-    marks_of,
-    shades_of,
-    waits_of,
+from dashboard.timeline.layout import (
+    AS_RECORDED,
+    GAP_STRIP,
+    Band,
+    Panel,
+    all_groups,
+    arranged,
+    groups_of,
+    moved,
+    panels,
 )
-from dashboard.timeline.rows import rows_of
-from dashboard.view import Arrangement, Spot, View
-from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from dashboard.timeline.marks import NO_WAITS, Window, detail_of_holes, hole_rows, shades_of
+from dashboard.timeline.pyramid import Detail, Pyramid, detail, in_view
+from dashboard.timeline.rows import Finder, Query, lines_of, query_of, rows_of, shown_functions, without_functions
+from dashboard.view import Arrangement, View
+from tests.dashboard.traces import KERNELS, PERIOD, decode
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
-from tracer.analysis.causes import PART_COLUMNS
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle import PLACES, IdleReport
-from tracer.analysis.step_work import step_spans
 from tracer.analysis.steps import Steps
-from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.model.schema import MISSING
+from tracer.model.intervals import covered, total
+from tracer.model.schema import MISSING, PYTHON_FUNCTION
+
+
+def names(rows):
+    return [(row.label, row.events["name"].tolist()) for row in rows]
+
+
+def test_rows_are_threads_then_streams_and_those_without_an_event_in_the_run_stand_aside():
+    trace = decode()
+    nvtx, api, copies, compute = rows_of(trace)
+    assert [row.role for row in (nvtx, api, copies, compute)] == ["nvtx", "api", "stream", "stream"]
+    assert [KINDS[k] for k in api.events["what"][:3]] == ["copy", "sync", "launch"]
+    assert api.events["stream"][:3].tolist() == [13, 13, 14]
+    assert set(copies.events["bytes"]) == {4096}
+    assert len(compute.events) == 6 * KERNELS
+    assert all(row.aside for row in rows_of(trace, 7 * PERIOD, 8 * PERIOD))
+    rows = rows_of(trace, 4_000, 6_000)
+    assert [row.label for row in rows] == ["NVTX", "API calls", "stream 13", "stream 14"], "each keeps its place"
+    assert [line.label for line in arranged(rows)] == ["NVTX", "API calls", "stream 13"]
+    for name in ("stream 14", "GPU 0"):
+        assert len(arranged(rows, Arrangement(shown=(name,)))) == 4
+
+
+def test_python_functions_of_the_program_are_rows_under_the_calls_of_their_thread():
+    functions = [
+        ("engine.py(1): loop", 0, 1000, 1), ("engine.py(9): step", 10, 90, 1), ("torch/_ops.py(3): call", 15, 60, 1),
+        ("model.py(5): forward", 20, 50, 1), ("model.py(2): wrapper", 19, 50, 1), ("<built-in method cat>", 22, 30, 1),
+        ("model.py(8): norm", 31, 40, 1), ("engine.py(9): step", 110, 190, 1), ("out.py(2): send", 30, 35, 2),
+    ]  # fmt: skip
+    text, start, end, thread = (list(column) for column in zip(*functions, strict=True))
+    trace = Trace.from_columns(nvtx={
+        "start": start, "end": end, "text": text, "thread": thread, "process": [1] * 9,
+        "domain": [PYTHON_FUNCTION] * 9, "kind": ["push/pop"] * 9})  # fmt: skip
+    shown = shown_functions(without_functions(trace), pd.DataFrame({"start": [0, 100], "end": [100, 200]}))
+    assert not len(trace["nvtx"])
+    others = Trace.from_columns(
+        api={"start": [25], "end": [26], "name": ["cudaFree"], "thread": [1], "process": [1]},
+        nvtx={"start": [5], "end": [95], "text": ["token"], "thread": [1], "process": [1]},
+    )
+    rows = rows_of(others, functions=shown)
+    assert names(rows) == [
+        ("NVTX · 1", ["token"]), ("API calls · 1", ["cudaFree"]), ("Python · 1", ["step", "step"]), ("", ["forward"]),
+        ("", ["norm"]), ("Python · 2", ["send"]),
+    ]  # fmt: skip
+    assert rows[3].events["full"].tolist() == ["model.py(5): forward"]
+    units = [(unit.name, unit.rows) for unit in groups_of(rows)[0].units]
+    assert units[2:] == [("Python · 1", (2, 3, 4)), ("Python · 2", (5,))]
+
+
+def test_rows_of_several_processes_stand_together_by_device_with_a_band_for_its_gaps():
+    trace = Trace.from_columns(kernels={
+        "start": [0, 5, 8, 9], "end": [3, 9, 9, 12], "device": [0, 1, 0, 1], "process": [1, 1, 2, 2],
+        "stream": [7] * 4, "name": ["a"] * 4})  # fmt: skip
+    rows = rows_of(trace)
+    assert [(row.device, row.process) for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [row.label for row in rows[:2]] == ["GPU 0 · stream 7 · 1", "GPU 0 · stream 7 · 2"]
+    (panel,) = panels([arranged(rows)])
+    first, second = panel.bands
+    assert (first.device, second.device) == (0, 1)
+    assert first.bottom == panel.rows[1].bottom + 4 + GAP_STRIP
+    assert first.bottom <= panel.row(device=1).top <= second.bottom - GAP_STRIP
+    assert panel.bottom > second.bottom
+
+
+def test_a_kernel_says_what_it_was_launched_with_and_nothing_that_is_not_recorded():
+    axes = {f"{of}_{axis}": [size, size, MISSING] for of, size in (("grid", 3), ("block", 32)) for axis in "xyz"}
+    (row,) = rows_of(Trace.from_columns(
+        kernels={"start": [100, 300, 500], "end": [200, 400, 600], "name": ["k"] * 3, "stream": [7] * 3,
+                 "correlation": [5, 6, MISSING], "static_shared": [1024, 0, MISSING], "registers": [16, 16, MISSING],
+                 "dynamic_shared": [2048, 0, MISSING], **axes}))  # fmt: skip
+    shape = "grid 3 × 3 × 3 · block 32 × 32 × 32"
+    assert lines_of(row, np.arange(3), 100, NO_WAITS) == [
+        ["100 ns, from ±0 ns", "stream 7 · correlation 5", f"{shape} · shared memory 3 KiB · 16 registers per thread"],
+        ["100 ns, from +200 ns", "stream 7 · correlation 6", f"{shape} · shared memory 0 B · 16 registers per thread"],
+        ["100 ns, from +400 ns", "stream 7"],
+    ]
+
+
+def test_a_sync_says_what_it_waited_for_and_a_copy_its_bytes(pair):
+    run = pair[0]
+    api, copies = (run.rows[row_of(run, label)] for label in ("API calls", "stream 13"))
+    first, second = (int(at) for at in np.flatnonzero(api.events["what"] == KINDS.index("sync"))[:2])
+    waited = [lines_of(api, np.array([at]), 0, run.waits)[0] for at in (first, second)]
+    assert any(line.endswith("waited for memcpy HtoD, which ended 1.00 µs before it returned") for line in waited[0])
+    assert not any("memcpy" in line for line in waited[1])
+    assert any(line.endswith("4 KiB · 2.05 GB/s") for line in lines_of(copies, np.array([0]), 0, run.waits)[0])
+
+
+def test_rows_are_hidden_folded_filtered_and_moved():
+    rows = rows_of(Trace.from_columns(
+        nvtx={"start": [0, 1, 5], "end": [10, 4, 9], "text": ["a", "b", "c"], "thread": [1] * 3, "process": [1] * 3},
+        api={"start": [0, 2], "end": [1, 3], "name": ["x", "y"], "thread": [1, 2], "process": [1, 2]},
+        kernels={"start": [0, 0, 1], "end": [1, 1, 2], "device": [0, 1, 1], "stream": [7, 7, 8], "process": [1] * 3,
+                 "name": ["k"] * 3}))  # fmt: skip
+
+    def shown(**arrangement):
+        return [line.label for line in arranged(rows, Arrangement(**arrangement))]
+
+    labels = [row.label for row in rows]
+    nvtx, gpu = labels[0], [f"GPU {d} · stream {s}" for d, s in ((0, 7), (1, 7), (1, 8))]
+    assert shown() == labels
+    assert shown(hidden=("GPU 1", nvtx)) == [*labels[2:4], gpu[0]]
+    assert shown(only="STREAM 8") == [gpu[2]]
+    assert shown(only="gpu 1") == gpu[1:]
+    assert shown(folded=("GPU 1",))[-3:] == [gpu[0], "▸ GPU 1", ""]
+    assert shown(folded=("GPU 1",), only="gpu 0") == [gpu[0]], "nothing is left of a folded group"
+    assert sum(line.height for line in arranged(rows, Arrangement(folded=(nvtx,)))[:2]) <= rows[0].height
+    groups = groups_of(rows)
+    down = moved(groups, AS_RECORDED, "Process 1", 2)
+    assert [group.name for group in all_groups([rows], down)] == ["Process 2", "GPU 0", "Process 1", "GPU 1"]
+    assert sorted(shown(order=down.order)) == sorted(labels)
+    swapped = moved(groups, down, gpu[2], -1)
+    assert shown(order=swapped.order)[-2:] == [gpu[2], gpu[1]]
+    assert moved(groups, down, "no such row", 1) == down
+    assert moved(groups, AS_RECORDED, "GPU 1", 1).order == tuple(group.name for group in groups)
 
 
 def row_of(run, label):
     return next(at for at, row in enumerate(run.rows) if row.label == label)
-
-
-def named(plot, name):
-    return [trace for trace in plot["data"] if trace["name"] == name]
-
-
-def noted(plot, name):
-    return [note["text"] for note in plot["layout"]["annotations"] if note["name"] == name]
-
-
-def test_tokens_and_the_ranges_around_one():
-    trace = decode()
-    steps = find_steps(trace)
-    tokens = tokens_of(step_spans(trace, steps).frame(), gap_report(trace, steps).table, trace["api"])
-    assert tokens.start.tolist() == [n * PERIOD + GAP for n in range(6)]
-    assert tokens.gap.tolist() == [GAP] * 5 + [-1]
-    assert tokens.period == PERIOD
-    anchors = [tokens.anchor(*where) for where in ((2, "end"), (2, "start"), (2, "launch"), (99, "end"))]
-    assert anchors == [3 * PERIOD, 2 * PERIOD + GAP, 2 * PERIOD + 10_000, 6 * PERIOD]
-    unknown = tokens_of(step_spans(trace, steps).frame(), None, trace["api"].head(0))
-    assert unknown.launch.tolist() == unknown.start.tolist()
-    low, high = default_range([tokens], "end")
-    assert low < 0 < GAP < PERIOD < high < 2 * PERIOD
-    low, high = gap_range([tokens], 2, "end")
-    assert -GAP < low < 0 < GAP < high < 2 * GAP
-    assert gap_range([tokens], 2, "start")[0] > low + PERIOD // 2
-
-
-def test_the_typical_token_has_the_median_gap_in_every_run():
-    def run(*gaps):
-        n = np.arange(len(gaps))
-        return Tokens(n, n * 1000, n * 1000 + 900, np.array(gaps), n * 1000 - 50)
-
-    assert typical_token([run(900, 90, 10, 100, 95)]) == 4
-    assert typical_token([run(50, 100, 100), run(20, 70, 20)]) == 2
-    assert typical_token([]) == 0
-
-
-def test_marks_are_exact_when_few_binned_when_many_and_a_sync_is_joined_with_what_it_waited_for():
-    trace = decode()
-    waits = waits_of(sync_report(trace, find_steps(trace)).calls)
-    (panel,) = panels([arranged(rows_of(trace))])
-
-    def marks(placed, low, high, bins=500):
-        window = Window(low, high, 2 * PERIOD, 1000, bins)
-        return marks_of(placed, detail_of(placed.row, window), window, waits)
-
-    compute = panel.row(stream=14)
-    few = marks(compute, 2 * PERIOD, 3 * PERIOD)
-    first = few[few["x"] >= 0].iloc[0]
-    assert (first["x"], first["dx"], first["share"]) == pytest.approx((GAP / 1e9, 112_500e-9, 1))
-    assert first["title"] == "void k&lt;float&gt;(T*)"
-    assert first["more"][0].startswith("112 µs, from +100.0 µs<br>stream 14 · correlation ")
-    many = marks(compute, 0, 6 * PERIOD, bins=10)
-    assert len(many) <= 13
-    assert (many["dx"] * many["share"]).sum() == pytest.approx(6 * (PERIOD - GAP) / 1e9)
-    assert many["more"].map(lambda more: more[0]).sum() >= 6 * KERNELS  # each kernel in every bin that it touches
-    (more,) = marks(panel.row(role="api"), 2 * PERIOD, 2 * PERIOD + 8_000)["more"].iloc[-1]
-    assert "waited for memcpy HtoD" in more
-    assert more.endswith("which ended 1.00 µs before it returned")
-    lines = connectors(panel, waits, Window(2 * PERIOD, 2 * PERIOD + 8_000, 2 * PERIOD, 1000, 500))
-    copy = lines[lines["y0"] == panel.row(stream=13).middle].iloc[0]
-    assert (copy["x0"], copy["x1"], copy["y1"]) == pytest.approx((6e-6, 7e-6, panel.row(role="api").bottom))
-
-
-def test_gaps_are_drawn_over_the_rows_of_their_device(tmp_path):
-    script = Script()
-    for begin in range(0, 400_000, 100_000):
-        script.range("token", begin, begin + 99_000)
-        for device, late in ((0, 0), (1, 3_000)):
-            script.launch((begin + 100 + late, begin + 500 + late), (begin + 10_000 + late, begin + 90_000),
-                          stream=7 + device, device=device)  # fmt: skip
-    formats.write(script.trace, tmp_path / "a")
-    (run,) = RunStore([tmp_path / "a"]).chosen(["a"])
-    (drawing,) = draw([run], View(token=1, range=(-(10**8), 10**8)), 1000)
-    middles = {band.device: (band.top, band.bottom) for band in drawing.panel.bands}
-    expected = run.gaps.table["device"].map(middles).tolist()
-    assert sorted(zip(drawing.gaps["top"], drawing.gaps["bottom"], strict=True)) == sorted(expected)
-    assert set(expected) == set(middles.values())
-    assert len(middles) == 2
-
-
-def test_a_token_is_drawn_around_its_gap_and_packed_as_it_is(pair):
-    plot, _ = timeline_of(pair[:1], View(token=2), "light", 1000)
-    figure = timeline_figure(plot)  # which Plotly checks
-    low, high = figure.layout.xaxis.range
-    assert low < 0 < GAP / 1e9 < high
-    (gaps,) = named(plot, "gap")
-    at_zero = np.argmin(np.abs(gaps["base"]))
-    assert (gaps["base"][at_zero], gaps["x"][at_zero]) == pytest.approx((0, GAP / 1e9))
-    assert noted(plot, "gap") == ["100 µs", "100 µs"]
-    zoomed, _ = timeline_of(pair[:1], View(token=2, range=(-GAP, 2 * GAP)), "light", 1000)
-    assert noted(zoomed, "gap") == ["gap 100 µs"]
-    light = json.loads(to_json(packed(plot)))
-    for found, wanted in zip(light["data"], plot["data"], strict=True):
-        for key in ("x", "y"):
-            values = np.frombuffer(base64.b64decode(found[key]["bdata"]), found[key]["dtype"])
-            np.testing.assert_array_equal(values, wanted[key])
-
-
-@given(st.lists(st.text("ab <>%{}…", max_size=12), min_size=1))
-def test_hovers_are_sent_once_and_read_as_if_each_were_sent_whole(texts):
-    template = "<b>%{hovertext}</b><extra></extra>"
-    whole = [template.replace("%{hovertext}", text) for text in texts]
-    sent = hover(texts, template)
-    found = [sent["hovertemplate"].replace("%{hovertext}", text, 1) for text in sent.get("hovertext", [""])]
-    assert isinstance(sent.get("hovertext", []), list), "Plotly fills in from a list only"
-    assert found in (whole, whole[:1])
-    assert len(set(whole)) == len(set(found))
-    same = ["%{x} 1"]  # which a template would fill in
-    assert hover(same, template) == {"hovertext": same, "hovertemplate": template}
-
-
-def test_hostile_kernel_names_reach_the_figure_escaped(tmp_path):
-    for number, name in enumerate(("<img src=x onerror=alert(1)>", "$x^2$", "%{x} %{hovertext}", "nul\x00‮gnp.exe")):
-        formats.write(decode(kernel=name), tmp_path / str(number))
-        (run,) = RunStore([tmp_path / str(number)]).chosen([str(number)])
-        (kernel,) = named(timeline_of([run], View(token=2), "light", 1000)[0], "kernel")
-        said = (kernel.get("hovertext") or [kernel["hovertemplate"]])[0]
-        assert markup(name, width=88) in said, name  # of all kernels
 
 
 def test_a_figure_of_many_rows_stays_light_and_every_kernel_is_drawn_or_counted(tmp_path):
@@ -200,16 +177,6 @@ def test_a_figure_of_many_rows_stays_light_and_every_kernel_is_drawn_or_counted(
     details = [row.pyramid.detail(0, count * 5_000, 100) for row in run.rows if row.stream >= 100]
     assert [len(d.exact) + d.count.sum() for d in details] == pytest.approx([each] * streams, rel=0.1)
     assert len(to_json(packed(timeline_of([run], whole, "light", 1400)[0]))) < 300_000
-
-
-def test_the_ruler_numbers_the_tokens_in_view_as_many_as_have_room(pair):
-    plot, _ = timeline_of(pair, View(runs=("a", "b"), token=2, range=(-PERIOD, 2 * PERIOD)), "light", 1200)
-    (ruler,) = named(plot, "token")
-    of_a = [(text, x) for text, x, y in zip(ruler["text"], ruler["x"], ruler["y"], strict=True) if y == ruler["y"][0]]
-    assert [text for text, _ in of_a] == ["2", "3", "4", "5"]
-    assert [x * 1e9 for _, x in of_a] == pytest.approx([GAP - PERIOD, GAP, PERIOD + GAP, 2 * PERIOD + GAP])
-    few, _ = timeline_of(pair[:1], View(runs=("a",), token=2, range=(-40 * PERIOD, 40 * PERIOD)), "light", 450)
-    assert named(few, "token")[0]["text"] == ["0"], "six tokens on 45 px have room for one number"
 
 
 def holed():
@@ -243,34 +210,6 @@ def test_every_hole_of_a_step_is_shaded_over_the_rows_of_its_device_and_says_why
         "<b>idle after the graph: 5.00 µs</b><br>until &lt;b&gt;k&lt;/b&gt;<br>"
         "mostly launch: launched before the device became idle",
     ]
-
-
-def test_holes_too_narrow_to_be_seen_are_merged_and_none_is_lost():
-    start = np.arange(20_000, dtype=np.int64) * 5_000
-    table = pd.DataFrame({
-        "step": start, "device": 0, "start": start, "end": start + 1_000,
-        "place": pd.Categorical(["between_kernels"] * 20_000, list(PLACES)), "next": pd.Categorical(["k"] * 20_000),
-        "part": pd.Categorical(["host_code"] * 20_000, PART_COLUMNS),
-    })  # fmt: skip
-    found = shaded(IdleReport(pd.DataFrame(), pd.DataFrame(), table, pd.DataFrame(), pd.DataFrame()), 0, 100_000_000)
-    assert len(found) <= 1000 // 4 * 1.2 + 3
-    assert found["ns"].sum() == pytest.approx(20_000_000, rel=0.01)
-    assert found["share"].to_numpy()[1:-1] == pytest.approx(0.2, abs=0.02)
-    words = r"<b>idle between kernels: .* of .* µs</b><br>\d+ holes; the longest 1.00 µs<br>until k<br>mostly host: .*"
-    assert all(re.fullmatch(words, text) for text in found["text"].iloc[1:-1])
-
-
-def test_places_of_holes_are_told_apart_by_pattern_in_figure_and_legend(tmp_path):
-    formats.write(holed(), tmp_path / "a")
-    figure, height = timeline(RunStore([tmp_path / "a"]).runs(), View(range=(-100_000, 100_000)), "light", 1200)
-    patterns = {bar.name: bar.marker.pattern.shape for bar in figure.data if bar.name.startswith("idle ")}
-    assert patterns == {"idle between_steps": None, "idle before_graph": "|", "idle after_graph": "-"}
-    (heading,) = [a.text for a in figure.layout.annotations if a.name == "heading"]
-    assert "token 0  ·  idle 46.0 µs  ·  gap after it 21.0 µs" in heading
-    saved, _ = with_legend(figure, height, "light")
-    legend = {bar.name: bar.marker.pattern.shape for bar in saved.data if bar.type == "bar" and bar.showlegend}
-    assert legend == {"idle before the graph": "|", "idle after the graph": "-"}
-    assert len(set(HOLES.values())) == len(HOLES) == len(PLACES) - 1
 
 
 def test_a_launch_points_at_its_kernel_and_a_copy_at_the_sync_that_waits_for_it(pair):
@@ -335,65 +274,6 @@ def test_the_last_kernel_before_a_record_points_at_the_first_behind_the_wait_on_
     assert events(first, 0) == []
 
 
-def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(pair):
-    a, b = pair
-    row, event = row_of(a, "stream 14"), 3 * KERNELS + 2
-    view = View(runs=("a", "b"), token=2, event=Spot("a", row, event), range=(-PERIOD, 2 * PERIOD))
-    assert chosen_in(pair, view, 2) == {"a": Spot("a", row, event), "b": Spot("b", row_of(b, "stream 14"), event)}
-    figure = timeline_figure(timeline_of(pair, view, "light", 1200)[0])
-    frames = [shape for shape in figure.layout.shapes if shape.name == "chosen"]
-    arrows = [note for note in figure.layout.annotations if note.name == "arrow"]
-    assert (len(frames), len(arrows)) == (2, 2)
-    start = int(a.rows[row].start[event]) - a.tokens.anchor(2, "end")
-    assert (frames[0].x0 * 1e9, arrows[0].x * 1e9) == pytest.approx((start, start))
-    assert arrows[0].ax < arrows[0].x
-    without = replace(view, rows=Arrangement(hidden=("API calls",)))
-    assert noted(timeline_of(pair, without, "light", 1200)[0], "arrow") == []
-    assert chosen_in(pair, replace(view, event=Spot("a", 99, 0)), 2) == {}
-
-
-def test_where_a_gap_is_shorter_or_longer_than_the_base_s_the_timeline_says_by_how_much(tmp_path):
-    for name, gap, tokens in (("base", 2 * GAP, 6), ("short", GAP, 6), ("long", 3 * GAP, 4)):
-        formats.write(decode(tokens=tokens, gap=gap), tmp_path / name)
-    base, short, long = RunStore([tmp_path]).chosen(["base", "short", "long"])
-
-    def drawn(*runs, token=1):
-        plot, _ = timeline_of(runs, View(token=token, range=(-50_000, 400_000)), "light", 1200)
-        timeline_figure(plot)
-        notes = [note for note in plot["layout"]["annotations"] if note["name"] == "difference"]
-        bases = [shape for shape in plot["layout"]["shapes"] if shape.get("name") == "base"]
-        labels = [(note["text"], round(note["x"] * 1e9)) for note in notes]
-        outlines = [(round(shape["x0"] * 1e9), round(shape["x1"] * 1e9)) for shape in bases]
-        return labels, outlines, named(plot, "difference")
-
-    labels, outlines, (hatched,) = drawn(base, short, long)
-    assert labels == [("<b>−100 µs</b>", 2 * GAP), ("<b>+100 µs</b>", 3 * GAP)]
-    assert outlines == [(0, 2 * GAP)] * 2
-    assert np.rint([hatched["base"], hatched["x"]] * np.array(1e9)).tolist() == [[GAP, 2 * GAP], [GAP, GAP]]
-    assert hatched["marker"]["pattern"]["shape"] == ["/", "\\"]
-    assert drawn(base) == drawn(base, base) == ([], [], [])
-    assert drawn(long, short, token=4)[0] == [], "the base has four tokens, so three gaps"
-    traced = Run(short.key, short.name, replace(short.summary, traced=True), short.recording, short.steps)
-    assert traced.inflated
-    assert drawn(base, traced) == ([], [], []), "of times under a profiler no difference is stated"
-
-
-def test_the_minimap_is_a_lane_per_run_and_names_what_is_beside_its_steps(pair):
-    phases = pd.DataFrame(
-        [(BEFORE, 0, 3 * PERIOD), (CAPTURE, 100, 200), (CAPTURE, 300, 400), (CAPTURE, 3 * PERIOD, 3 * PERIOD + 50)],
-        columns=["what", "start", "end"],
-    )
-    lanes = [Lane(run.name, run.busy, 2 * PERIOD, phases if run is pair[0] else NO_PHASES) for run in pair]
-    figure = timeline_figure(minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark", 1200))
-    before, capture, *_ = figure.data
-    assert [trace.base for trace in figure.data] == [1, 1, 1, 0]
-    assert (before.x[0], before.width[0]) == pytest.approx((-0.5 * PERIOD / 1e9, 3 * PERIOD / 1e9))
-    assert list(capture.customdata) == [2, 1], "those that could not be told apart are one"
-    assert [note.text for note in figure.layout.annotations] == [BEFORE], "only where there is room"
-    assert not minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark", 390)["layout"]["annotations"]
-    assert (pair[0].busy.share * pair[0].busy.width).sum() == pytest.approx(6 * (PERIOD - GAP), rel=0.01)
-
-
 def test_what_a_recording_holds_beside_its_steps(tmp_path):
     names = ["cuStreamBeginCapture", "cuLaunchKernel", "cudaStreamEndCapture_v10000", "cudaStreamBeginCapture", "x"]
     trace = Trace.from_columns(api={"start": [10, 12, 20, 30, 40], "end": [11, 13, 25, 31, 41], "name": names,
@@ -413,3 +293,143 @@ def test_what_a_recording_holds_beside_its_steps(tmp_path):
     assert whole_of(runs, View(runs=("a",), token=0)) == (-41 * PERIOD, 5 * PERIOD)
     assert runs[0].phases_beside["what"].tolist() == [BEFORE]
     assert limits_of(runs, View(runs=("a",), token=0))[0] > -PERIOD
+
+
+SPANS = st.lists(st.tuples(st.integers(-500, 1500), st.integers(0, 300)), min_size=1, max_size=150)
+SEEN = st.tuples(st.integers(-3000, 900), st.integers(1, 6000))
+
+
+def _arrays(events):
+    start, length = np.array(sorted(events), dtype=np.int64).T.copy()
+    return start, start + length
+
+
+@given(SPANS, SEEN, st.integers(1, 40))
+def test_every_event_is_drawn_or_counted_and_busy_time_is_exact(events, view, bins):
+    start, end = _arrays(events)
+    low, high = view[0], view[0] + view[1]
+    chosen = in_view(start, np.maximum.accumulate(end), end, low, high)
+    drawn = detail(start, end, chosen, low, high, bins)
+    merged = np.setdiff1d(chosen, drawn.exact)
+    if len(chosen) <= bins:
+        assert len(merged) == 0
+    assert drawn.busy.sum() == total(np.clip(start[merged], low, high), np.clip(end[merged], low, high))
+    seen = set()
+    for a, b, busy, count, longest in zip(drawn.start, drawn.end, drawn.busy, drawn.count, drawn.longest, strict=True):
+        inside = [i for i in merged if start[i] < b and (end[i] > a or start[i] >= a)]
+        assert count == len(inside) > 0
+        assert busy <= b - a
+        assert longest in inside
+        assert end[longest] - start[longest] == max(end[i] - start[i] for i in inside)
+        seen |= {*inside}
+    assert (drawn.start[1:] >= drawn.end[:-1]).all()
+    assert seen == {*merged}, "none is without a bin"
+
+
+def _reference(start, end, low, high, bins):
+    """What `detail` says of the view, widened to whole bins of a power of two."""
+    width = 1
+    while width * bins < high - low:
+        width *= 2
+    low, high = low // width * width, -(-high // width) * width
+    chosen = in_view(start, np.maximum.accumulate(end), end, low, high)
+    return detail(start, end, chosen, low, high, (high - low) // width)
+
+
+@given(SPANS, SEEN, st.integers(1, 12), st.sampled_from([1, 2, 4, 1000]))
+@example([(0, 300), *((n, 0) for n in range(100))], (40, 30), 12, 1)
+@example([(0, 0)] * 9, (-1, 58), 8, 1)
+def test_a_pyramid_says_what_detail_says_with_levels_and_without(events, view, bins, sparing):
+    start, end = _arrays(events)
+    with mock.patch.multiple(pyramid, FEW=4, _SPARING=sparing):
+        levels = Pyramid.of(start, end)
+        drawn, wanted = levels.detail(view[0], sum(view), bins), _reference(start, end, view[0], sum(view), bins)
+        for column in fields(Detail):
+            found = getattr(drawn, column.name)
+            np.testing.assert_array_equal(found, getattr(wanted, column.name), column.name)
+            assert found.dtype == np.int64
+        for low, high, count, busy, longest in zip(
+            drawn.start, drawn.end, drawn.count, drawn.busy, drawn.longest, strict=True
+        ):
+            merged = levels.merged(low, high)
+            assert len(merged) == count
+            assert covered(start[merged], end[merged], [low], [high]) == busy
+            assert merged[np.argmax(end[merged] - start[merged])] == longest
+
+
+KERNEL, COPY, SYNC = (KINDS.index(kind) for kind in ("kernel", "copy", "sync"))
+TOKENS = 6
+
+
+def test_what_is_typed_means():
+    for text, query in {
+        "": Query(),
+        "void k<float>(T*)": Query("void k<float>(T*)"),
+        "gemm  x": Query("gemm x"),
+        ">50us": Query(longer=50_000),
+        ">1.5ms <2s >1µs k": Query("k", longer=1_500_000, shorter=2_000_000_000),
+        "> 50us": Query("> 50us"),
+        "<8,float>": Query("<8,float>"),
+        "kind:Kernel kind:copy": Query(kinds=frozenset({KERNEL, COPY})),
+        "kind:fill": Query(kinds=frozenset()),
+        "kind:memset": Query(kinds=frozenset({KINDS.index("memset")})),
+        "stream:7 stream:13 mul": Query("mul", streams=frozenset({7, 13})),
+        "stream:x": Query("stream:x"),
+    }.items():
+        assert query_of(text) == query, text
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["gemm", "GEMM_f16", "Straße"]), st.integers(0, 40),
+              st.sampled_from([KERNEL, COPY, SYNC]), st.sampled_from([7, 13, MISSING])),
+    min_size=1, max_size=40,
+)  # fmt: skip
+TEXTS = st.sampled_from(["", "gemm", "f16", "STRASSE", "x y"])
+
+
+@given(EVENTS, TEXTS, st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans(), st.integers(-1, 41))
+def test_filters_find_what_a_plain_scan_finds(events, text, longer, shorter, of_kind, on_stream, at):
+    names, lengths, what, streams = (list(each) for each in zip(*events, strict=True))
+    start = np.arange(len(events), dtype=np.int64) * 100
+    category = pd.Series(names, dtype="str").astype("category")
+    finder = Finder(start, start + lengths, np.array(what, np.int8), np.array(streams), [category, category])
+    words = [text, f">{longer}ns", f"<{shorter}ns", "kind:sync" * of_kind, "stream:7" * on_stream]
+    hits = [
+        at for at, (name, length, kind, stream) in enumerate(events)
+        if text.casefold() in name.casefold() and longer < length < shorter and (kind == SYNC or not of_kind)
+        and (stream == 7 or not on_stream)
+    ]  # fmt: skip
+    find = " ".join(filter(None, words))
+    assert finder.positions(find).tolist() == np.flatnonzero(finder.among(np.arange(len(events)), find)).tolist()
+    assert finder.positions(find).tolist() == hits
+    assert [finder.has(find, at) for at in range(len(events))] == [at in hits for at in range(len(events))]
+    assert finder.counts(find).sum() == len(hits)
+    assert finder.beside(find, at, 1) == next((i for i in hits if i >= at), None)
+    assert finder.beside(find, at, -1) == next((i for i in reversed(hits) if i < at), None)
+    assert finder.before(find, 20) == sum(at < 20 for at in hits)
+    assert finder.starting_before(find, 1_000) == sum(at < 10 for at in hits)
+    spans = np.array([0, 1_000]), np.array([1_000, 10**6])
+    assert finder.within(*spans, find).tolist() == [sum(at < 10 for at in hits), sum(at >= 10 for at in hits)]
+
+
+def test_the_next_match_goes_through_all_runs_in_time_and_around(pair):
+    view = View(runs=("a", "b"), token=2, find="cudamemcpy", range=(0, PERIOD))
+    times, places = [], []
+    for _ in range(2 * TOKENS):
+        view = after(view, Action("find-on"), pair)
+        run = pair[("a", "b").index(view.event.run)]
+        times.append((int(run.rows[view.event.row].start[view.event.event]) - run.tokens.anchor(2, "end"), run.key))
+        assert view.range[0] <= times[-1][0] <= view.range[1]
+        assert view.range[1] - view.range[0] == pytest.approx(50 * 2_000, abs=2), "the call of 2 µs is seen"
+        place, count = place_of(pair, view, 2)
+        places.append(place)
+        assert count == 2 * TOKENS
+    first = times.index(min(times))
+    assert times[first:] + times[:first] == sorted(times)
+    assert len(set(times)) == 2 * TOKENS
+    assert places[first:] + places[:first] == list(range(1, 2 * TOKENS + 1))
+    assert found(view, pair).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
+    forth = after(view, Action("find-on"), pair)
+    assert after(forth, Action("find-back"), pair).event == view.event
+    for nothing in (View(runs=("a",), find="no such thing"), View(runs=("a",))):
+        assert after(nothing, Action("find-on"), pair).event is None

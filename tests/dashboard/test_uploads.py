@@ -334,15 +334,6 @@ def test_what_has_no_room_is_refused_or_given_up(boxed, inbox, monkeypatch):
     box.begin("mine", LIMIT, "me")  # what is promised to one sender keeps no disk from the next
 
 
-def test_a_reader_that_fails_leaves_nothing_behind(client, inbox, files, monkeypatch):
-    with monkeypatch.context() as patched:
-        patched.setattr("tracer.formats.chrome.read", lambda *_, **__: 1 / 0)
-        patched.setattr("tracer.formats.read", lambda *_, **__: 1 / 0)
-        assert send(client, "x.json", files["json"]).status_code == 422
-    assert left(inbox) == []
-    assert send(client, "y.json", files["json"]).get_json()["run"] == "y"
-
-
 def test_who_may_upload(inbox):
     none = create_app([inbox]).server.test_client()
     assert begin(none, "x", 3).status_code in {404, 405}
