@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from click.testing import CliRunner, Result
 
 from tests.tracer.engines import Host
@@ -64,7 +65,7 @@ def as_found(trace: Trace, **options: Any) -> Recording:
 
 def rows(table: Any, *names: str) -> list[Any]:
     """These columns of a table: the values of one, or a list of each row's."""
-    table = table.frame() if isinstance(table, Columns) else table
+    table = table.frame() if isinstance(table, Columns) else pd.DataFrame(table) if isinstance(table, list) else table
     return list(table[names[0]].tolist() if len(names) == 1 else table[list(names)].to_numpy().tolist())
 
 
