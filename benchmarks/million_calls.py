@@ -26,9 +26,9 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.path.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.host_edits import FollowStrategy
-from tracer.analysis.whatif.prediction import predict
+from tracer.whatif.base import Base
+from tracer.whatif.edits import FollowStrategy
+from tracer.whatif.prediction import predict
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 CASES = {

@@ -29,14 +29,13 @@ from tracer import read
 from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.graph_edits import OneGraph
-from tracer.analysis.whatif.host_edits import FollowStrategy
-from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict
 from tracer.model.run_json import NODE
 from tracer.model.trace import Trace
+from tracer.whatif.base import Base
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import FollowStrategy, WithoutSyncs
+from tracer.whatif.graph_edits import OneGraph
+from tracer.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"

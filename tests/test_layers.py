@@ -22,8 +22,8 @@ ORDER = {
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
-        *FIRST, "files", "model", "engines", "analysis", "formats", "batch", "batch_dask", "stored", "recorders",
-        "scrub", "reporting", "notebook", "api", *LAST,
+        *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "batch_dask", "stored",
+        "recorders", "scrub", "reporting", "notebook", "api", *LAST,
     ),
 }  # fmt: skip
 MODEL = {*FIRST, "files", "model"}

@@ -44,18 +44,17 @@ from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore, known
 from dashboard.text import apart, duration, markup, plain
 from dashboard.view import NoRate, View, rate_of, text_of
-from tracer.analysis.advice import Advice, Advised, KernelOutsideGraph
 from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import named as named_functions
-from tracer.analysis.whatif.base import TRACED
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.graph_edits import OneGraph
-from tracer.analysis.whatif.host_edits import FollowStrategy
 from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letter
 from tracer.model.schema import MISSING
 from tracer.reporting.advice import cells, facts_of, notes_of, rest, unused_of
+from tracer.whatif.advice import Advice, Advised, KernelOutsideGraph
+from tracer.whatif.base import TRACED
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import FollowStrategy, WithoutSyncs
+from tracer.whatif.graph_edits import OneGraph
 
 ADDRESS: Final = "advice/"
 _LEAST_SHARE: Final = 0.002  # of the longest step: a shorter frame is not drawn

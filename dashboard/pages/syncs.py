@@ -41,9 +41,9 @@ from dashboard.reading.store import RunStore, known
 from dashboard.text import brief_site, duration, plain
 from dashboard.view import Spot, View, span
 from tracer.analysis.syncs import WAITS
-from tracer.analysis.whatif.prediction import Prediction
 from tracer.model.calls import SYNC
 from tracer.text import percent, signed
+from tracer.whatif.prediction import Prediction
 
 _VERDICT_LINE = 38  # letters of a verdict that fit in one line
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_text"}

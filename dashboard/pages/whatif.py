@@ -44,12 +44,11 @@ from dashboard.reading.store import RunStore, known
 from dashboard.scene import timeline, token_of
 from dashboard.text import duration, plain
 from dashboard.view import WORD, Linked, NoRate, View, one, one_of, part, rate_of, several, text_of
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.edits import ScaleKernels, edits_of
-from tracer.analysis.whatif.host_edits import LADDER, FollowStrategy
-from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import UsageError
 from tracer.model.schema import COMPUTE_TABLES
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import LADDER, FollowStrategy, ScaleKernels, edits_of
+from tracer.whatif.prediction import Prediction
 
 ADDRESS: Final = "whatif/"
 ALL: Final = "all"

@@ -19,7 +19,6 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.flows import open_ranges
 from tracer.analysis import compare
-from tracer.analysis.advice import Advised, advise
 from tracer.analysis.call_sites import RANGES, HostStep, by_site, call_sites, host_steps, without_site
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
@@ -37,15 +36,16 @@ from tracer.analysis.recording import Recording
 from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.errors import EmptyTraceError, IntertokenError, printable
 from tracer.model.calls import SYNC
 from tracer.model.rows import of_thread
 from tracer.model.trace import Trace
 from tracer.reporting.compare import compare_table
+from tracer.whatif.advice import Advised, advise
+from tracer.whatif.base import CORRECTED, TRACED, Base
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import WithoutSyncs
+from tracer.whatif.prediction import Prediction, predict
 
 _SYNCS: Final = "syncs"
 _ADVICE: Final = "advice"

@@ -29,16 +29,16 @@ from dashboard.reading.run import LONGEST_NAME, Run, same_work
 from dashboard.scene import range_of, timeline, token_of
 from dashboard.text import difference, microseconds, plain
 from dashboard.view import View
-from tracer.analysis.advice import advise
 from tracer.analysis.idle import PLACES
 from tracer.analysis.path.paths import Causality
-from tracer.analysis.whatif.base import TRACED, Base
-from tracer.analysis.whatif.prediction import WITHOUT_RATE
 from tracer.errors import TraceError
 from tracer.model.trace import LIGHT
 from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.reporting.compare_words import sentence
 from tracer.text import percent, with_sign
+from tracer.whatif.advice import advise
+from tracer.whatif.base import TRACED, Base
+from tracer.whatif.prediction import WITHOUT_RATE
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]

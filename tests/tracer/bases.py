@@ -12,10 +12,10 @@ from tracer import Trace
 from tracer.analysis.path.paths import Causality
 from tracer.analysis.recording import Recording
 from tracer.analysis.tokens import Steps, find_steps
-from tracer.analysis.whatif.base import Base
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.model.schema import HOST_COMPUTE
+from tracer.whatif.base import Base
+from tracer.whatif.changes import Edit
+from tracer.whatif.prediction import Prediction, predict
 
 COMPUTED = 2_000
 """What the host computes in each part of a hybrid step, ns."""

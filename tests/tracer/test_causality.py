@@ -19,7 +19,7 @@ from tracer import Trace, analyse, read
 from tracer.analysis.path.graph import Dag, Edges
 from tracer.analysis.path.paths import BESIDE, BESIDE_SYNC, Causality
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
+from tracer.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
 
 
 def test_a_sync_that_waits_beside_the_path_costs_nothing() -> None:
@@ -76,7 +76,7 @@ TOKENS = 6
 def kept_of(trace: Trace) -> set[int]:
     """The positions of the syncs that a step in the middle needs."""
     syncs = needed_syncs(Causality.of(trace), find_steps(trace))
-    return set(syncs.loc[(syncs["at"] == TOKENS // 2) & (syncs["reason"] != ""), "position"])
+    return set(syncs.position[(syncs.at == TOKENS // 2) & syncs.is_needed].tolist())
 
 
 def followed(step: str, kept: Collection[int]) -> tuple[list[dict[int, int]], set[object], set[object]]:
@@ -140,9 +140,9 @@ def test_light_passes_on_two_devices_need_the_sync_of_the_last() -> None:
     for strategy, last in (("sccc", 14), ("aaag", 1)):
         trace = read(SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda-c4096-p2048-x2")
         syncs = needed_syncs(Causality.of(trace), find_steps(trace))
-        readers = syncs.loc[syncs["reason"] == READS, "position"]
+        readers = syncs.position[syncs.reason == READS]
         assert set(readers) == {last}
-        assert len(readers) == syncs["at"].nunique()
+        assert len(readers) == len(set(syncs.at))
 
 
 def test_a_copy_between_devices_brings_the_host_nothing() -> None:

@@ -18,8 +18,6 @@ from tracer.analysis.idle import PLACES
 from tracer.analysis.path.paths import Causality
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.edits import ScaleHost, ScaleKernels
-from tracer.analysis.whatif.prediction import predict
 from tracer.errors import EmptyTraceError
 from tracer.model.fits import fits_of
 from tracer.model.schema import MISSING
@@ -27,6 +25,8 @@ from tracer.recorders import light_work
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import INSIDE_GRAPH
 from tracer.recorders.light_work import ended, stamped_work
+from tracer.whatif.edits import ScaleHost, ScaleKernels
+from tracer.whatif.prediction import predict
 
 ALL, EACH = {0, 1}, len(KERNELS)  # the parts of a run of these kernels
 

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.calls import BEGIN_CAPTURE, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter
-from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, numbers, several, spread
+from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, several, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.tables import Api
@@ -61,7 +61,7 @@ def host_calls(trace: Trace) -> Calls:
     api = trace.api
     calls = in_order(trace, (api.letter != "") & (api.letter != POLL))
     letters = api.letter[calls]
-    kept = _outer(api, calls) & ~_recorded(api, calls)
+    kept = outermost(api, calls) & ~captured(api, calls)
     if (letters == BEGIN_CAPTURE).any() or (letters == END_CAPTURE).any():
         kept &= ~among(letters, [BEGIN_CAPTURE, END_CAPTURE])
     calls = calls[kept]
@@ -98,7 +98,7 @@ def between_devices(trace: Trace, calls: _Named) -> Bools:
 def outer_rows(trace: Trace, chosen: Bools) -> Ints:
     """The rows of `trace.api` that are outermost calls among the chosen ones, by (process, thread, start)."""
     rows = in_order(trace, chosen)
-    return rows[_outer(trace.api, rows)]
+    return rows[outermost(trace.api, rows)]
 
 
 def in_order(trace: Trace, chosen: Bools) -> Ints:
@@ -110,7 +110,7 @@ def in_order(trace: Trace, chosen: Bools) -> Ints:
     return rows[np.lexsort((-end, start, thread, process))]
 
 
-def _outer(api: Api, rows: Ints) -> Bools:
+def outermost(api: Api, rows: Ints) -> Bools:
     """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
     start, end, outer = api.start[rows], api.end[rows], np.ones(len(rows), dtype=bool)
     for _, mine in grouped(api.process[rows], api.thread[rows]):
@@ -119,20 +119,16 @@ def _outer(api: Api, rows: Ints) -> Bools:
     return outer
 
 
-def _recorded(api: Api, rows: Ints) -> Bools:
+def captured(api: Api, rows: Ints) -> Bools:
     """Calls made during a stream capture of their thread; a capture that never ends excludes nothing."""
-    letters = api.letter[rows]
-    if not (letters == BEGIN_CAPTURE).any():
-        return np.zeros(len(rows), bool)
-    threads, _ = numbers(api.process[rows], api.thread[rows])
-    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
-    ended = ends.groupby(threads).cumsum()
-    depth = begins.groupby(threads).cumsum() - ended
-    to_come = ends.groupby(threads).transform("sum") - ended
-    return np.asarray((depth > 0) & (to_come > 0) & (begins == 0))
-
-
-_OLD_COLUMNS = ["start", "end", "process", "thread", "correlation", "name"]
+    letters, found = api.letter[rows], np.zeros(len(rows), bool)
+    begins, ends = letters == BEGIN_CAPTURE, letters == END_CAPTURE
+    if not begins.any():
+        return found
+    for _, mine in grouped(api.process[rows], api.thread[rows]):
+        ended = np.cumsum(ends[mine])
+        found[mine] = (np.cumsum(begins[mine]) > ended) & (ended < ended[-1])
+    return found & ~begins
 
 
 def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:

@@ -44,9 +44,9 @@ def advise(
       intertoken advise rep.sqlite --untraced-tokens-per-s 748.7
       intertoken advise rep.sqlite --untraced-tokens-per-s 748.7 --markdown
     """
-    from tracer.analysis.advice import advise as advised
     from tracer.analysis.path.paths import Causality
-    from tracer.analysis.whatif.base import Base
+    from tracer.whatif.advice import advise as advised
+    from tracer.whatif.base import Base
 
     recording = load(path, within, bounds, untraced_steps_per_s, python_functions=True)
     with report.working("trying edits"):
@@ -124,8 +124,8 @@ def _show_markdown_table(rows: list[dict[str, str]], columns: dict[str, str]) ->
 
 def _withheld(facts: dict[str, Any], show_eager: Callable[[dict[str, Any]], None]) -> bool:
     """If nothing was predicted, print the reason and the eager launches; return whether that is the case."""
-    from tracer.analysis.whatif.base import TRACED
-    from tracer.analysis.whatif.prediction import WITHOUT_RATE
+    from tracer.whatif.base import TRACED
+    from tracer.whatif.prediction import WITHOUT_RATE
 
     if facts["base"] == TRACED:
         click.echo(f"no advice: {WITHOUT_RATE}")

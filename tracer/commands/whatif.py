@@ -30,7 +30,7 @@ _ROWS: Final = {
 """Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
-    from tracer.analysis.whatif.prediction import Prediction
+    from tracer.whatif.prediction import Prediction
 
 
 def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -114,11 +114,10 @@ def whatif(
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
     """
     from tracer.analysis.path.paths import Causality
-    from tracer.analysis.whatif.base import Base
-    from tracer.analysis.whatif.edits import edits_of
-    from tracer.analysis.whatif.host_edits import FollowStrategy
-    from tracer.analysis.whatif.prediction import predict
     from tracer.reporting.exports import write
+    from tracer.whatif.base import Base
+    from tracer.whatif.edits import FollowStrategy, edits_of
+    from tracer.whatif.prediction import predict
 
     common = edits_of(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
@@ -188,7 +187,7 @@ def _show(facts: dict[str, Any]) -> None:
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
         click.echo(f"  {spelled(note)}")
     if not facts["speedup"]:
-        from tracer.analysis.whatif.prediction import WITHOUT_RATE
+        from tracer.whatif.prediction import WITHOUT_RATE
 
         click.echo(f"  {WITHOUT_RATE}")
 

@@ -391,6 +391,19 @@ def last_at(mine: Sequence[Ints], times: ArrayLike, theirs: Sequence[Ints], when
     return np.where((found >= 0) & (of_theirs[found] == of_mine), found, -1)
 
 
+def first_at(mine: Sequence[Ints], times: Ints, theirs: Sequence[Ints], when: Ints) -> Ints:
+    """For each row of some columns, the position of the first row of other columns that is equal to it and whose time
+    (`when`, ns) is at or after one of `times`, or -1; of equal times that of the first row.
+
+    Example:
+        >>> event, recorded = np.array([1, 2, 1]), np.array([5, 6, 9])
+        >>> first_at([np.array([1, 1, 2])], np.array([6, 10, 5]), [event], recorded).tolist()
+        [2, -1, 1]
+    """
+    found = last_at(mine, -times, [each[::-1] for each in theirs], -when[::-1])
+    return np.where(found >= 0, len(when) - 1 - found, -1)
+
+
 def _alike(mine: Sequence[Ints], theirs: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Numbers that are equal for rows, of both, that are equal in all columns."""
     number, _ = numbers(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
@@ -408,6 +421,12 @@ def last_before(mine: Sequence[Ints], times: Ints, theirs: Sequence[Ints], start
         candidates = places.get(key, found[:0])
         found[rows] = np.append(candidates, -1)[np.searchsorted(starts[candidates], times[rows], side="right") - 1]
     return found
+
+
+def most_common(texts: Texts) -> str:
+    """The text that most rows have, the first by alphabet of several; at least one row."""
+    words, counts = np.unique(texts.astype(str), return_counts=True)
+    return str(words[np.argmax(counts)])
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> Bools:

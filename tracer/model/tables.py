@@ -222,6 +222,8 @@ class Activities(Correlated):
 OnStream = Kernels | Memcpys | Memsets | GraphLaunches | Activities
 """Tables of work on a stream."""
 KERNELS: Final = DEVICE_TABLES.index("kernels")
+MEMCPYS: Final = DEVICE_TABLES.index("memcpys")
+MEMSETS: Final = DEVICE_TABLES.index("memsets")
 GRAPHS: Final = DEVICE_TABLES.index("graph_launches")
 TYPED: Final[dict[str, type[Columns]]] = {
     "kernels": Kernels, "memcpys": Memcpys, "memsets": Memsets, "graph_launches": GraphLaunches, "api": Api,

@@ -9,7 +9,7 @@ from tracer.reporting.console import number
 from tracer.text import percent
 
 if TYPE_CHECKING:
-    from tracer.analysis.advice import Advice, Advised
+    from tracer.whatif.advice import Advice, Advised
 
 
 def facts_of(advised: Advised, path: str, options: list[str]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def unused_of(facts: dict[str, Any]) -> list[str]:
 
 def rest(facts: dict[str, Any]) -> list[str]:
     """Edits without a gain or a margin, those that data flow forbids, unused settings and the upper bound."""
-    from tracer.analysis.whatif.prediction import NO_MARGIN
+    from tracer.whatif.prediction import NO_MARGIN
 
     lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
     for why in dict.fromkeys(one["why"] for one in facts["withheld"]):

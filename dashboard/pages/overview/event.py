@@ -38,11 +38,11 @@ from dashboard.timeline.layout import places_of
 from dashboard.timeline.rows import Row, line_of_bar, lines_of
 from dashboard.view import Spot, View
 from tracer.analysis.path.graph import NEVER
-from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import FormatError, IntertokenError, printable
 from tracer.model.calls import SYNC
 from tracer.model.trace import Trace
 from tracer.text import percent
+from tracer.whatif.prediction import Prediction
 
 _MOST: Final = 6
 _WORDS: Final = {

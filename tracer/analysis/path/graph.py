@@ -27,7 +27,7 @@ from tracer.model.calls import BLOCKING_COPY, COPY, SYNC
 from tracer.model.columns import Columns, joined, last_at, quantiles, ranks
 from tracer.model.fits import Usual, fits_for
 from tracer.model.intervals import Bools, Ints
-from tracer.model.schema import DEVICE_TABLES
+from tracer.model.tables import MEMCPYS, MEMSETS
 
 NEVER: Final = np.iinfo(np.int64).max // 4
 """Later than any time: the deadline of a point that nothing waits for."""
@@ -43,7 +43,6 @@ stream, from a call to the activity that it issued, from what a call waited for 
 _IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what it takes without waiting
 _MEDIAN: Final = 0.5
 _NAMES: Final = 4096  # more than names of calls, or tables; larger numbers of names only mix groups
-_MEMCPYS, _MEMSETS = DEVICE_TABLES.index("memcpys"), DEVICE_TABLES.index("memsets")
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +200,7 @@ def _host(segments: Segments) -> Edges:
 def waits_of(segments: Segments) -> Waits:
     """The calls that return after an activity: syncs and copies."""
     calls, work = segments.calls, segments.activities
-    copies = np.flatnonzero((work.call >= 0) & ((work.table == _MEMCPYS) | (work.table == _MEMSETS)))
+    copies = np.flatnonzero((work.call >= 0) & ((work.table == MEMCPYS) | (work.table == MEMSETS)))
     letter, end = calls.letter[work.call[copies]], work.end[copies]
     is_timed = end > work.start[copies]  # not by the light recorder
     blocks = (letter == BLOCKING_COPY) | ((letter == COPY) & is_timed)

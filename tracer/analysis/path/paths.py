@@ -72,16 +72,6 @@ class Causality:
         return answer
 
     @cached_property
-    def call_frame(self) -> pd.DataFrame:
-        """The calls as a DataFrame."""
-        return self.segments.calls.frame()
-
-    @cached_property
-    def work_frame(self) -> pd.DataFrame:
-        """The activities as a DataFrame."""
-        return self.segments.activities.frame()
-
-    @cached_property
     def of_host(self) -> tuple[Bools, Bools]:
         """Which edges and which points have weights and residuals in host time; those of the others are device time.
 
@@ -135,7 +125,7 @@ class StepEnds(Columns):
 
     Attributes:
         step, group: of the step.
-        at: its position in `Steps.table`.
+        at: its position in `Steps.rows`.
         point, end: the end of its last compute, as a point and in ns.
         previous, before: the same two of the preceding step in its group, MISSING for the first one.
     """
@@ -160,14 +150,14 @@ class StepEnds(Columns):
         rows = rows[np.lexsort((work.end[rows], of_step[rows]))]
         rows = rows[np.append(np.diff(of_step[rows]) > 0, True)[: len(rows)]]
         at = of_step[rows]
-        group, end = np.asarray(steps.table.group)[at], work.end[rows]
+        group, end = steps.rows.group[at], work.end[rows]
         point = causality.segments.starts(rows) + 1
         previous, before = (np.full(len(rows), MISSING) for _ in range(2))
         for _, own in grouped(group):
             previous[own[1:]], before[own[1:]] = point[own[:-1]], end[own[:-1]]
         if not (previous >= 0).any():
             raise EmptyTraceError(f"no path: {steps.counted}, no two consecutive ones with kernels")
-        return cls(np.asarray(steps.table.step)[at], group, at, point, end, previous, before)
+        return cls(steps.rows.step[at], group, at, point, end, previous, before)
 
     @property
     def followed(self) -> StepEnds:
@@ -320,7 +310,7 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: Pieces, steps: Step
     calls, slack = causality.segments.calls, _slack(causality, ends)
     at = causality.once(calls_at, steps)
     chosen = np.flatnonzero((at >= 0) & among(calls.letter, _SHOWN))
-    step = np.asarray(steps.table.step)[at[chosen]]
+    step = steps.rows.step[at[chosen]]
     order = np.lexsort((calls.start[chosen], step))
     chosen, step = chosen[order], step[order]
     mine = calls[chosen]

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
+from tracer.analysis.calls import captured, in_order, outermost
 from tracer.model.calls import BEGIN_CAPTURE, END_CAPTURE, POLL, SYNC
 from tracer.model.columns import (
     Caused,
     Columns,
+    Correlated,
     Letters,
     Names,
+    among,
+    first_at,
     last_at,
-    last_before,
     numbers,
     pairs,
     positions,
@@ -35,7 +37,7 @@ _OF_EVENT: Final = "event"
 
 
 @dataclass(frozen=True, eq=False)
-class OuterCalls(Columns):
+class OuterCalls(Correlated):
     """The calls of each thread that are not inside another one, of any kind, by process, thread and start.
 
     Attributes:
@@ -198,25 +200,11 @@ class Segments:
 
     def issued_before(self, lane: Ints, until: Ints) -> Ints:
         """The last activity of each lane that was issued before a time (ns), or -1."""
-        order = self._by_issue
-        work = self.activities
-        return spread(order, last_before([lane], until - 1, [work.lane[order]], work.issued[order]), MISSING)
+        return last_at([lane], until - 1, [self.activities.lane], self.activities.issued)
 
     def issued_after(self, lane: Ints, until: Ints) -> Ints:
         """The first activity of each lane that was issued after a time (ns), or -1."""
-        order, work = self._by_issue, self.activities
-        last = last_before([lane], until, [work.lane[order]], work.issued[order])
-        after = np.where(last >= 0, last + 1, np.searchsorted(work.lane, lane))
-        is_of_lane = (lane >= 0) & (np.append(work.lane[order], MISSING)[after] == lane)
-        return np.where(is_of_lane, np.append(order, MISSING)[after], MISSING)
-
-    @cached_property
-    def _by_issue(self) -> Ints:
-        """The activities by lane and the time at which they were issued."""
-        work = self.activities
-        if not (work.is_followed & (work.issued[1:] < work.issued[:-1])).any():
-            return np.arange(len(work))
-        return np.lexsort((work.issued, work.lane))
+        return first_at([lane], until + 1, [self.activities.lane], self.activities.issued)
 
     def awaited(self) -> Awaited:
         """The activity that each host sync waits for: the last one issued to its stream before it.
@@ -291,53 +279,20 @@ def outermost_calls(trace: Trace) -> tuple[OuterCalls, Ints]:
     """The calls of a trace that are not inside another one; and for each of all its calls, the position of the call
     that contains it."""
     api = trace.api
-    order = np.lexsort((-api.end, api.start, api.thread, api.process))
-    start, end, process, thread = (each[order] for each in (api.start, api.end, api.process, api.thread))
-    begins = np.flatnonzero(np.append(True, ~(same_as_next(process) & same_as_next(thread))))[: len(order)]
-    letters = api.letter[order]
-    letters[(letters == POLL) | _captured(letters, begins)] = ""
-    is_outer = _outermost(start, end, begins)
+    rows = in_order(trace, np.ones(len(api), bool))
+    letters, is_outer = api.letter[rows], outermost(api, rows)
+    letters[captured(api, rows) | among(letters, [BEGIN_CAPTURE, END_CAPTURE, POLL])] = ""
     position = np.cumsum(is_outer) - 1
     found = letters[is_outer]
     lettered = np.flatnonzero(letters != "")[::-1]
     found[position[lettered]] = letters[lettered]  # of several letters the first one, which is assigned last
-    inside = np.empty(len(order), np.int64)
-    inside[order] = position
-    rows = order[is_outer]
-    calls = OuterCalls(
-        start[is_outer], end[is_outer], process[is_outer], thread[is_outer], api.correlation[rows], api.name[rows],
-        rows, found,
-    )  # fmt: skip
-    return calls, inside
-
-
-def _threads(begins: Ints, calls: int) -> list[tuple[int, int]]:
-    """The first call of each thread, and that of the next one."""
-    edges = [*begins.tolist(), calls]
-    return [*pairwise(edges)]
-
-
-def _outermost(start: Ints, end: Ints, begins: Ints) -> Bools:
-    """Calls that are not inside an earlier call of their thread, which begin at `begins`; merely touching its end does
-    not count as inside."""
-    is_outer = np.ones(len(start), bool)
-    for first, last in _threads(begins, len(start)):
-        reach = np.maximum.accumulate(end[first:last])[:-1]
-        is_outer[first + 1 : last] = (start[first + 1 : last] >= reach) | (end[first + 1 : last] > reach)
-    return is_outer
-
-
-def _captured(letters: Letters, begins: Ints) -> Bools:
-    """Calls that begin, end or are made during a stream capture of their thread; a capture that never ends contains
-    nothing."""
-    opens, closes = letters == BEGIN_CAPTURE, letters == END_CAPTURE
-    if not opens.any():
-        return closes
-    captured = np.zeros(len(letters), bool)
-    for first, last in _threads(begins, len(letters)):
-        ended = np.cumsum(closes[first:last])
-        captured[first:last] = (np.cumsum(opens[first:last]) > ended) & (ended < ended[-1:])
-    return captured | opens | closes
+    inside = np.empty(len(rows), np.int64)
+    inside[rows] = position
+    rows = rows[is_outer]
+    calls = api[rows]
+    return OuterCalls(
+        calls.start, calls.end, calls.process, calls.thread, calls.correlation, calls.name, rows, found
+    ), inside
 
 
 def _work(trace: Trace, calls: OuterCalls, outermost: Ints) -> Work:

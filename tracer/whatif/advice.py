@@ -6,6 +6,7 @@ has no margin and is not kept, however large the predicted gain. The recorded en
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,19 +18,18 @@ from tracer.analysis.interval import SHOWN
 from tracer.analysis.recording import Recording
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.base import TRACED, Base, Figures
-from tracer.analysis.whatif.changes import Changes, Edit
-from tracer.analysis.whatif.edits import WithoutSyncs
-from tracer.analysis.whatif.graph_edits import KEYS, IntoGraph, OneGraph, eager_launches
-from tracer.analysis.whatif.host_edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater
-from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.prediction import Prediction, predict
 from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.model.calls import GRAPH_LAUNCH
-from tracer.model.rows import rows_named
+from tracer.model.columns import most_common, numbers
 from tracer.model.trace import Trace
+from tracer.whatif.base import TRACED, Base, Figures
+from tracer.whatif.changes import Changes, Edit
+from tracer.whatif.edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater, WithoutSyncs
+from tracer.whatif.graph_edits import IntoGraph, OneGraph, eager_launches
+from tracer.whatif.needed import needed_syncs
+from tracer.whatif.prediction import Prediction, predict
 
 _MOST_SYNCS: Final = 24
 """Maximum number of sync positions to try individually."""
@@ -208,9 +208,9 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
         yield _Candidate((FollowStrategy(name),), CONDITIONS[name], f"--sync {name}")
     yield _Candidate((WithoutSyncs(),), _SYNCS_GONE, "--without-syncs")
     syncs = needed_syncs(base.causality, steps)
-    free = syncs[syncs["reason"] == ""].groupby("position").size()
-    for position in free[free * 2 > len(steps)].index[:_MOST_SYNCS]:
-        yield _Candidate((WithoutSyncs((int(position),)),), _SYNCS_GONE, f"--without-sync {position}")
+    free = np.flatnonzero(np.bincount(syncs.position[~syncs.is_needed]) * 2 > len(steps))
+    for position in free[:_MOST_SYNCS].tolist():
+        yield _Candidate((WithoutSyncs((position,)),), _SYNCS_GONE, f"--without-sync {position}")
     for early in (False, True):
         conditions = (*_AS_GRAPH, "its kernels are built for programmatic dependent launch") if early else _AS_GRAPH
         yield _Candidate((OneGraph(early),), conditions, "--graph --early-starts" if early else "--graph")
@@ -223,22 +223,28 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
 
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
     found = eager_launches(base.causality, steps)
-    launches = found.table
-    sites = call_sites(trace, base.causality.call_frame.iloc[launches["call"]])
-    named = launches[KEYS].assign(site=sites["site"].where(sites["source"] != RANGES, "").to_numpy())
-    most = named.value_counts().reset_index().drop_duplicates(KEYS).set_index(KEYS)["site"]
-    table = found.by_kernel().drop(columns="is_wait_between")
-    for row in table.head(_MOST_EAGER).to_dict("records"):
+    places = call_sites(trace, base.causality.segments.calls[found.table.call].frame())
+    sites = places["site"].where(places["source"] != RANGES, "").to_numpy(object)
+    table, number = found.by_kernel(), found.table.kinds[0]
+    for row in range(min(len(table), _MOST_EAGER)):
+        edit = IntoGraph(table.kernel.at(row), table.operator.at(row), table.where.at(row))
         speedup, why = None, "the untraced rate is not known"
         if base.state != TRACED:
             try:
-                edit = IntoGraph(*(str(row[key]) for key in KEYS))
                 speedup, why = predict(base, (edit,), timeline=False).of_steps.estimate, ""
             except (UnsafePlanError, TraceError) as problem:
                 why = str(problem)
-        site = str(most[tuple(row[key] for key in KEYS)])
         yield KernelOutsideGraph(
-            **{str(name): value for name, value in row.items()}, speedup=speedup, why=why, site=site
+            kernel=str(edit.kernel),
+            operator=edit.operator,
+            where=edit.where,
+            per_step=float(table.per_step[row]),
+            hole_us=float(table.hole_us[row]),
+            kernel_us=float(table.kernel_us[row]),
+            launch_us=float(table.launch_us[row]),
+            speedup=speedup,
+            why=why,
+            site=most_common(sites[number == table.number[row]]),
         )
 
 
@@ -247,8 +253,9 @@ def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]
     for edit in edits:
         edit.apply(changes, base.steps)
     calls = changes.calls[changes.removed[: len(changes.calls)]]
-    sites = call_sites(trace, calls)["site"]
-    return tuple(map(str, sites[sites != ""].value_counts().index[:_MOST_SITES]))
+    sites = call_sites(trace, calls.frame())["site"].to_numpy(object)
+    counts = Counter(sites[sites != ""].tolist())
+    return tuple(site for site, _ in counts.most_common(_MOST_SITES))
 
 
 def _bound(before: Figures) -> float | None:
@@ -258,9 +265,9 @@ def _bound(before: Figures) -> float | None:
 
 def engine_of(trace: Trace) -> Engine | None:
     """The engine that was recorded, identified by kernels that only it launches; None if there are none."""
-    names = trace["kernels"]["name"]
+    names = trace.kernels.name
     with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
-    return next((engine for engine, kernels in with_kernels if rows_named(names, kernels.search).any()), None)
+    return next((engine for engine, kernels in with_kernels if names.chosen(kernels.search).any()), None)
 
 
 def _settings_of(offered: Sequence[Setting], edit: Edit) -> tuple[Setting, ...]:
@@ -300,7 +307,8 @@ def _unused(offered: Sequence[Setting], report: SyncReport) -> tuple[Setting, ..
     The host runs ahead if it reads the result of an earlier step than the one launched last. A step is one graph launch
     if the median step replays one graph; with none it is eager, with several it is piecewise.
     """
-    graphs = report.calls["letter"].eq(GRAPH_LAUNCH).groupby(report.calls["step"]).sum()
+    step, steps = numbers(report.rows.step)
+    graphs = np.bincount(step[report.rows.letter == GRAPH_LAUNCH], minlength=steps)
     is_off = {
         RUN_AHEAD: report.fetch_lag is not None and report.fetch_lag.median == 0,
         GRAPH: bool(len(graphs)) and float(np.median(graphs)) != 1,

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis import estimates
 from tracer.analysis.interval import Interval
 from tracer.analysis.path.paths import Causality
-from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
-from tracer.analysis.whatif.changes import Changes, Edit
+from tracer.analysis.path.segments import OuterCalls
 from tracer.errors import EmptyTraceError
-from tracer.model.intervals import Ints
-from tracer.model.rows import by_thread
+from tracer.model.columns import grouped, spread
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.tables import Api, Nvtx, Syncs
 from tracer.model.trace import Trace
+from tracer.whatif.base import STILL_TRACED, TRACED, Base, Figures
+from tracer.whatif.changes import Changes, Edit
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WITHOUT_RATE: Final = (
     "without the rate the prediction includes the profiler: give --untraced-tokens-per-s, the token steps per second "
@@ -43,7 +46,6 @@ NO_GAP: Final = (
 )
 
 _MOST_STEPS: Final = 2000  # that are resampled
-_HOST_TABLES: Final = ("api", "nvtx", "syncs")
 
 
 @dataclass(frozen=True)
@@ -162,13 +164,12 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
         label: description of the changes, for the notes.
     """
     causality, removed = changes.causality, changes.removed
-    recording = causality.trace
-    gone_activities = removed[len(causality.call_frame) :]
-    moved = {name: _device_table(causality, time, gone_activities, name) for name in DEVICE_TABLES}
-    moved |= {name: _host_table(causality, time, removed, name) for name in _HOST_TABLES}
-    gone = _gone_calls(causality, removed)
-    events = recording["cuda_events"]
-    moved["cuda_events"] = events[~_belongs(events, gone)]
+    recording, calls = causality.trace, causality.segments.calls
+    gone = calls[removed[: len(calls)]]
+    moved = {name: _device_table(causality, time, removed[len(calls) :], name) for name in DEVICE_TABLES}
+    for name, table in (("api", recording.api), ("syncs", recording.syncs), ("nvtx", recording.nvtx)):
+        moved[name] = _host_table(causality, time, gone, recording[name], table)
+    moved["cuda_events"] = recording["cuda_events"][gone.of(recording.cuda_events) < 0]
     notes = [*recording.notes, f"a prediction, not a recording: {label}"]
     metadata = recording.metadata | {"whatif": label}
     if isinstance(run := metadata.get("run"), dict):  # what was measured is not of this
@@ -176,12 +177,11 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
     return Trace(recording.tables | moved, metadata, notes)
 
 
-def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], name: str) -> pd.DataFrame:
+def _device_table(causality: Causality, time: Ints, gone: Bools, name: str) -> pd.DataFrame:
     """A device table at its predicted times, without removed activities."""
     segments, frame = causality.segments, causality.trace[name]
-    of_table = np.flatnonzero((causality.work_frame["table"] == name).to_numpy())
-    rows = causality.work_frame["row"].to_numpy()[of_table]
-    point = segments.starts(of_table)
+    of_table = np.flatnonzero(segments.activities.table == DEVICE_TABLES.index(name))
+    rows, point = segments.activities.row[of_table], segments.starts(of_table)
     start, end = np.empty(len(frame), np.int64), np.empty(len(frame), np.int64)
     stays = np.ones(len(frame), bool)
     start[rows], end[rows] = time[point], time[point + 1]
@@ -189,25 +189,26 @@ def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], nam
     return frame.assign(start=start, end=end)[stays]
 
 
-def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
-    """A host table moved with its threads."""
-    frame, calls = causality.trace[name], causality.call_frame
-    frame = frame[~_belongs(frame, _gone_calls(causality, removed))] if "correlation" in frame else frame
-    process = frame["process"].to_numpy()
-    thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
-    moved = frame[["start", "end"]].to_numpy(np.int64).copy()
-    for of_process, of_thread, rows in by_thread(calls):
-        on_thread = (process == of_process) & (thread == of_thread)
+def _host_table(
+    causality: Causality, time: Ints, gone: OuterCalls, frame: pd.DataFrame, table: Api | Syncs | Nvtx
+) -> pd.DataFrame:
+    """A host table moved with its threads, without what belongs to calls that are gone."""
+    calls = causality.segments.calls
+    if not isinstance(table, Nvtx):
+        stays = gone.of(table) < 0
+        frame, table = frame[stays], table[stays]
+    thread = _threads(causality, table) if isinstance(table, Syncs) else table.thread
+    moved = np.column_stack([table.start, table.end])
+    for (of_process, of_thread), rows in grouped(calls.process, calls.thread):
+        on_thread = (table.process == of_process) & (thread == of_thread)
         points = (2 * rows[:, None] + np.array([0, 1])).reshape(-1)
         moved[on_thread] = _interpolated(moved[on_thread], causality.dag.time[points], time[points])
     return frame.assign(start=moved[:, 0], end=np.maximum(moved[:, 0], moved[:, 1]))
 
 
-def _threads(causality: Causality, syncs: pd.DataFrame) -> Ints:
+def _threads(causality: Causality, syncs: Syncs) -> Ints:
     """The thread on which each sync was called; MISSING where the trace lacks the call."""
-    calls = causality.segments.calls_of(syncs)
-    threads = causality.call_frame["thread"].to_numpy()
-    return np.where(calls >= 0, threads[calls], MISSING) if len(threads) else calls
+    return spread(causality.segments.calls.thread, causality.segments.calls_of(syncs), MISSING)
 
 
 def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
@@ -217,14 +218,3 @@ def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
     found = origin + np.round(inside).astype(np.int64)
     found = np.where(times < before[0], times + (after[0] - before[0]), found)
     return np.asarray(np.where(times > before[-1], times + (after[-1] - before[-1]), found))
-
-
-def _gone_calls(causality: Causality, removed: NDArray[np.bool_]) -> pd.DataFrame:
-    calls = causality.call_frame
-    return calls.loc[removed[: len(calls)], ["process", "correlation"]].drop_duplicates()
-
-
-def _belongs(frame: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows have the process and correlation of one of the calls."""
-    keys = frame[["process", "correlation"]].merge(calls.assign(gone=True), how="left", on=["process", "correlation"])
-    return np.asarray(keys["gone"].notna() & (frame["correlation"].to_numpy() >= 0))

@@ -1,4 +1,5 @@
-"""Changes to a recording's dependency graph: calls and activities are removed, or get other durations or dependencies.
+"""Changes to a recording's dependency graph: calls and activities are removed, or get other durations or dependencies;
+and the calls of the steps, which edits change.
 
 A removed segment keeps its two points but takes no time: whatever waited for it waits for what it waited for. An `Edit`
 applies itself to `Changes` and states its assumptions.
@@ -10,16 +11,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.path.graph import CALL, DEVICE, FREE, HOST, LAUNCH, ORDER, RETURN, Dag, Edges
-from tracer.analysis.path.paths import Causality
+from tracer.analysis.path.paths import Causality, calls_at
+from tracer.analysis.path.segments import OuterCalls
 from tracer.analysis.tokens import Steps
-from tracer.model.calls import GRAPH_LAUNCH, SYNC
-from tracer.model.columns import joined
+from tracer.model.calls import GRAPH_LAUNCH, LAUNCHES, SYNC
+from tracer.model.columns import Columns, Letters, among, joined
 from tracer.model.fits import Fits
 from tracer.model.intervals import Bools, Ints
-from tracer.model.rows import among
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Changes:
         self._weight, self._residual = self._untraced()
 
     @property
-    def calls(self) -> pd.DataFrame:
+    def calls(self) -> OuterCalls:
         """The recording's calls."""
-        return self.causality.call_frame
+        return self.causality.segments.calls
 
     def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
         """Remove calls with their waits and, with `and_issued`, the activities that they issue.
@@ -121,11 +121,12 @@ class Changes:
         follows = np.isin(calls - 1, calls)
         self.move_pauses(calls[follows] - 1, behind[follows])
         gone = self._chosen(calls)
-        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.work_frame["call"]]
+        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.segments.activities.call]
         self.remove(gone)
-        later = pd.Series(took).groupby(behind).sum().reindex(np.arange(len(self.causality.segments)), fill_value=0)
+        later = np.zeros(len(self.causality.segments), np.int64)
+        np.add.at(later, behind, took)
         host = self._edges.kind == HOST
-        self._weight[host] += later.to_numpy()[self._edges.source[host] // 2]
+        self._weight[host] += later[self._edges.source[host] // 2]
 
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
         """Limit the time between the start of each activity and the end of its predecessor on the stream."""
@@ -155,7 +156,7 @@ class Changes:
         """Make every host sync return this much later (if negative, earlier) than recorded."""
         edges = self._edges
         syncs = np.zeros(len(self.causality.segments), bool)
-        syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()
+        syncs[: len(self.calls)] = self.calls.letter == SYNC
         returns = among(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & (self._weight >= 0)
         returns &= ~self.removed[edges.target // 2]
         self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
@@ -212,7 +213,7 @@ class Changes:
         dag, host = self.causality.dag, self._assumed.host
         edges, points = self.causality.of_host
         factor = np.where(edges, host, 1.0)
-        launches = np.flatnonzero((self.calls["letter"] == GRAPH_LAUNCH).to_numpy())
+        launches = np.flatnonzero(self.calls.letter == GRAPH_LAUNCH)
         begun = among(dag.edges.kind, [CALL, LAUNCH]) & self._chosen(launches)[dag.edges.source // 2]
         factor[begun] *= self._assumed.graph_launch
         computed = self.causality.host_compute  # no profiler is in there
@@ -230,6 +231,55 @@ class Changes:
     def _pauses(self) -> Ints:
         """The part of each edge that is not what the host computes as a device, ns."""
         return np.asarray(np.maximum(self._weight - self.causality.host_compute, 0), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Windows(Columns):
+    """The calls of the steps' own threads that launch, copy or synchronise, by step and start, and the launch that they
+    prepare.
+
+    Attributes:
+        call: their positions.
+        at: their positions in `steps`.
+        letter: of each.
+        window: the number of the next run of launches in its step, that of its own run for a launch, -1 for a call
+            after the last one, such as the fetch of the result.
+        between: whether the step has launches both before and after it.
+    """
+
+    call: Ints
+    at: Ints
+    letter: Letters
+    window: Ints
+    between: Bools
+
+    @property
+    def launches(self) -> Bools:
+        """Which of them launch."""
+        return among(self.letter, LAUNCHES)
+
+
+def windows(changes: Changes, steps: Steps) -> Windows:
+    """The calls of the steps."""
+    return changes.causality.once(_windows, steps)
+
+
+def _windows(causality: Causality, steps: Steps) -> Windows:
+    calls, of_step = causality.segments.calls, causality.once(calls_at, steps)
+    chosen = np.flatnonzero((of_step >= 0) & (calls.letter != ""))
+    chosen = chosen[np.lexsort((calls.start[chosen], of_step[chosen]))]
+    at, letter = of_step[chosen], calls.letter[chosen]
+    launch = among(letter, LAUNCHES)
+    follows = np.append(False, at[1:] == at[:-1])[: len(at)]
+    run = np.cumsum(launch & ~(follows & np.append(False, launch[:-1])[: len(at)]))
+    ends = np.flatnonzero(~np.append(follows[1:], False))[: len(at)]  # the last call of each step
+    sizes = np.diff(ends, prepend=-1)
+    launched = np.cumsum(launch)
+    before = np.repeat(np.append(0, launched[ends])[:-1], sizes)  # launches in the steps before
+    has_launch = np.repeat(launched[ends], sizes) > before
+    coming = np.where(launch, run, run + 1)
+    window = np.where(has_launch & (coming <= np.repeat(run[ends], sizes)), coming, -1)
+    return Windows(chosen, at, letter, window, (launched > before) & ~launch & (window >= 0))
 
 
 class Edit(Protocol):

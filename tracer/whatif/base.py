@@ -9,27 +9,27 @@ a lower bound. Without a rate, a traced recording describes the engine under its
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from tracer.analysis.causes import PARTS
+from tracer.analysis.causes import PART_COLUMNS, PARTS
 from tracer.analysis.gaps import GapReport, measured_rate
-from tracer.analysis.idle import statistics
-from tracer.analysis.path.paths import Causality
+from tracer.analysis.idle import IdleReport, statistics
+from tracer.analysis.path.paths import Causality, StepEnds, work_at
 from tracer.analysis.recording import Recording
-from tracer.analysis.step_work import steps_of_frame, steps_per_s, tokens_per_step
+from tracer.analysis.step_work import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.changes import Assumed, Changes
-from tracer.analysis.whatif.step_times import StepTimes
-from tracer.errors import TraceError
-from tracer.model.collectives import collectives
-from tracer.model.columns import positions, spread
+from tracer.errors import CannotTellError, TraceError
+from tracer.model.columns import NEVER, Columns, grouped, positions, spread
 from tracer.model.fits import Fits, fits_for
-from tracer.model.intervals import Ints
+from tracer.model.intervals import Bools, Ints, covered
+from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
+from tracer.whatif.changes import Assumed, Changes
 
 _AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]  # of `causes.PARTS`
 _SEARCH: Final = 16
@@ -46,6 +46,136 @@ own rate, or the engine under its profiler, because no rate is known.
 
 STILL_TRACED: Final = "whatif_traced"
 """Metadata of a predicted timeline that is `TRACED`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spans(Columns):
+    """The compute of steps on devices, by device, group and step.
+
+    Attributes:
+        device, group, at: of the step, which is at this position in the steps.
+        first: the position of its first compute in `StepTimes.points`.
+        follows: whether the preceding row is the preceding step on the same device.
+    """
+
+    device: Ints
+    group: Ints
+    at: Ints
+    first: Ints
+    follows: Bools
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """The compute times of steps, for any times of the points.
+
+    Attributes:
+        ends: their last compute.
+        spans: one row per device and step with compute.
+        points: the points at which compute activities start, in the order of `spans`.
+    """
+
+    ends: StepEnds
+    spans: Spans
+    points: Ints
+
+    @classmethod
+    def of(cls, causality: Causality, steps: Steps) -> StepTimes:
+        """Find the steps' compute; errors are those of `StepEnds.of`."""
+        work, of_step = causality.segments.activities, causality.once(work_at, steps)
+        groups = steps.rows.group
+        rows = np.flatnonzero(work.computes & (of_step >= 0))
+        rows = rows[np.lexsort((of_step[rows], groups[of_step[rows]], work.device[rows]))]
+        at, device = of_step[rows], work.device[rows]
+        first = np.flatnonzero(np.append(True, (at[1:] != at[:-1]) | (device[1:] != device[:-1])))[: len(rows)]
+        at, device = at[first], device[first]
+        group, ordinal = groups[at], steps.rows.ordinal[at]
+        follows = np.zeros(len(first), bool)
+        follows[1:] = (device[1:] == device[:-1]) & (group[1:] == group[:-1]) & (ordinal[1:] == ordinal[:-1] + 1)
+        spans = Spans(device, group, at, first, follows)
+        return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(rows))
+
+    def known(self, idle: IdleReport, steps: Steps) -> StepTimes:
+        """Without the steps in which it is unknown when the device computed, and without what follows them.
+
+        Raises:
+            CannotTellError: that applies to most steps.
+        """
+        if not len(idle.periods):
+            raise CannotTellError(
+                f"in most of the {len(steps):,} steps it is unknown when the device computed: the recording has only "
+                "the start and end of runs of launches, which depend on the host; record with --passes light,node"
+            )
+        spans, ends = self.spans, self.ends
+        theirs = [idle.periods.device, idle.periods.step]
+        is_known = positions([spans.device, steps.rows.step[spans.at]], theirs) >= 0
+        follows = spans.follows & is_known & np.append(False, is_known[:-1])
+        unknown = np.zeros(len(steps), bool)
+        unknown[spans.at[~is_known]] = True
+        left = unknown[ends.at]
+        for _, own in grouped(ends.group):
+            left[own[1:]] |= unknown[ends.at[own[:-1]]]
+        previous = np.where(left, MISSING, ends.previous)
+        return replace(self, spans=spans.changed(follows=follows), ends=ends.changed(previous=previous))
+
+    @property
+    def followed(self) -> Spans:
+        """The rows of `spans` that are followed by another step's."""
+        return self.spans[self._follows - 1]
+
+    @cached_property
+    def _follows(self) -> Ints:
+        return np.flatnonzero(self.spans.follows)
+
+    @cached_property
+    def _chains(self) -> list[tuple[int, int]]:
+        """First and last row + 1 in `spans` of each group on each device."""
+        device, group = self.spans.device, self.spans.group
+        begins = np.flatnonzero((device[1:] != device[:-1]) | (group[1:] != group[:-1])) + 1
+        return [*pairwise([0, *begins.tolist(), len(device)])]
+
+    def periods(self, time: Ints) -> Ints:
+        """From the last compute of each step to that of the next, ns."""
+        ends = self.ends.followed
+        return np.asarray(time[ends.point] - time[ends.previous])
+
+    def gap_us(self, time: Ints) -> dict[str, float]:
+        """p50, p90 and mean of the gaps, as defined in `gaps`."""
+        start, end = self._starts_and_ends(time)
+        return statistics(np.maximum(start[self._follows] - end[self._follows - 1], 0))
+
+    def idle_ns(self, time: Ints) -> Ints:
+        """How long no compute of these steps runs, for each of `followed`: inside the step and in the gap after it.
+
+        Communication, and compute of others on the device, count as idle here.
+        """
+        begin, until = self._windows(time)
+        idle, edges = until - begin, np.append(self.spans.first, len(self.points))
+        for first, last in self._chains:
+            low, high = np.searchsorted(self._follows, (first, last)).tolist()
+            points = self.points[edges[first] : edges[last]]
+            idle[low:high] -= covered(time[points], time[points + 1], begin[low:high], until[low:high])
+        return idle
+
+    def rounds(self, time: Ints) -> Ints:
+        """From the beginning of each of `followed` to that of the following step, ns."""
+        begin, until = self._windows(time)
+        return until - begin
+
+    def _windows(self, time: Ints) -> tuple[Ints, Ints]:
+        """When each of `followed` and the step after it begin, ns: with their first compute, but not before the
+        preceding steps have ended. A replay may start a part of a step on a stream of its own long before."""
+        start, end = self._starts_and_ends(time)
+        ended = np.full(len(end), -NEVER)
+        for first, last in self._chains:
+            ended[first + 1 : last] = np.maximum.accumulate(end[first:last])[:-1]
+        begin = np.maximum(start, ended)
+        return begin[self._follows - 1], begin[self._follows]
+
+    def _starts_and_ends(self, time: Ints) -> tuple[Ints, Ints]:
+        """The first start and the last end of the compute of each of `spans`, ns."""
+        first = self.spans.first
+        return np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
 
 
 @dataclass(frozen=True)
@@ -67,7 +197,7 @@ class Figures:
     gap_us: dict[str, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Base:
     """The starting point of predictions.
 
@@ -173,18 +303,19 @@ class Base:
         Holes between kernels that were launched before the device became idle do not count: recordings of whole graphs
         do not show those inside graphs, so that the same program would be judged differently by each of its passes.
         """
-        table, left = self.report.table, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0
-        waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
-        parts = self.report.idle.parts.sum()
-        of_launches = parts[list(PARTS["launch"])].drop("launch_queued").sum()
-        everything = parts.drop("launch_queued").sum() - of_launches * (1 - left)
-        return bool(not waits_for_work and parts[list(PARTS["host"])].sum() <= everything / 2)
+        gaps, left = self.report.gaps, self.fits.launch_left(self.report.graph_trace) if self.profiled else 1.0
+        waits_for_work = sum(gaps.split.part(name).sum() for name in _AT_WORK) > gaps.gap.sum() / 2
+        parts = dict(zip(PART_COLUMNS, self.report.idle.sums.sum(axis=0).tolist(), strict=True))
+        del parts["launch_queued"]
+        of_launches = sum(parts.get(name, 0) for name in PARTS["launch"])
+        everything = sum(parts.values()) - of_launches * (1 - left)
+        return bool(not waits_for_work and sum(parts[name] for name in PARTS["host"]) <= everything / 2)
 
     @cached_property
     def communicates(self) -> bool:
         """Whether its steps contain collectives, which wait for other ranks."""
-        kernels = self.causality.trace["kernels"]
-        return bool((steps_of_frame(self.causality.trace, self.steps, kernels[collectives(kernels)]) >= 0).any())
+        work = self.causality.segments.activities
+        return bool((work.collective & (self.causality.once(work_at, self.steps) >= 0)).any())
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,
@@ -231,11 +362,10 @@ class Base:
         """What `StepTimes.idle_ns` counts, as recorded, in addition to the idle time: communication and compute of
         others.
         """
-        spans, steps = self.times.followed, self.report.idle.steps
-        mine = [spans.device, np.asarray(self.steps.table.step)[spans.at]]
-        at = positions(mine, [np.asarray(steps.device), np.asarray(steps.step)])
+        spans, theirs = self.times.followed, self.report.idle.periods
+        at = positions([spans.device, self.steps.rows.step[spans.at]], [theirs.device, theirs.step])
         found = self.times.idle_ns(self.causality.dag.time)
-        return np.where(at >= 0, found - spread(np.asarray(steps.idle), at, 0), 0)
+        return np.where(at >= 0, found - spread(theirs.idle, at, 0), 0)
 
 
 def _state(trace: Trace, rate: float | None, given: bool) -> str:
