@@ -6,6 +6,7 @@ rendered again when more of them are available.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate, takewhile
@@ -384,9 +385,9 @@ def eager_rows(eager: Iterable[KernelOutsideGraph]) -> list[dict[str, Any]]:
 def host_rows(sites: Sites) -> list[dict[str, Any]]:
     """The functions of steps, and of samples, with their self and total time, as plain text."""
     steps = [step for step in sites.hosts if step.step is not None]
-    found = [(step.name, by_function(step.samples).assign(self_share=_share(step))) for step in steps]
+    found = [(step.name, by_function(step.samples).frame().assign(self_share=_share(step))) for step in steps]
     if sites.sampled is not None:
-        found.append((SAMPLED, sites.sampled.functions))
+        found.append((SAMPLED, sites.sampled.functions.frame()))
     return [
         {"step": name, "share": _with_bounds(row), **{key: row[key] for key in ("self_us", "total_us")}}
         | _plain(row, ["function"])
@@ -439,10 +440,10 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     parts = []
     for step in steps:
         root = step.title
-        sums = step.samples.groupby("stack", sort=False)["ns"].sum()
-        inner = [_below(stack.split(_BETWEEN), shared[step.step is None]) for stack in sums.index]
+        sums = step.samples.sums()
+        inner = [_below(stack.split(_BETWEEN), shared[step.step is None]) for stack in sums]
         paths = [list(accumulate([root, *names], _joined)) for names in inner]
-        every = pd.Series(paths, index=sums.to_numpy()).explode()
+        every = pd.Series(paths, index=[*sums.values()]).explode()
         total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
         total = total[total >= _LEAST_SHARE * longest]
         parts.append(pd.DataFrame({"path": total.index, "ns": total.to_numpy(), "share": total / step.length_ns}))
@@ -453,9 +454,9 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
 
 def _shared_frames(steps: Sequence[HostStep]) -> list[str]:
     """The outermost names that take nearly all of the steps."""
-    sums = pd.concat([step.samples for step in steps]).groupby("stack")["ns"].sum() if steps else pd.Series(dtype=int)
-    stacks = [(stack.split(_BETWEEN), ns) for stack, ns in zip(map(str, sums.index), sums, strict=True)]
-    least, found = _NEARLY_ALL * sums.sum(), list[str]()
+    sums = sum((Counter(step.samples.sums()) for step in steps), Counter[str]())
+    stacks = [(stack.split(_BETWEEN), ns) for stack, ns in sorted(sums.items())]
+    least, found = _NEARLY_ALL * sums.total(), list[str]()
     while stacks:
         of_name = pd.Series({}, dtype="int64")
         for names, ns in stacks:

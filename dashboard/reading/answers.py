@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from dashboard.reading.run import LazyTrace, Run, run_of
@@ -19,7 +20,7 @@ from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.flows import open_ranges
 from tracer.analysis import compare
-from tracer.analysis.call_sites import RANGES, HostStep, by_site, call_sites, host_steps, without_site
+from tracer.analysis.call_sites import RANGES, CallMoments, HostStep, by_site, call_sites, host_steps, without_site
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
 from tracer.analysis.path.paths import (
@@ -103,8 +104,9 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
         api, chains = of_thread(recorded["api"], process, thread), recorded["callchains"]
         api = api[api["start"] == start]
         chains = chains[chains["chain"].isin(api["callchain"])]
-        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), call).iloc[0]
-        return ("", "") if found["source"] == RANGES else (str(found["site"]), str(found["through"]))
+        made = CallMoments(*(call[name].to_numpy(np.int64) for name in ("start", "process", "thread", "correlation")))
+        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), made)
+        return ("", "") if found.source[0] == RANGES else (str(found.site[0]), str(found.through[0]))
 
     return store.background.ask(_SITE, (run.recorded, "site", process, thread, start), work)
 
@@ -214,13 +216,14 @@ def sites_of(store: RunStore, run: Run) -> Future[Sites]:
         notes: list[str] = []
         threads: list[dict[str, Any]] = []
         if run.gaps is not None:
-            idle = idle_by_site(trace, steps, run.gaps.idle)
+            by_idle = idle_by_site(trace, steps, run.gaps.idle)
+            idle = by_idle.frame()
             sampled = sampled_functions(trace, steps, run.gaps.idle)
             gaps = run.gaps if trace is without else gap_report(trace, steps)  # functions show who holds the GIL
             threads = [asdict(thread) for thread in gaps.idle.threads]
-            notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
+            notes += without_site(by_idle.unknown)
         if run.syncs is not None:
-            calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)
+            calls = by_site(run.syncs.rows, call_sites(trace, run.syncs.rows), run.syncs.steps).frame()
         hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
         return Sites(idle, calls, notes, hosts, threads, sampled)
 

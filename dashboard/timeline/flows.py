@@ -11,11 +11,11 @@ launched, because recordings contain no more.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
@@ -218,22 +218,24 @@ NO_OPERATOR: Final = "(no operator or range around its launch)"
 
 def operators_of(trace: Trace, row: Row) -> pd.Series:
     """The operator of each event of a device's row, categorical."""
-    calls, known = _launches(trace, row)
-    ranges = trace["nvtx"]
-    of_torch = (ranges["domain"] == OPERATORS).to_numpy()
+    correlation = row.events["correlation"].to_numpy()
+    at = trace.api.of(_Caused(np.full(len(correlation), row.process), correlation))
+    ranges = trace.nvtx
+    of_torch = ranges.domain.rows(OPERATORS)
     if not of_torch.any():
-        of_torch = (~ranges["domain"].isin(PROFILER_DOMAINS)).to_numpy()
+        of_torch = ~ranges.domain.rows(*PROFILER_DOMAINS)
     names = np.full(len(row.events), NO_OPERATOR, object)
-    found = innermost_ranges(ranges[of_torch & (ranges["kind"] == "push/pop").to_numpy()], calls)
-    names[known] = np.where(found == "", NO_OPERATOR, found)
+    found = innermost_ranges(ranges[of_torch & ranges.kind.rows("push/pop")], trace.api[at[at >= 0]]).texts
+    names[at >= 0] = np.where(found == "", NO_OPERATOR, found)
     return pd.Series(names).astype("category")
 
 
-def _launches(trace: Trace, row: Row) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
-    """The calls that made a row's events, and which events have one."""
-    numbers = pd.DataFrame({"process": row.process, "correlation": row.events["correlation"]})
-    at = match_rows(trace["api"], numbers)
-    return trace["api"].iloc[at[at >= 0]].reset_index(drop=True), at >= 0
+@dataclass(frozen=True)
+class _Caused:
+    """What calls caused: the process and the number of the call of each."""
+
+    process: Ints
+    correlation: Ints
 
 
 def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:

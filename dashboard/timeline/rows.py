@@ -28,8 +28,7 @@ from pandas.api.types import union_categoricals
 from dashboard.palette import KINDS, NAMES
 from dashboard.text import difference, duration, markup, plain, size
 from dashboard.timeline.pyramid import AtAnyScale
-from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
-from tracer.analysis.call_sites import nesting
+from tracer.analysis.call_sites import BELOW_PROGRAM, PYTHON_FILE, nesting
 from tracer.analysis.waits import UNKNOWN
 from tracer.model.calls import COPIES, LAUNCHES, SYNC, letters_of
 from tracer.model.calls import plain as without_suffixes

@@ -104,9 +104,7 @@ def test_stacks_are_kept_once_per_call_site_and_name_it() -> None:
     trace = recording.trace
     assert trace["api"]["callchain"].tolist() == [1, 1, 1, 2]
     assert trace["callchains"].groupby("chain")["depth"].min().tolist() == [0, 0]
-    site = call_sites(trace, trace["api"])
+    site = call_sites(trace, trace.api)
     code = test_stacks_are_kept_once_per_call_site_and_name_it.__code__
-    assert site["site"].tolist() == [
-        f"{__file__}({code.co_firstlineno + line}): {code.co_name}" for line in (3, 3, 3, 4)
-    ]
-    assert set(site["source"]) == {PYTHON}
+    assert site.site.tolist() == [f"{__file__}({code.co_firstlineno + line}): {code.co_name}" for line in (3, 3, 3, 4)]
+    assert set(site.source) == {PYTHON}

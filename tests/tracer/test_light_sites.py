@@ -19,7 +19,7 @@ TOKENS = 5
 
 
 def sites(trace: Trace) -> list[str]:
-    return call_sites(trace, trace["api"])["site"].tolist()
+    return call_sites(trace, trace.api).site.tolist()
 
 
 def test_each_call_names_its_function_static_or_not_once_per_site(built: Build, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_each_call_names_its_function_static_or_not_once_per_site(built: Build, 
     trace = light_trace(built.read())
     assert trace["api"]["name"].tolist() == ["cuMemcpyHtoDAsync_v2", *["cuStreamSynchronize"] * 2] * TOKENS
     assert sites(trace) == ["copy_inputs (sites)", "wait_for_logits (sites)", "decode (sites)"] * TOKENS
-    assert set(call_sites(trace, trace["api"])["source"]) == {NATIVE}
+    assert set(call_sites(trace, trace.api).source) == {NATIVE}
     chains = trace["callchains"]
     assert chains["chain"].unique().tolist() == [1, 2, 3]
     names = chains[chains["chain"] == 1]["symbol"].astype(str).tolist()

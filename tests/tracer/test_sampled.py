@@ -76,13 +76,13 @@ def gaps(path, *options):
 def test_idle_time_is_split_by_the_functions_that_samples_found(sampled_export):
     sampled = found(sampled_export)
     assert (sampled.samples, sampled.unresolved, sampled.idle_us) == (100, pytest.approx(0.1), pytest.approx(0.7))
-    rows = sampled.functions.set_index("function")
+    rows = sampled.functions.frame().set_index("function")
     assert rows["self_share"].to_dict() == pytest.approx({
         "sample_token (libllama.so)": 0.6, "detokenise (libllama.so)": 0.3, "no symbol (libstripped.so)": 0.1,
         "decode (libllama.so)": 0, "main (llama-bench)": 0})  # fmt: skip
     assert rows["self_us"].sum() == rows.loc["main (llama-bench)", "total_us"] == pytest.approx(0.7)
     outer = "main (llama-bench);decode (libllama.so)"
-    assert sampled.stacks.to_dict() == {
+    assert sampled.stacks == {
         f"{outer};sample_token (libllama.so)": 60, f"{outer};detokenise (libllama.so)": 30,
         f"{outer};no symbol (libstripped.so)": 10,
     }  # fmt: skip
@@ -106,7 +106,7 @@ def test_samples_are_read_on_request_alone_and_written_again(sampled_export, tmp
         again = formats.read(tmp_path / name, whole=False, samples=True)
         by_id = [frame["samples"].sort_values("chain", ignore_index=True) for frame in (again, trace)]
         pd.testing.assert_frame_equal(by_id[0], by_id[1][by_id[0].columns])
-        assert found(tmp_path / name).stacks.to_dict() == found(sampled_export).stacks.to_dict()
+        assert found(tmp_path / name).stacks == found(sampled_export).stacks
         assert not len(formats.read(tmp_path / name, whole=False)["samples"])
 
 
@@ -152,7 +152,7 @@ def python_export(path, states, payload=None):
 
 def test_samples_of_python_are_marks_with_their_stack_as_json(tmp_path):
     path = python_export(tmp_path / "python.sqlite", {"Running": 20, "Blocking Wait": 6})
-    stacks = found(path).stacks.to_dict()
+    stacks = found(path).stacks
     assert stacks == {
         "/opt/serve.py(99): <module>;/opt/serve.py(30): decode;/opt/serve.py(12): sample_token": 10,
         "/opt/serve.py(99): <module>;/opt/serve.py(31): decode": 10,
@@ -160,7 +160,7 @@ def test_samples_of_python_are_marks_with_their_stack_as_json(tmp_path):
     assert not len(formats.read(path, whole=False)["samples"])
     trace = formats.read(path)
     formats.write(trace, tmp_path / "again.sqlite")
-    assert found(tmp_path / "again.sqlite").stacks.to_dict() == stacks
+    assert found(tmp_path / "again.sqlite").stacks == stacks
     assert "/opt/serve.py(30): decode" in set(scrub(trace)["sample_chains"]["symbol"].astype(str))
 
 

@@ -20,6 +20,7 @@ from tracer.analysis.summary import Summary
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
+from tracer.model.columns import Names
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -231,15 +232,16 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
     Raises:
         EmptyTraceError: there are none, and without functions the recording does not show whether there should be.
     """
-    sites = call_sites(trace, report.calls)
-    texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
-    chosen = [text for text in texts if all(word in text for word in words.split())]
-    if not chosen and not sites["source"].isin([PYTHON, NATIVE]).any():
+    sites = call_sites(trace, report.rows)
+    texts, sources = sites.site.tolist(), sites.source.tolist()
+    without = sources.count("") / len(sources) if sources else math.nan
+    chosen = {text for text in texts if all(word in text for word in words.split())}
+    if not chosen and not {PYTHON, NATIVE} & {*sources}:
         where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no functions"
         raise EmptyTraceError(f"site {printable(words)}: {where}")
     notes = [] if chosen else [f"site {words}: the steps make no call there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]
-    return replace(report, rows=report.rows[sites["site"].isin(chosen).to_numpy()])
+    return replace(report, rows=report.rows[Names.of(texts).rows(*chosen)])
 
 
 def _most_of_a_step(report: SyncReport, letters: str) -> float:

@@ -1,89 +1,231 @@
 """What is open on the host: the call site of each call, and the stacks of single steps (`HostStep`).
 
-A call site is the function, or else the range, that is open when the call begins.
+A call site is the function, or else the range, that is open when the call begins. The site of a call is the innermost
+function of the program itself; the functions below it (CUDA, PyTorch, Triton, the standard library) show how the
+program reached the call.
 
-Functions are those of call chains (`call_chains`), or the Python functions of PyTorch's profiler (`with_stack=True`).
-The site of a call is the innermost function of the program itself; the functions below it (PyTorch, Triton, the
-standard library) show how the program reached the call.
+Functions are the Python functions of PyTorch's profiler (`with_stack=True`), or those of call chains: the stacks of
+CUDA calls that nsys (`--cudabacktrace`) and our recorders keep. If all functions of a chain are below the program, the
+innermost one outside CUDA is the site. Between two calls a thread is in the innermost function on the stacks of both,
+or in a function called from it that makes no CUDA call.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites, chain_stacks
-from tracer.analysis.calls import outer_calls
+from tracer.analysis.calls import outer_rows
 from tracer.analysis.tokens import Steps
 from tracer.compiled import compiled
 from tracer.model.calls import MEANING
-from tracer.model.rows import by_thread, of_thread
-from tracer.model.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.model.columns import Columns, Names, Texts, grouped, numbers, positions, spread
+from tracer.model.intervals import Bools, Floats, Ints
+from tracer.model.schema import DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.model.tables import Api, Callchains, Nvtx
 from tracer.model.trace import Trace
 from tracer.text import spelled
 
 PYTHON, NATIVE, RANGES = "python", "native", "ranges"
+
+PYTHON_FILE: Final = re.compile(r"\(\d+\): ")
+"""Matches the text of a Python function that has a file, `FILE(LINE): FUNCTION`."""
+
+BELOW_PROGRAM: Final = re.compile(
+    r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
+    r"|(^|/)executor/backends/(cpu|cuda|sim)(\.py\(|/)"
+    r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
+)
+"""Files of Python libraries: a program calls them but does not contain them. Paths are shortened to the module, as
+Kineto does. The executor's backends are libraries to the executor.
+"""
+
+_OF_CUDA: Final = re.compile(
+    r"^(lib(cuda|cudart|cupti|nvrtc|nvToolsExt|ToolsInjection\w*|intertoken_light|dl|pthread|c)|ld-linux[\w-]*)[-.]"
+)
+_OF_FRAMEWORKS: Final = re.compile(
+    r"^(lib(torch\w*|c10\w*|cu(blas|dnn|fft|sparse|solver)\w*|nccl|stdc\+\+|gcc_s|m|python|gomp|jemalloc|tcmalloc\w*)[-.\d]"
+    r"|python[\d.]*$|\w+\.(cpython-|abi3\.))"
+)
+_CALL: Final = re.compile(r"^_*cuda[A-Z]\w*$|^cu[A-Z]\w*$|^libcudart_static_|^cudart::")
 _UNNAMED: Final = "(unnamed)"
-_COUNTER: Final = r"^(.*?\D)\d+$"
+_COUNTER: Final = re.compile(r"^(.*?\D)\d+$")
+_SOURCES: Final = np.array(["", PYTHON, NATIVE, RANGES], dtype=object)
 
 MEDIAN, SLOW = "median step", "slow step"
 _SHARES: Final = {MEDIAN: 0.5, SLOW: 0.95}
 """The kind of step -> the share of steps that are no longer than it."""
 _NOTHING: Final = "(no range or call)"
 
+Frames = Sequence[tuple[str, str]]
+"""Symbol and module of each function, the outermost first."""
 
-def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+
+class OnThread(Protocol):
+    """Rows with a time (ns) and a thread."""
+
+    @property
+    def start(self) -> Any:
+        """Of each row."""
+
+    @property
+    def process(self) -> Any:
+        """Of each row."""
+
+    @property
+    def thread(self) -> Any:
+        """Of each row."""
+
+
+class Made(OnThread, Protocol):
+    """Calls."""
+
+    @property
+    def correlation(self) -> Any:
+        """Of each row."""
+
+
+class Spent(Protocol):
+    """Calls with what they do and how long they take."""
+
+    @property
+    def letter(self) -> Any:
+        """Of each row."""
+
+    @property
+    def name(self) -> Names:
+        """Of each row."""
+
+    @property
+    def start(self) -> Any:
+        """Of each row, ns."""
+
+    @property
+    def end(self) -> Any:
+        """Of each row, ns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Columns):
+    """Times of threads, ns."""
+
+    start: Ints
+    process: Ints
+    thread: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class CallMoments(Moments):
+    """The starts of calls, with the number of each."""
+
+    correlation: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges(Columns):
+    """What is open on threads, start and end in ns."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    text: Names
+
+
+@dataclass(frozen=True, eq=False)
+class Sites(Columns):
+    """Where calls were made.
+
+    Attributes:
+        site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native code, or the innermost range if the
+            recording has no functions (its text `without_counters`); "" for neither.
+        through: the innermost function below it that has a file; "" for none.
+        source: `PYTHON`, `NATIVE`, `RANGES` or "".
+    """
+
+    site: Texts
+    through: Texts
+    source: Texts
+
+
+@dataclass(frozen=True, eq=False)
+class _OfChains(Columns):
+    """The sites of call chains: site and through as in `Sites`, and whether the site is a Python function."""
+
+    site: Texts
+    through: Texts
+    is_python: Bools
+
+
+def call_sites(trace: Trace, calls: Made) -> Sites:
     """Where each call was made.
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        calls: columns start (ns), process and thread; rows of `trace["api"]` also have correlation.
-
-    Returns:
-        One row per call, with its index. site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native
-        code, or the innermost range if the recording has no functions (its text `without_counters`); "" for neither.
-        through: the innermost function below it that has a file; "" for none. source: `PYTHON`, `NATIVE`, `RANGES`
-        or "".
+        calls: its calls.
     """
+    chains, api = trace.callchains, trace.api
+    known = np.unique(chains.chain)
+    with_chain = api[np.isin(api.callchain, known)] if len(known) else api[:0]
+    return _sites(trace, calls, _of_chains(chains, spread(with_chain.callchain, with_chain.of(calls), MISSING)))
+
+
+def sites_at(trace: Trace, process: int, thread: int, times: Ints) -> Sites:
+    """Where a thread is at each time (ns), as far as its calls show it (`chains_at`)."""
+    moments = Moments(times, np.full(len(times), process), np.full(len(times), thread))
+    chain, chains = chains_at(trace, process, thread, times)
+    return _sites(trace, moments, _of_chains(chains, chain))
+
+
+def _sites(trace: Trace, calls: OnThread, chains: _OfChains) -> Sites:
     nvtx = host_ranges(trace)
-    python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
-    of_program, with_file = (_texts(python, below=below) for below in (False, True))
-    site, lowest = (innermost_ranges(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
-    others = nvtx[nvtx["domain"] != PYTHON_FUNCTION]
-    ranges = innermost_ranges(others.assign(text=without_counters(others["text"])), calls)
-    chains = chain_sites(trace, calls)
-    chained, python_chain = (chains["site"] != "").to_numpy(), chains["is_python"].to_numpy()
-    of_python = (site != "") | (lowest != "")
-    native = chained & ~python_chain & ~of_python
-    found = np.where(site != "", site, np.where(lowest != "", lowest, ranges))
-    found = np.where((chained & python_chain) | native, chains["site"], found)
-    source = np.where(of_python | python_chain, PYTHON, np.where(native, NATIVE, np.where(ranges != "", RANGES, "")))
-    through = np.where((site != "") & (lowest != site), lowest, "")
-    through = np.where(chained & (found == chains["site"]), chains["through"], through)
-    return pd.DataFrame({"site": found, "through": through, "source": source}, index=calls.index)
+    is_function = nvtx.domain.rows(PYTHON_FUNCTION)
+    python, others = nvtx[is_function], nvtx[~is_function]
+    of_program, with_file, ranges = (
+        innermost_ranges(python[python.text.chosen(_is_of_program)], calls),
+        innermost_ranges(python[python.text.chosen(PYTHON_FILE.search)], calls),
+        innermost_ranges(others.changed(text=without_counters(others.text)), calls),
+    )
+    site, lowest, around = of_program.texts, with_file.texts, ranges.texts
+    has_site, is_python = ~of_program.rows(""), ~of_program.rows("") | ~with_file.rows("")
+    has_chain = chains.site != ""
+    is_native = has_chain & ~chains.is_python & ~is_python
+    found = np.where(has_site, site, np.where(is_python, lowest, around))
+    found = np.where((has_chain & chains.is_python) | is_native, chains.site, found)
+    source = np.select([is_python | chains.is_python, is_native, ~ranges.rows("")], [1, 2, 3], 0)
+    through = np.where(has_site & (lowest != site), lowest, "")
+    through = np.where(has_chain & (found == chains.site), chains.through, through)
+    return Sites(found, through, _SOURCES[source])
 
 
-def host_ranges(trace: Trace) -> pd.DataFrame:
-    """The rows of `nvtx` that nest within their thread: no marks, and no ranges that may end on another thread."""
-    nvtx = trace["nvtx"]
-    return nvtx[(nvtx["kind"] == "push/pop") & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+def _is_of_program(text: str) -> bool:
+    return PYTHON_FILE.search(text) is not None and BELOW_PROGRAM.search(text) is None
 
 
-def without_counters(texts: pd.Series[str]) -> pd.Series[str]:
+def host_ranges(trace: Trace) -> Nvtx:
+    """The ranges that nest within their thread: no marks, and no ranges that may end on another thread."""
+    nvtx = trace.nvtx
+    return nvtx[nvtx.kind.rows("push/pop") & ~nvtx.domain.rows(*DEVICE_DOMAINS, *OTHER_DOMAINS)]
+
+
+def without_counters(texts: Names) -> Names:
     """Texts of ranges, with "N" in place of a trailing counter: a number with several values, each used once.
 
     `token 0`, `token 1`, … are one site; `split 0` and `split 1`, which occur in every step, are two.
     """
-    found = texts.value_counts()
-    once = pd.Series([str(text) for text in found.index[found == 1]], dtype=object)
-    stems = once.str.extract(_COUNTER, expand=False)
-    counted = stems.duplicated(keep=False) & stems.notna()
-    names = {text: f"{stem}N" for text, stem in zip(once[counted], stems[counted], strict=True)}
-    return texts.astype(object).map(lambda text: names.get(text, text)) if names else texts
+    once = np.flatnonzero(np.bincount(texts.codes, minlength=len(texts.words)) == 1).tolist()
+    stems = {code: match[1] for code in once if (match := _COUNTER.search(str(texts.words[code])))}
+    several = {stem for stem, count in Counter(stems.values()).items() if count > 1}
+    words = texts.words.copy()
+    for code, stem in stems.items():
+        if stem in several:
+            words[code] = f"{stem}N"
+    return Names.at_codes(texts.codes.astype(np.int64), words) if several else texts
 
 
 def without_site(share: float) -> list[str]:
@@ -96,57 +238,180 @@ def without_site(share: float) -> list[str]:
     ]
 
 
-def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFrame:
-    """The calls of the steps by their sites.
+def innermost_ranges(ranges: Nvtx | Ranges, calls: OnThread) -> Names:
+    """The text of the innermost range open when each call begins, "" for none; ranges nest on each thread."""
+    ranges = ranges[ranges.end > ranges.start]
+    words = ranges.text.words
+    codes, places = np.full(len(calls.start), len(words)), dict(grouped(ranges.process, ranges.thread))
+    for thread, rows in grouped(calls.process, calls.thread) if len(ranges) else ():
+        if (here := places.get(thread)) is None:
+            continue
+        here = here[np.lexsort((-ranges.end[here], ranges.start[here]))]
+        rows = rows[np.argsort(calls.start[rows], kind="stable")]
+        at = _open_at(ranges.start[here], ranges.end[here], calls.start[rows])
+        codes[rows] = spread(ranges.text.codes[here].astype(np.int64), at, len(words))
+    return Names.at_codes(codes, [*(str(word) or _UNNAMED for word in words), ""])
 
-    Args:
-        calls: `SyncReport.calls`.
-        sites: their `call_sites`.
-        steps: the number of steps.
+
+# --- call chains ---
+
+
+def _of_chains(chains: Callchains, chain: Ints) -> _OfChains:
+    """The sites of some of these chains by their numbers; texts are empty for others."""
+    if not len(chains):
+        nothing = np.full(len(chain), "", dtype=object)
+        return _OfChains(nothing, nothing, np.zeros(len(chain), bool))
+    chains = chains[np.lexsort((chains.depth, chains.chain))]
+    is_python, of_cuda = chains.symbol.chosen(PYTHON_FILE.search), _of_cuda(chains)
+    of_library = np.where(
+        is_python, chains.symbol.chosen(BELOW_PROGRAM.search), chains.module.chosen(_file_in(_OF_FRAMEWORKS))
+    )
+    of_program = ~of_cuda & ~of_library
+    is_named = ~chains.symbol.rows("")
+    begins = np.append(True, chains.chain[1:] != chains.chain[:-1])
+    number = np.cumsum(begins) - 1
+    lowest = _first(number, is_named & ~of_cuda)
+    site = lowest.copy()
+    for chosen in (
+        is_named & of_program,
+        is_python & of_program,
+    ):  # beside Python functions, native code is a library's
+        first = _first(number, chosen)
+        site[first >= 0] = first[first >= 0]
+    texts, known = _texts(chains), site >= 0
+    through = np.where(known & (lowest != site), texts[lowest], "")
+    at = positions([chain], [chains.chain[begins]])
+    return _OfChains(
+        spread(np.where(known, texts[site], ""), at, ""), spread(through, at, ""),
+        spread(known & is_python[site], at, False),
+    )  # fmt: skip
+
+
+def _first(number: Ints, chosen: Bools) -> Ints:
+    """The first chosen row of each chain, which are numbered; -1 for none."""
+    found, rows = np.full(int(number[-1]) + 1, MISSING), np.flatnonzero(chosen)[::-1]
+    found[number[rows]] = rows  # the last assignment stays
+    return found
+
+
+def _of_cuda(chains: Callchains) -> Bools:
+    """Which functions are CUDA's."""
+    is_native = ~chains.symbol.chosen(PYTHON_FILE.search)
+    return is_native & (chains.module.chosen(_file_in(_OF_CUDA)) | chains.symbol.chosen(_CALL.search))
+
+
+def _file_in(modules: re.Pattern[str]) -> Callable[[str], object]:
+    """Whether a module's file name, without its directory, is one of these."""
+    return lambda module: modules.match(module.rpartition("/")[2])
+
+
+def _texts(chains: Callchains) -> Texts:
+    """Display names of functions; those in a library are followed by its file."""
+    return np.asarray(chains.symbol.texts + in_file(chains.module), dtype=object)
+
+
+def in_file(modules: Names) -> Texts:
+    """The file of each module as it is told behind a function: ` (FILE)`, "" for none."""
+    files = [str(module).rpartition("/")[2] for module in modules.words]
+    return np.array([f" ({file})" if file else "" for file in files], dtype=object)[modules.codes]
+
+
+def with_chains(trace: Trace, process: int, thread: int) -> Api:
+    """The calls of a thread that have a call chain, by start; calls inside others are left out."""
+    api = trace.api
+    here = (api.process == process) & (api.thread == thread) & (api.callchain != MISSING)
+    if here.any():
+        here &= np.isin(api.callchain, np.unique(trace.callchains.chain))
+    return api[outer_rows(trace, here)]
+
+
+def chains_at(trace: Trace, process: int, thread: int, times: Ints) -> tuple[Ints, Callchains]:
+    """The stack of a thread at each time (ns), as far as its calls show it.
 
     Returns:
-        Columns what (as in `model.calls.MEANING`), name, site, through, source, per_step (calls), us_per_step
-        (inside them); in the order of `MEANING`, the most time first.
+        For each time the number of a chain, `MISSING` if unknown: that of the call in progress, or else one of the
+        functions that the previous and the next call have in common. And these chains.
     """
-    table = calls[["letter", "name"]].astype(str).join(sites)
-    table["us"] = (calls["end"] - calls["start"]) / 1e3
-    keys = ["letter", "name", "site", "through", "source"]
-    found = (
-        table[table["letter"].isin(list(MEANING))].groupby(keys, sort=False)["us"].agg(["size", "sum"]).reset_index()
-    )
-    found["order"] = found["letter"].map({letter: at for at, letter in enumerate(MEANING)})
-    found = found.sort_values(["order", "sum"], ascending=[True, False], kind="stable", ignore_index=True)
-    found.insert(0, "what", found["letter"].map(MEANING))
-    return found.assign(per_step=found["size"] / steps, us_per_step=found["sum"] / steps)[
-        ["what", *keys[1:], "per_step", "us_per_step"]
+    calls, known = with_chains(trace, process, thread), trace.callchains
+    if not len(calls):
+        return np.full(len(times), MISSING), known[:0]
+    start, chain = calls.start, calls.callchain
+    at = np.searchsorted(start, times, side="right") - 1
+    inside = (at >= 0) & (times < spread(calls.end, at, 0))
+    between = ~inside & (at >= 0) & (at < len(start) - 1)
+    pairs = np.column_stack([chain[at[between]], chain[at[between] + 1]])
+    distinct, number = np.unique(pairs, axis=0, return_inverse=True)
+    known = known[np.isin(known.chain, chain)]
+    known = known[np.lexsort((-known.depth, known.chain))]
+    frames: dict[int, Frames] = {
+        one: [*zip(known.symbol[rows], known.module[rows], strict=True)] for (one,), rows in grouped(known.chain)
+    }
+    first = max(frames, default=0) + 1
+    for pair, (before, after) in enumerate(distinct.tolist()):
+        frames[first + pair] = _common(frames[before], frames[after])
+    found = np.full(len(times), MISSING)
+    found[inside], found[between] = chain[at[inside]], first + number.ravel()
+    rows = [
+        (one, depth, *frame)
+        for one in np.unique(found[found != MISSING]).tolist()
+        for depth, frame in enumerate(reversed(frames[one]))
     ]
+    numbered, depths, symbols, modules = zip(*rows, strict=True) if rows else ((), (), (), ())
+    table = Callchains(
+        np.array(numbered, np.int64), np.array(depths, np.int64), Names.of(symbols), Names.of(modules)
+    )  # fmt: skip
+    return found, table
 
 
-def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
+def _common(one: Frames, other: Frames) -> Frames:
+    """The outer functions that two stacks share, as they are in the first one: line numbers of Python functions may
+    differ."""
+    alike = 0
+    for (symbol, module), (its_symbol, its_module) in zip(one, other, strict=False):
+        if (PYTHON_FILE.sub("", symbol), module) != (PYTHON_FILE.sub("", its_symbol), its_module):
+            break
+        alike += 1
+    return one[:alike]
+
+
+def chain_stacks(trace: Trace, process: int, thread: int, times: Ints) -> list[str]:
+    """The functions on the stack of a thread at each time (ns), see `chains_at`: outermost first, separated by `;`,
+    without CUDA's own; "" for none."""
+    chain, chains = chains_at(trace, process, thread, times)
+    chains = chains[np.lexsort((-chains.depth, chains.chain))]
+    chains = chains[~_of_cuda(chains) & ~chains.symbol.rows("")]
+    texts = [spelled(text.replace(";", ",")) for text in _texts(chains).tolist()]
+    stacks = {one: ";".join(texts[row] for row in rows.tolist()) for (one,), rows in grouped(chains.chain)}
+    return [stacks.get(one, "") for one in chain.tolist()]
+
+
+# --- stacks ---
+
+
+def stacks(trace: Trace, process: int, thread: int, times: Ints) -> Names:
     """Collapsed stacks of the ranges open on a thread at each time (ns, ascending): outermost first, separated by `;`,
     "" for none; below them the functions of call chains, as far as known (`chains_at`). Python functions without a file
     are left out.
     """
     here = of_thread(host_ranges(trace), process, thread)
-    here = here[here["end"] > here["start"]]
-    named = here["text"].isin([text for text in here["text"].unique() if PYTHON_FILE.search(str(text))])
-    here = here[named | (here["domain"] != PYTHON_FUNCTION)]
-    here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-    starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
-    names_of = {text: spelled(str(text).replace(";", ",")) or _UNNAMED for text in here["text"].unique()}
-    codes, texts = pd.factorize(here["text"].astype(object).map(names_of))
-    paths, names = joined_stacks(codes, [str(text) for text in texts], *nesting(starts, ends))
-    at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
-    if not len(trace["callchains"]):
-        return pd.Categorical.from_codes(at, pd.Index(names))
+    here = here[(here.end > here.start) & (here.text.chosen(PYTHON_FILE.search) | ~here.domain.rows(PYTHON_FUNCTION))]
+    here = here[np.lexsort((-here.end, here.start))]
+    words = [spelled(str(text).replace(";", ",")) or _UNNAMED for text in here.text.words]
+    texts = Names.at_codes(here.text.codes.astype(np.int64), words)
+    paths, names = joined_stacks(texts.codes, texts.words.tolist(), *nesting(here.start, here.end))
+    at = spread(paths, _open_at(here.start, here.end, times), len(names) - 1)
+    if not len(trace.callchains):
+        return Names.at_codes(at, names)
     called = chain_stacks(trace, process, thread, times)
-    both = (";".join(filter(None, pair)) for pair in zip((names[one] for one in at), called, strict=True))
-    return pd.Categorical(list(both))
+    return Names.of(";".join(filter(None, pair)) for pair in zip((names[one] for one in at), called, strict=True))
 
 
-def joined_stacks(
-    codes: NDArray[np.int64], texts: list[str], parents: NDArray[np.int64], depths: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], list[str]]:
+def of_thread(ranges: Nvtx, process: int, thread: int) -> Nvtx:
+    """The ranges of a thread."""
+    return ranges[(ranges.process == process) & (ranges.thread == thread)]
+
+
+def joined_stacks(codes: Ints, texts: list[str], parents: Ints, depths: Ints) -> tuple[Ints, list[str]]:
     """The number of the stack of each range or function, and the stacks, outermost name first, separated by `;`; the
     last one is empty. Level by level, each distinct stack is joined once.
 
@@ -159,40 +424,15 @@ def joined_stacks(
     for depth in range(int(depths.max(initial=-1)) + 1):
         rows = np.flatnonzero(depths == depth)
         around = np.append(paths, -1)[parents[rows]]
-        keys, numbers = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
-        paths[rows] = len(names) + numbers
+        keys, number = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
+        paths[rows] = len(names) + number
         outer, text = (keys // len(texts) - 1).tolist(), (keys % len(texts)).tolist()
         names += [f"{names[o]};{texts[t]}" if o >= 0 else texts[t] for o, t in zip(outer, text, strict=True)]
     return paths, [*names, ""]
 
 
-def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
-    """The functions that have a file: all of them, or only those of the program itself."""
-    texts = [str(text) for text in python["text"].unique()]
-    return [text for text in texts if PYTHON_FILE.search(text) and (below or not BELOW_PROGRAM.search(text))]
-
-
-def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:
-    """The text of the innermost range open when each call begins; ranges nest on each thread."""
-    found = np.full(len(calls), "", object)
-    ranges = ranges[ranges["end"] > ranges["start"]]
-    of_thread = {(process, thread): ranges.iloc[rows] for process, thread, rows in by_thread(ranges)}
-    for process, thread, rows in by_thread(calls):
-        here = of_thread.get((process, thread))
-        if here is None:
-            continue
-        here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-        times = calls["start"].to_numpy()[rows]
-        order = np.argsort(times, kind="stable")
-        starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
-        at = _open_at(starts, ends, times[order])
-        texts = np.append(here["text"].astype(object).replace("", _UNNAMED).to_numpy(), "")
-        found[rows[order]] = texts[at]
-    return found
-
-
 @compiled
-def nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def nesting(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """The position of the range around each range (-1 for none), and its nesting depth; ranges are sorted by start,
     outer ones first.
     """
@@ -211,7 +451,7 @@ def nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray
 
 
 @compiled
-def _open_at(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+def _open_at(starts: Ints, ends: Ints, times: Ints) -> Ints:
     """Position of the innermost range open at each time, -1 for none; ranges are sorted by start, outer ones first."""
     found = np.full(len(times), -1, np.int64)
     stack = np.empty(len(starts), np.int64)
@@ -230,6 +470,69 @@ def _open_at(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[
     return found
 
 
+# --- by call site, and single steps ---
+
+
+@dataclass(frozen=True, eq=False)
+class SiteCalls(Columns):
+    """The calls of the steps by their sites, in the order of `MEANING`, the most time first.
+
+    Attributes:
+        what: as in `model.calls.MEANING`.
+        name: of the calls.
+        site, through, source: as in `Sites`.
+        per_step: the number of calls.
+        us_per_step: the time inside them.
+    """
+
+    what: Texts
+    name: Texts
+    site: Texts
+    through: Texts
+    source: Texts
+    per_step: Floats
+    us_per_step: Floats
+
+
+def by_site(calls: Spent, sites: Sites, steps: int) -> SiteCalls:
+    """The calls of the steps by their sites.
+
+    Args:
+        calls: the calls.
+        sites: their `call_sites`.
+        steps: the number of steps.
+    """
+    letters = np.array([*MEANING])
+    is_letter = np.asarray(calls.letter)[:, None] == letters
+    chosen = np.flatnonzero(is_letter.any(axis=1))
+    order, name, site = np.argmax(is_letter[chosen], axis=1), calls.name[chosen], sites[chosen]
+    group, count = numbers(order, name.codes, site.site, site.through, site.source)
+    first = np.empty(count, np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    ns = np.bincount(group, weights=(calls.end - calls.start)[chosen], minlength=count)
+    by = np.lexsort((-ns, order[first]))
+    first, ns, size = first[by], ns[by], np.bincount(group, minlength=count)[by]
+    what, rows = np.array([*MEANING.values()], dtype=object)[order[first]], site[first]
+    return SiteCalls(
+        what, name[first].texts, rows.site, rows.through, rows.source, size / steps, ns / 1e3 / steps
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class StackTimes(Columns):
+    """Stacks (outermost name first, separated by `;`) in chronological order, and the time in each, ns."""
+
+    stack: Names
+    ns: Ints
+
+    def sums(self) -> dict[str, int]:
+        """The time of each stack, by its first time."""
+        number, count = numbers(self.stack.codes)
+        ns = np.bincount(number, weights=self.ns, minlength=count).astype(np.int64)
+        first = np.unique(number, return_index=True)[1]
+        return dict(zip(self.stack[first], ns.tolist(), strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class HostStep:
     """The thread that runs a step, from the beginning of the step to its end.
@@ -237,13 +540,12 @@ class HostStep:
     Attributes:
         name: `MEDIAN`, `SLOW`, or another description.
         step: its number; None if it is a mean of several.
-        samples: columns stack (outermost name first, separated by `;`) and ns, in chronological order; they add up to
-            the duration of the step.
+        samples: its stacks; they add up to the duration of the step.
     """
 
     name: str
     step: int | None
-    samples: pd.DataFrame
+    samples: StackTimes
 
     @property
     def title(self) -> str:
@@ -253,7 +555,7 @@ class HostStep:
     @property
     def length_ns(self) -> int:
         """The duration of the step."""
-        return int(self.samples["ns"].sum())
+        return int(self.samples.ns.sum())
 
 
 def host_steps(trace: Trace, steps: Steps) -> list[HostStep]:
@@ -263,36 +565,59 @@ def host_steps(trace: Trace, steps: Steps) -> list[HostStep]:
         trace: the recording, read with its Python functions if it has any.
         steps: its steps.
     """
-    order = np.argsort((steps.table["end"] - steps.table["start"]).to_numpy(), kind="stable")
+    order = np.argsort(steps.rows.end - steps.rows.start, kind="stable")
     chosen = {name: int(order[int(share * (len(order) - 1))]) for name, share in _SHARES.items()} if len(order) else {}
     places = {place: name for name, place in reversed(chosen.items())}
-    rows = {name: steps.table.iloc[place] for place, name in reversed(places.items())}
-    return [HostStep(name, int(row["step"]), _samples(trace, row)) for name, row in rows.items()]
+    return [
+        HostStep(name, int(steps.rows.step[place]), _samples(trace, steps, place))
+        for place, name in reversed(places.items())
+    ]
 
 
-def _samples(trace: Trace, step: pd.Series) -> pd.DataFrame:
-    process, thread, start, end = (int(step[name]) for name in ("process", "thread", "start", "end"))
-    calls = outer_calls(of_thread(trace["api"], process, thread))
-    here = of_thread(host_ranges(trace), process, thread)
-    edges = np.concatenate([frame[name].to_numpy() for frame in (calls, here) for name in ("start", "end")])
+def _samples(trace: Trace, steps: Steps, at: int) -> StackTimes:
+    process, thread, start, end = (
+        int(each[at]) for each in (steps.rows.process, steps.rows.thread, steps.rows.start, steps.rows.end)
+    )
+    api, here = trace.api, of_thread(host_ranges(trace), process, thread)
+    calls = api[outer_rows(trace, (api.process == process) & (api.thread == thread))]
+    edges = np.concatenate([calls.start, calls.end, here.start, here.end])
     cuts = np.unique(np.concatenate([[start, end], edges[(edges > start) & (edges < end)]]))
     low = cuts[:-1]
-    points = pd.DataFrame({"start": low, "process": process, "thread": thread})
-    stack = pd.Series(stacks(trace, process, thread, low).astype(str))
-    call = pd.Series(innermost_ranges(calls.rename(columns={"name": "text"}), points).astype(str))
-    between = np.where((stack != "") & (call != ""), ";", "")
-    found = pd.DataFrame({"stack": (stack + between + call).replace("", _NOTHING), "ns": np.diff(cuts)})
-    changes = (found["stack"] != found["stack"].shift()).cumsum()
-    return found.groupby(changes).agg(stack=("stack", "first"), ns=("ns", "sum")).reset_index(drop=True)
+    stack = stacks(trace, process, thread, low).texts
+    moments = Moments(low, np.full(len(low), process), np.full(len(low), thread))
+    called = Ranges(calls.start, calls.end, calls.process, calls.thread, calls.name)
+    call = innermost_ranges(called, moments).texts
+    both = np.where((stack != "") & (call != ""), ";", "").astype(object)
+    found = stack + both + call
+    found[found == ""] = _NOTHING
+    first = np.flatnonzero(np.append(True, found[1:] != found[:-1]))[: len(found)]
+    ns = np.add.reduceat(np.diff(cuts), first) if len(first) else first
+    return StackTimes(Names.of(found[first]), ns)
 
 
-def by_function(samples: pd.DataFrame) -> pd.DataFrame:
-    """Columns function, self_us (callees excluded) and total_us; the largest self time first."""
-    sums = samples.groupby("stack", sort=False)["ns"].sum()
-    names = sums.index.to_series().str.split(";")
-    own = sums.groupby(names.str[-1].to_numpy()).sum()
-    every = names.map(lambda parts: list(dict.fromkeys(parts))).explode()
-    total = sums.loc[every.index].groupby(every.to_numpy()).sum()
-    table = pd.DataFrame({"function": total.index, "self_us": own.reindex(total.index).fillna(0).to_numpy() / 1e3})
-    table["total_us"] = total.to_numpy() / 1e3
-    return table.sort_values(["self_us", "total_us"], ascending=False, kind="stable", ignore_index=True)
+@dataclass(frozen=True, eq=False)
+class FunctionTimes(Columns):
+    """Functions, the largest self time first.
+
+    Attributes:
+        function: its name.
+        self_us, total_us: its time, without and with its callees.
+    """
+
+    function: Texts
+    self_us: Floats
+    total_us: Floats
+
+
+def by_function(samples: StackTimes) -> FunctionTimes:
+    """The times of each function on the stacks."""
+    own, total = Counter[str](), Counter[str]()
+    for stack, ns in samples.sums().items():
+        names = stack.split(";")
+        own[names[-1]] += ns
+        for name in dict.fromkeys(names):
+            total[name] += ns
+    functions = sorted(total)
+    self_us, total_us = (np.array([each[name] for name in functions], np.float64) / 1e3 for each in (own, total))
+    table = FunctionTimes(np.array(functions, dtype=object), self_us, total_us)
+    return table[np.lexsort((-total_us, -self_us))]

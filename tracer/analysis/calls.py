@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.model.calls import BEGIN_CAPTURE, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter
 from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, several, spread
@@ -129,24 +127,3 @@ def captured(api: Api, rows: Ints) -> Bools:
         ended = np.cumsum(ends[mine])
         found[mine] = (np.cumsum(begins[mine]) > ended) & (ended < ended[-1])
     return found & ~begins
-
-
-def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
-    """The outermost calls of each thread, sorted by (process, thread, start)."""
-    ordered = _in_order(calls)
-    return ordered[_outermost(ordered)].reset_index(drop=True)
-
-
-def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
-    """Sort by process, thread and start, with outer calls before the calls inside them."""
-    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
-    return calls.iloc[order].reset_index(drop=True)
-
-
-def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
-    start, end, outer = calls["start"].to_numpy(), calls["end"].to_numpy(), np.ones(len(calls), dtype=bool)
-    for _, rows in grouped(calls["process"].to_numpy(), calls["thread"].to_numpy()):
-        reach, later = np.maximum.accumulate(end[rows])[:-1], rows[1:]
-        outer[later] = (start[later] >= reach) | (end[later] > reach)
-    return outer

@@ -8,100 +8,149 @@ samples, and the shares are those of the time in which it runs.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from tracer.analysis.call_chains import with_chains
-from tracer.analysis.call_sites import HostStep, call_sites, host_ranges, joined_stacks, stacks
+from tracer.analysis.call_sites import (
+    HostStep,
+    StackTimes,
+    host_ranges,
+    in_file,
+    joined_stacks,
+    of_thread,
+    sites_at,
+    stacks,
+    with_chains,
+)
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
-from tracer.model.intervals import Floats, covered, touching, union
-from tracer.model.rows import by_thread, of_thread, rows_named
+from tracer.model.columns import Columns, Names, Texts, grouped, numbers, positions, within
+from tracer.model.intervals import Bools, Floats, Ints, covered, touching, union
+from tracer.model.tables import SampleChains
 from tracer.model.trace import Trace
 from tracer.text import spelled
 
-_KEYS = ["site", "source"]
 SAMPLED: Final = "device idle, sampled"
 _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a function without a symbol is called
 _NO_STACK: Final = "(no stack)"
 
 
-def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
+@dataclass(frozen=True, eq=False)
+class IdleSites(Columns):
+    """The idle time by call site, the largest first.
+
+    Attributes:
+        site, source: as in `call_sites.Sites`.
+        idle_us: mean per step; the rows add up to the idle time.
+        share: of it.
+        calls_us: the part inside CUDA calls.
+    """
+
+    site: Texts
+    source: Texts
+    idle_us: Floats
+    share: Floats
+    calls_us: Floats
+
+    @property
+    def unknown(self) -> float:
+        """The share without a call site."""
+        return float(self.share[self.source == ""].sum())
+
+
+@dataclass(frozen=True, eq=False)
+class _Pieces(Columns):
+    """Idle pieces: device, start and end (ns), and the process and thread of their step."""
+
+    device: Ints
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+
+
+def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> IdleSites:
     """Attribute the idle time of each step to what its thread does during it.
 
     Args:
         trace: the recording, read with its Python functions if it has any.
         steps: its steps.
         idle: their idle time.
-
-    Returns:
-        Columns site, source (as in `call_sites`), idle_us (mean per step; the rows add up to the idle time), share,
-        calls_us (the part inside CUDA calls), the largest first; no rows if nothing idles.
     """
-    pieces = pieces_of(steps, idle)
-    parts = [
-        _of_host(trace, process, thread, of_device)
-        for process, thread, rows in by_thread(pieces)
-        for _, of_device in pieces.iloc[rows].groupby("device", sort=False)
-    ]
-    if not parts:
-        return pd.DataFrame(columns=[*_KEYS, "idle_us", "share", "calls_us"])
-    table = pd.concat(parts).groupby(_KEYS, sort=False)[["ns", "calls_ns"]].sum().reset_index()
-    count = 1e3 * len(idle.steps)
-    table = table.assign(
-        idle_us=table["ns"] / count, share=table["ns"] / table["ns"].sum(), calls_us=table["calls_ns"] / count
-    )
-    table = table.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
-    return table[[*_KEYS, "idle_us", "share", "calls_us"]]
+    sums: dict[tuple[str, str], tuple[int, int]] = {}
+    for process, thread, low, high in _cut(trace, steps, idle):
+        sites, calls = sites_at(trace, process, thread, low), trace.api
+        calls = calls[(calls.process == process) & (calls.thread == thread)]
+        inside = covered(calls.start, calls.end, low, high)
+        number, count = numbers(sites.site, sites.source)
+        ns, inside_ns = (np.bincount(number, weights=each, minlength=count).tolist() for each in (high - low, inside))
+        first = np.unique(number, return_index=True)[1]
+        for row, mine, in_calls in zip(first.tolist(), ns, inside_ns, strict=True):
+            key = str(sites.site[row]), str(sites.source[row])
+            before = sums.get(key, (0, 0))
+            sums[key] = before[0] + int(mine), before[1] + int(in_calls)
+    order = sorted(sums, key=lambda key: -sums[key][0])
+    times, of_calls = (np.array([sums[key][at] for key in order], np.int64) for at in (0, 1))
+    steps_ns = 1e3 * len(idle.periods)
+    site, source = (np.array([key[at] for key in order], dtype=object) for at in (0, 1))
+    return IdleSites(site, source, times / steps_ns, times / max(int(times.sum()), 1), of_calls / steps_ns)
 
 
-def pieces_of(steps: Steps, idle: IdleReport) -> pd.DataFrame:
-    """The idle pieces, with the process and thread of their step."""
-    hosts = steps.table.set_index("step")[["process", "thread"]]
-    return idle.table[["step", "device", "start", "end"]].join(hosts, on="step")
+def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> dict[str, int]:
+    """The idle time as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns; the
+    largest first."""
+    sums = Counter[str]()
+    for process, thread, low, high in _cut(trace, steps, idle):
+        sums.update(StackTimes(stacks(trace, process, thread, low), high - low).sums())
+    return dict(sorted(sorted(sums.items()), key=lambda item: -item[1]))
 
 
-def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
-    """The idle time as collapsed stacks: stack (see `call_sites.stacks`) -> idle time of all steps together, ns."""
-    pieces = pieces_of(steps, idle)
-    parts = []
-    for process, thread, rows in by_thread(pieces):
-        for _, of_device in pieces.iloc[rows].groupby("device", sort=False):
-            low, high = _cut(trace, process, thread, of_device)
-            stack = stacks(trace, process, thread, low)
-            sums = pd.DataFrame({"stack": stack, "ns": high - low}).groupby("stack", observed=True)["ns"].sum()
-            parts.append(sums.set_axis(sums.index.astype(str)))
-    found = pd.concat(parts) if parts else pd.Series(dtype="int64")
-    return found.groupby(level=0).sum().sort_values(ascending=False, kind="stable")
+def _pieces(steps: Steps, idle: IdleReport) -> _Pieces:
+    """The idle pieces."""
+    pieces, rows = idle.pieces, steps.rows
+    at = positions([pieces.step], [rows.step])
+    return _Pieces(pieces.device, pieces.start, pieces.end, rows.process[at], rows.thread[at])
 
 
-def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> pd.DataFrame:
-    """Idle pieces of one device with the activity of its thread: site source ns calls_ns."""
-    low, high = _cut(trace, process, thread, pieces)
-    calls = of_thread(trace["api"], process, thread)
-    points = pd.DataFrame({"start": low, "process": process, "thread": thread})
-    return call_sites(trace, points)[_KEYS].assign(
-        ns=high - low, calls_ns=covered(calls["start"], calls["end"], low, high)
-    )
+def _cut(trace: Trace, steps: Steps, idle: IdleReport) -> Iterator[tuple[int, int, Ints, Ints]]:
+    """For each thread of steps and each of its devices: process, thread, and begin and end of the idle pieces, cut
+    where a range of the thread, or a call with a chain, begins or ends."""
+    pieces = _pieces(steps, idle)
+    for (process, thread), rows in grouped(pieces.process, pieces.thread):
+        ranges, calls = of_thread(host_ranges(trace), process, thread), with_chains(trace, process, thread)
+        edges = np.concatenate([ranges.start, ranges.end, calls.start, calls.end])
+        for _, of_device in grouped(pieces.device[rows]):
+            mine = pieces[rows[of_device]]
+            mine = mine[np.argsort(mine.start, kind="stable")]
+            inner = edges[(edges > mine.start[0]) & (edges < mine.end.max())]
+            cuts = np.unique(np.concatenate([mine.start, mine.end, inner]))
+            low, high = cuts[:-1], cuts[1:]
+            at = np.searchsorted(mine.start, low, side="right") - 1
+            inside = (at >= 0) & (low < mine.end[at])
+            yield process, thread, low[inside], high[inside]
 
 
-def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of the idle pieces of one device, cut where a range of the thread, or a call with a chain, begins
-    or ends."""
-    ranges = of_thread(host_ranges(trace), process, thread)
-    pieces = pieces.sort_values("start", kind="stable")
-    begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
-    calls = with_chains(trace, process, thread)
-    edges = np.concatenate([frame[name].to_numpy() for frame in (ranges, calls) for name in ("start", "end")])
-    cuts = np.unique(np.concatenate([begin, finish, edges[(edges > begin[0]) & (edges < finish.max())]]))
-    low, high = cuts[:-1], cuts[1:]
-    at = np.searchsorted(begin, low, side="right") - 1
-    inside = (at >= 0) & (low < finish[at])
-    return low[inside], high[inside]
+@dataclass(frozen=True, eq=False)
+class SampledFunctions(Columns):
+    """Functions in which samples were, the largest share first.
+
+    Attributes:
+        function: its name.
+        self_us, total_us: without and with callees, per step.
+        self_share: the share of samples in it, with the 95 % interval `self_low` to `self_high`.
+    """
+
+    function: Texts
+    self_us: Floats
+    total_us: Floats
+    self_share: Floats
+    self_low: Floats
+    self_high: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +161,15 @@ class Sampled:
         samples: their number, at least 1.
         idle_us: the idle time per step, over which they are spread.
         unresolved: the share of samples whose innermost function has no symbol, or that have no stack.
-        functions: one row per function: function; self_us and total_us (without and with callees, per step) and
-            self_share, the share of samples in it, with the 95 % interval self_low to self_high; the largest share
-            first.
-        stacks: stack (outermost name first, separated by `;`) -> number of samples.
+        functions: the functions.
+        stacks: stack (outermost name first, separated by `;`) -> number of samples, the most first.
     """
 
     samples: int
     idle_us: float
     unresolved: float
-    functions: pd.DataFrame
-    stacks: pd.Series[int]
+    functions: SampledFunctions
+    stacks: dict[str, int]
 
     @property
     def note(self) -> str:
@@ -135,9 +182,9 @@ class Sampled:
 
     def host_step(self) -> HostStep:
         """The stacks as one host step whose duration is the mean idle time per step."""
-        ns = (self.stacks * (1e3 * self.idle_us / self.samples)).round().astype(np.int64)
-        found = pd.DataFrame({"stack": ns.index.astype(object), "ns": ns.to_numpy()})
-        return HostStep(f"{SAMPLED} {self.samples} times", None, found)
+        counts = np.array([*self.stacks.values()], np.int64)
+        ns = (counts * (1e3 * self.idle_us / self.samples)).round().astype(np.int64)
+        return HostStep(f"{SAMPLED} {self.samples} times", None, StackTimes(Names.of(self.stacks), ns))
 
 
 def sampled_functions(trace: Trace, steps: Steps, idle: IdleReport) -> Sampled | None:
@@ -148,24 +195,24 @@ def sampled_functions(trace: Trace, steps: Steps, idle: IdleReport) -> Sampled |
         steps: its steps.
         idle: their idle time.
     """
-    samples = _while_idle(trace, pieces_of(steps, idle))
+    samples = _while_idle(trace, _pieces(steps, idle))
     if not len(samples):
         return None
-    frames = _frames(trace["sample_chains"], samples)
-    sums = _stacks(frames, len(samples)).value_counts()
-    inner = frames[~frames["chain"].duplicated(keep="last")]
-    own = inner["name"].value_counts()
-    total = frames.drop_duplicates(["chain", "name"])["name"].value_counts()
-    idle_us = float(idle.steps["idle"].sum() / max(len(idle.steps), 1) / 1e3)
-    table = pd.DataFrame({"function": total.index.astype(object), "total": total.to_numpy()})
-    table["self"] = own.reindex(total.index).fillna(0).to_numpy(np.int64)
-    low, high = share_bounds(table["self"], len(samples))
-    table = table.assign(
-        self_us=table["self"] / len(samples) * idle_us, total_us=table["total"] / len(samples) * idle_us,
-        self_share=table["self"] / len(samples), self_low=low, self_high=high,
-    ).sort_values(["self", "total"], ascending=False, kind="stable", ignore_index=True)  # fmt: skip
-    named = int((~inner["unresolved"]).sum())
-    return Sampled(len(samples), idle_us, 1 - named / len(samples), table.drop(columns=["self", "total"]), sums)
+    frames = _frames(trace.sample_chains, samples)
+    is_inner = np.append(frames.chain[1:] != frames.chain[:-1], True)[: len(frames)]
+    names, count = frames.name.codes, len(frames.name.words)
+    once = frames[within(frames.chain, names) == 0].name.codes
+    own, total = np.bincount(names[is_inner], minlength=count), np.bincount(once, minlength=count)
+    idle_us = float(idle.periods.idle.sum() / max(len(idle.periods), 1) / 1e3)
+    share, (low, high) = own / len(samples), share_bounds(own, len(samples))
+    table = SampledFunctions(
+        frames.name.words, share * idle_us, total / len(samples) * idle_us, share, low, high
+    )  # fmt: skip
+    named = int((is_inner & ~frames.unresolved).sum())
+    return Sampled(
+        len(samples), idle_us, 1 - named / len(samples), table[np.lexsort((-total, -own))],
+        _stacks(frames, is_inner, len(samples)),
+    )  # fmt: skip
 
 
 def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
@@ -188,39 +235,44 @@ def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
     return low, high
 
 
-def _while_idle(trace: Trace, pieces: pd.DataFrame) -> NDArray[np.int64]:
+def _while_idle(trace: Trace, pieces: _Pieces) -> Ints:
     """The chains of the samples of each thread while a device of its steps idles."""
-    samples, found = trace["samples"], [np.zeros(0, np.int64)]
-    of_thread = {(process, thread): samples.iloc[rows] for process, thread, rows in by_thread(samples)}
-    for process, thread, rows in by_thread(pieces):
-        here = of_thread.get((process, thread))
-        if here is not None:
-            time = here["time"].to_numpy()
-            idle = pieces.iloc[rows]
-            found.append(here["chain"].to_numpy()[touching(time, time + 1, union(idle["start"], idle["end"]))])
+    samples, found = trace.samples, [np.zeros(0, np.int64)]
+    places = dict(grouped(samples.process, samples.thread))
+    for thread, rows in grouped(pieces.process, pieces.thread):
+        if (here := places.get(thread)) is not None:
+            time = samples.time[here]
+            idle = touching(time, time + 1, union(pieces.start[rows], pieces.end[rows]))
+            found.append(samples.chain[here[idle]])
     return np.concatenate(found)
 
 
-def _frames(chains: pd.DataFrame, samples: NDArray[np.int64]) -> pd.DataFrame:
-    """The functions of the samples, outermost first within each: chain name unresolved level (0 for the outermost)."""
-    rows = chains[chains["chain"].isin(samples)].sort_values(
-        ["chain", "depth"], ascending=[True, False], kind="stable", ignore_index=True
-    )
-    files = [str(module).rpartition("/")[2] for module in rows["module"].cat.categories]
-    behind = np.array([f" ({file})" if file else "" for file in files], dtype=object)[rows["module"].cat.codes]
-    unresolved = (rows["unresolved"] == 1).to_numpy() | rows_named(rows["symbol"], _ADDRESS.fullmatch)
-    texts = [spelled(str(symbol).replace(";", ",")) for symbol in rows["symbol"].cat.categories]
-    symbols = np.where(unresolved, "no symbol", np.array(texts, dtype=object)[rows["symbol"].cat.codes])
-    first = (~rows["chain"].duplicated()).to_numpy()
-    level = np.arange(len(rows)) - np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))
-    return pd.DataFrame({"chain": rows["chain"], "name": symbols + behind, "unresolved": unresolved, "level": level})
+@dataclass(frozen=True, eq=False)
+class _Frames(Columns):
+    """The functions of samples, outermost first within each chain: whether it has no symbol, and its level (0 for the
+    outermost)."""
+
+    chain: Ints
+    name: Names
+    unresolved: Bools
+    level: Ints
 
 
-def _stacks(frames: pd.DataFrame, samples: int) -> pd.Series:
-    """The stack of each sample."""
-    name, names = pd.factorize(frames["name"])
-    level = frames["level"].to_numpy()
-    callers = np.where(level > 0, np.arange(len(frames)) - 1, -1)
-    stacks_of, texts = joined_stacks(name, list(map(str, names)), callers, level)
-    found = [texts[at] for at in stacks_of[~frames["chain"].duplicated(keep="last")]]
-    return pd.Series([*found, *[_NO_STACK] * (samples - len(found))])
+def _frames(chains: SampleChains, samples: Ints) -> _Frames:
+    """The functions of the samples."""
+    rows = chains[np.isin(chains.chain, samples)]
+    rows = rows[np.lexsort((-rows.depth, rows.chain))]
+    unresolved = (rows.unresolved == 1) | rows.symbol.chosen(_ADDRESS.fullmatch)
+    texts = np.array([spelled(str(symbol).replace(";", ",")) for symbol in rows.symbol.words], dtype=object)
+    symbols = np.where(unresolved, "no symbol", texts[rows.symbol.codes])
+    return _Frames(rows.chain, Names.of(symbols + in_file(rows.module)), unresolved, within(rows.chain))
+
+
+def _stacks(frames: _Frames, is_inner: Bools, samples: int) -> dict[str, int]:
+    """The number of samples of each stack."""
+    callers = np.where(frames.level > 0, np.arange(len(frames)) - 1, -1)
+    numbers_of, texts = joined_stacks(frames.name.codes, frames.name.words.tolist(), callers, frames.level)
+    found = Counter(texts[at] for at in numbers_of[is_inner].tolist())
+    if missing := samples - int(is_inner.sum()):
+        found[_NO_STACK] += missing
+    return dict(found.most_common())

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE
+from tracer.analysis.call_sites import BELOW_PROGRAM, PYTHON_FILE
 from tracer.model.columns import grouped
 from tracer.model.intervals import Ints, touching, union
 from tracer.model.schema import MISSING, PYTHON_FUNCTION

@@ -138,9 +138,9 @@ def gaps(
         write_output(host_stacks, write, replace=False)
     if with_sites:
         sites = idle_by_site(trace, steps, report.idle)
-        facts["idle_sites"] = sites.to_dict("records")
+        facts["idle_sites"] = sites.frame().to_dict("records")
         facts |= _sampled_facts(sampled)
-        recording.notes.extend(without_site(float(sites.loc[sites["source"] == "", "share"].sum())))
+        recording.notes.extend(without_site(sites.unknown))
     facts |= rank_facts(recording, report.table)
     unused = [UNUSED_RATE] if untraced_steps_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
@@ -167,7 +167,7 @@ def _sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
     if sampled is None:
         return {}
     figures = {"samples": sampled.samples, "idle_us": sampled.idle_us, "unresolved_share": sampled.unresolved}
-    return {"sampled": figures | {"functions": sampled.functions.to_dict("records"), "note": sampled.note}}
+    return {"sampled": figures | {"functions": sampled.functions.frame().to_dict("records"), "note": sampled.note}}
 
 
 def _show_gaps(facts: dict[str, Any]) -> None:

@@ -70,10 +70,10 @@ def _sites(recording: Recording) -> list[dict[str, Any]]:
     from tracer.analysis.call_sites import by_site, call_sites, without_site
 
     found = recording.syncs
-    table = by_site(found.calls, call_sites(recording.trace, found.calls), found.steps)
-    unknown = table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()
+    table = by_site(found.rows, call_sites(recording.trace, found.rows), found.steps)
+    unknown = table.per_step[table.source == ""].sum() / table.per_step.sum()
     recording.notes.extend(without_site(float(unknown)))
-    return json_rows(table)
+    return json_rows(table.frame())
 
 
 def _show(facts: dict[str, Any], unit: str) -> None:

@@ -176,6 +176,33 @@ class Nvtx(Columns):
 
 
 @dataclass(frozen=True, eq=False)
+class Callchains(Columns):
+    """The functions on the stack of calls."""
+
+    chain: Ints
+    depth: Ints
+    symbol: Names
+    module: Names
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Columns):
+    """Samples of threads that run on a CPU."""
+
+    chain: Ints
+    time: Ints
+    process: Ints
+    thread: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class SampleChains(Callchains):
+    """The functions on the stack of samples."""
+
+    unresolved: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Activities(Correlated):
     """What ran on devices, of several tables, sorted by start.
 
@@ -227,7 +254,8 @@ MEMSETS: Final = DEVICE_TABLES.index("memsets")
 GRAPHS: Final = DEVICE_TABLES.index("graph_launches")
 TYPED: Final[dict[str, type[Columns]]] = {
     "kernels": Kernels, "memcpys": Memcpys, "memsets": Memsets, "graph_launches": GraphLaunches, "api": Api,
-    "syncs": Syncs, "cuda_events": CudaEvents, "nvtx": Nvtx,
+    "syncs": Syncs, "cuda_events": CudaEvents, "nvtx": Nvtx, "callchains": Callchains, "samples": Samples,
+    "sample_chains": SampleChains,
 }  # fmt: skip
 """Name of a table -> its class."""
 

@@ -19,12 +19,15 @@ from tracer.model.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING,
 from tracer.model.tables import (
     Activities,
     Api,
+    Callchains,
     CudaEvents,
     GraphLaunches,
     Kernels,
     Memcpys,
     Memsets,
     Nvtx,
+    SampleChains,
+    Samples,
     Syncs,
     typed,
 )
@@ -152,6 +155,21 @@ class Trace:
     def nvtx(self) -> Nvtx:
         """See `kernels`."""
         return cast(Nvtx, self.table("nvtx"))
+
+    @property
+    def callchains(self) -> Callchains:
+        """See `kernels`."""
+        return cast(Callchains, self.table("callchains"))
+
+    @property
+    def samples(self) -> Samples:
+        """See `kernels`."""
+        return cast(Samples, self.table("samples"))
+
+    @property
+    def sample_chains(self) -> SampleChains:
+        """See `kernels`."""
+        return cast(SampleChains, self.table("sample_chains"))
 
     def table(self, name: str) -> Columns:
         """A table as typed columns, which share the frame's arrays."""

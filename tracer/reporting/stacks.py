@@ -33,7 +33,7 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
     for step in steps:
         stacks = {
             stack: [frames.setdefault(name, len(frames)) for name in stack.split(";")]
-            for stack in step.samples["stack"].unique()
+            for stack in dict.fromkeys(step.samples.stack)
         }
         profiles.append(
             {
@@ -42,8 +42,8 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
                 "unit": "nanoseconds",
                 "startValue": 0,
                 "endValue": step.length_ns,
-                "samples": [stacks[stack] for stack in step.samples["stack"]],
-                "weights": step.samples["ns"].tolist(),
+                "samples": [stacks[stack] for stack in step.samples.stack],
+                "weights": step.samples.ns.tolist(),
             }
         )
     return {
@@ -58,7 +58,7 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
 
 def collapsed(steps: Sequence[HostStep]) -> str:
     """The steps as collapsed stacks, in ns."""
-    sums = ((step.title, step.samples.groupby("stack", sort=False)["ns"].sum()) for step in steps)
+    sums = ((step.title, step.samples.sums()) for step in steps)
     return "".join(f"{title};{stack} {ns}\n" for title, found in sums for stack, ns in found.items())
 
 

@@ -223,8 +223,8 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
 
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
     found = eager_launches(base.causality, steps)
-    places = call_sites(trace, base.causality.segments.calls[found.table.call].frame())
-    sites = places["site"].where(places["source"] != RANGES, "").to_numpy(object)
+    places = call_sites(trace, base.causality.segments.calls[found.table.call])
+    sites = np.where(places.source != RANGES, places.site, "")
     table, number = found.by_kernel(), found.table.kinds[0]
     for row in range(min(len(table), _MOST_EAGER)):
         edit = IntoGraph(table.kernel.at(row), table.operator.at(row), table.where.at(row))
@@ -253,7 +253,7 @@ def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]
     for edit in edits:
         edit.apply(changes, base.steps)
     calls = changes.calls[changes.removed[: len(changes.calls)]]
-    sites = call_sites(trace, calls.frame())["site"].to_numpy(object)
+    sites = call_sites(trace, calls).site
     counts = Counter(sites[sites != ""].tolist())
     return tuple(site for site, _ in counts.most_common(_MOST_SITES))
 

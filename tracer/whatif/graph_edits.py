@@ -290,7 +290,7 @@ def _eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
     kernels, call = kernels[chosen], call[chosen]
     graph, final = first[at[call]], last[at[call]]
     nvtx = host_ranges(causality.trace)
-    operator = Names.of(innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls[call].frame()))
+    operator = innermost_ranges(nvtx[~nvtx.domain.rows(PYTHON_FUNCTION)], calls[call])
     start = calls.start[call]
     where = np.where(start < calls.start[graph], 0, np.where(start < calls.start[final], 1, 2))
     table = Launched(
