@@ -8,12 +8,12 @@ from click.testing import CliRunner
 import tracer
 from tests.recordings import LLAMA
 from tests.tracer.bases import predicted
-from tracer.analysis.whatif.edits import WithoutSyncs
 from tracer.cli import main
 from tracer.errors import UsageError
 from tracer.model.fits import VARIABLE, Fits, fits_of
 from tracer.model.trace import Trace
 from tracer.stored import Cache
+from tracer.whatif.edits import WithoutSyncs
 
 OTHER = "NVIDIA A100-SXM4-80GB"
 TABLES = {f.name for f in dataclasses.fields(Fits)} - {"gpu", "called", "foreign", "caution"}

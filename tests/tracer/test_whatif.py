@@ -16,10 +16,23 @@ from tests.tracer.test_ranks import engines
 from tests.tracer.truths import rows
 from tracer import Trace, analyse, read
 from tracer.analysis.path.graph import RETURN as RETURN_KIND
-from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED
-from tracer.analysis.whatif.changes import Edit
-from tracer.analysis.whatif.edits import ScaleHost, ScaleHostCompute, ScaleKernels, SyncLatency, WithoutSyncs
-from tracer.analysis.whatif.graph_edits import (
+from tracer.errors import CannotTellError, EmptyTraceError, TraceError, UnsafePlanError, UsageError
+from tracer.model.fits import fits_of
+from tracer.model.trace import LIGHT
+from tracer.whatif.base import CORRECTED, PLAIN, TRACED
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import (
+    CopiesBehind,
+    FollowStrategy,
+    LaunchFirst,
+    ReadLater,
+    ScaleHost,
+    ScaleHostCompute,
+    ScaleKernels,
+    SyncLatency,
+    WithoutSyncs,
+)
+from tracer.whatif.graph_edits import (
     BEFORE,
     BEHIND,
     BETWEEN,
@@ -28,12 +41,8 @@ from tracer.analysis.whatif.graph_edits import (
     OneGraph,
     eager_launches,
 )
-from tracer.analysis.whatif.host_edits import CopiesBehind, FollowStrategy, LaunchFirst, ReadLater
-from tracer.analysis.whatif.needed import ORDERS, READS, REUSES
-from tracer.analysis.whatif.prediction import RANKS, TOO_FEW, UNMEASURED, Prediction, predict
-from tracer.errors import CannotTellError, EmptyTraceError, TraceError, UnsafePlanError, UsageError
-from tracer.model.fits import fits_of
-from tracer.model.trace import LIGHT
+from tracer.whatif.needed import ORDERS, READS, REUSES
+from tracer.whatif.prediction import RANKS, TOO_FEW, UNMEASURED, Prediction, predict
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 FITS = fits_of("NVIDIA H200")

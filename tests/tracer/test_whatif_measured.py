@@ -17,13 +17,12 @@ from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tests.tracer.truths import facts_of, rows, run
 from tracer import analyse, read, write
-from tracer.analysis.advice import engine_of
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.path.paths import BESIDE_SYNC
-from tracer.analysis.whatif.edits import ScaleHost, WithoutSyncs
-from tracer.analysis.whatif.host_edits import FollowStrategy
-from tracer.analysis.whatif.prediction import predict
 from tracer.model import run_json
+from tracer.whatif.advice import engine_of
+from tracer.whatif.edits import FollowStrategy, ScaleHost, WithoutSyncs
+from tracer.whatif.prediction import predict
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
