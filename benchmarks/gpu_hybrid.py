@@ -45,8 +45,8 @@ from executor.scheduling.launchers import OUTCOMES
 from executor.scheduling.strategies import STRATEGIES as ALL
 from tracer import Trace
 from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letters_of
+from tracer.model.columns import among
 from tracer.model.intervals import Ints, intersection, total, uncovered, union
-from tracer.model.rows import among
 from tracer.model.schema import COMPUTE_TABLES, HOST_COMPUTE
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "aaeg", "aga")

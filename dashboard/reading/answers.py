@@ -39,7 +39,7 @@ from tracer.analysis.syncs import WAITS
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, IntertokenError, printable
 from tracer.model.calls import SYNC
-from tracer.model.rows import of_thread
+from tracer.model.columns import of_thread
 from tracer.model.trace import Trace
 from tracer.reporting.compare import compare_table
 from tracer.whatif.advice import Advised, advise

@@ -20,8 +20,8 @@ import pandas as pd
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
 from tracer.analysis.path.segments import Segments
+from tracer.model.columns import match_rows, of_thread
 from tracer.model.intervals import Ints
-from tracer.model.rows import match_rows, of_thread
 from tracer.model.schema import DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.model.trace import Trace
 

@@ -3,7 +3,7 @@ and the facts about an event as lines of text, the same on the page and in the h
 
 Only recorded facts are included. Names are shortened but not escaped.
 
-Of the functions only those of the program itself are shown, as in `call_chains.BELOW_PROGRAM`, to a depth of `LEVELS`;
+Of the functions only those of the program itself are shown, as in `call_sites.BELOW_PROGRAM`, to a depth of `LEVELS`;
 the flame graph of the advice page has all of them. Functions that last for several steps, such as the loop over the
 steps, and those that do little more than call another one are left out.
 
@@ -32,10 +32,10 @@ from tracer.analysis.call_sites import BELOW_PROGRAM, PYTHON_FILE, nesting
 from tracer.analysis.waits import UNKNOWN
 from tracer.model.calls import COPIES, LAUNCHES, SYNC, letters_of
 from tracer.model.calls import plain as without_suffixes
-from tracer.model.collectives import collectives
+from tracer.model.columns import Names, match_rows, numbers, of_thread
 from tracer.model.intervals import Ints, covered
-from tracer.model.rows import groups_of, match_rows, of_thread, rows_named
 from tracer.model.schema import HOST_COMPUTE, MISSING, PYTHON_FUNCTION
+from tracer.model.tables import Kernels, typed
 from tracer.model.trace import Trace
 
 _SYNC: Final = KINDS.index("sync")
@@ -238,7 +238,7 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
         what = _kernel_kinds(table) if name == "kernels" else kind
         shape = shapes_of(table) if name == "kernels" else None
         events = _events(table, what, short, full, table["stream"].to_numpy(), shape)
-        of, count = groups_of(table, _LANE)
+        of, count = numbers(*(table[column] for column in _LANE))
         for rows in (slice(None) if count == 1 else np.flatnonzero(of == number) for number in range(count)):
             lane = tuple(int(table[column].iloc[rows].iloc[0]) for column in _LANE)
             parts.setdefault(lane, []).append(events.iloc[rows])
@@ -265,7 +265,7 @@ def _by_start(parts: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _kernel_kinds(kernels: pd.DataFrame) -> NDArray[np.int8]:
     kinds = [KINDS.index(kind) for kind in ("kernel", "communication")]
-    return np.where(collectives(kernels), kinds[1], kinds[0]).astype(np.int8)
+    return np.where(cast(Kernels, typed("kernels", kernels)).collective, kinds[1], kinds[0]).astype(np.int8)
 
 
 def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -330,7 +330,9 @@ def shown_functions(functions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFram
     """
     length = (functions["end"] - functions["start"]).to_numpy()
     most = _STEPS * int((steps["end"] - steps["start"]).max())
-    of_program = rows_named(functions["text"], lambda text: PYTHON_FILE.search(text) and not BELOW_PROGRAM.search(text))
+    of_program = Names.of_series(functions["text"]).chosen(
+        lambda text: PYTHON_FILE.search(text) and not BELOW_PROGRAM.search(text)
+    )
     return functions[of_program & (length > 0) & (length <= most)]
 
 

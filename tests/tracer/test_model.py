@@ -15,7 +15,7 @@ from tests.tracer.nsys_exports import DATA
 from tracer import Trace, analyse
 from tracer.model import columns
 from tracer.model.calls import LETTERS, is_setup, is_unknown, letter, plain
-from tracer.model.collectives import computes, is_collective
+from tracer.model.collectives import is_collective
 from tracer.model.intervals import covered, overlap, total, uncovered, union
 from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 
@@ -156,7 +156,7 @@ def test_a_short_name_that_says_nothing_is_known_by_the_full_one():
     trace = script.trace
     names = trace["kernels"]["name"].cat.rename_categories({"k": "void deep_ep::intranode::dispatch<8>(int4*)"})
     trace.tables["kernels"] = trace["kernels"].assign(name=names)
-    assert not computes(trace.activities().frame()).any()
+    assert not trace.activities().computes.any()
 
 
 # --- which calls count, and as what ---

@@ -19,17 +19,8 @@ from tracer.model.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
-class Calls(Correlated):
-    """Host calls.
-
-    Attributes:
-        start, end: ns.
-        process, thread, correlation, name: as in `Api`.
-        letter: of `s a c k g e w`, or `POLL` for a polling loop.
-        stream: that it copies on or waits for; MISSING if the trace does not say.
-        kind: of the copy; "" for other calls; PtoP for copies between devices, also those that the driver stages
-            through the host.
-    """
+class PlainCalls(Correlated):
+    """Calls of hosts, as in `Api`, each with its letter: of `s a c k g e w`, or `POLL` for a polling loop."""
 
     start: Ints
     end: Ints
@@ -38,6 +29,18 @@ class Calls(Correlated):
     correlation: Ints
     name: Names
     letter: Letters
+
+
+@dataclass(frozen=True, eq=False)
+class Calls(PlainCalls):
+    """Calls that copy, launch, wait or order.
+
+    Attributes:
+        stream: that it copies on or waits for; MISSING if the trace does not say.
+        kind: of the copy; "" for other calls; PtoP for copies between devices, also those that the driver stages
+            through the host.
+    """
+
     stream: Ints
     kind: Names
 

@@ -17,12 +17,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracer.analysis.calls import PlainCalls
 from tracer.analysis.step_work import Compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup
-from tracer.model.columns import Columns, Letters, Names, among, grouped, joined, several, spread
+from tracer.model.columns import Columns, among, grouped, joined, several, spread
 from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
 from tracer.model.schema import COMPUTE_TABLES, MOST_NS, PROFILER_DOMAINS
 from tracer.model.tables import Nvtx
@@ -182,16 +183,9 @@ class _OfStep(_OnDevice):
 
 
 @dataclass(frozen=True, eq=False)
-class _NearCalls(Columns):
-    """Calls: as in `Api`, with their letter, and whether they follow a copy call of their thread without a sync."""
+class _NearCalls(PlainCalls):
+    """Calls; `behind_copy` tells whether they follow a copy call of their thread without a sync."""
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    correlation: Ints
-    name: Names
-    letter: Letters
     behind_copy: Bools
 
 

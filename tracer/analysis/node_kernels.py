@@ -25,7 +25,7 @@ from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
 from tracer.model.calls import GRAPH_LAUNCH, letters_of
-from tracer.model.rows import match_rows
+from tracer.model.columns import match_rows
 from tracer.model.schema import MISSING
 from tracer.model.trace import LIGHT, Trace, pauses
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from tracer.analysis.calls import Calls, outer_rows
+from tracer.analysis.calls import Calls, PlainCalls, outer_rows
 from tracer.model.calls import BLOCKING_COPY, POLL
-from tracer.model.columns import NEVER, Columns, Letters, Names, grouped, last_at, numbers, several, spread
+from tracer.model.columns import NEVER, Columns, Names, grouped, last_at, numbers, several, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, MOST_NS
 from tracer.model.trace import Trace
@@ -28,36 +28,6 @@ MANY: Final = 3
 """Minimum number of queries in a loop whose results are unknown; two may be an allocator that queries two events."""
 
 _ENDED: Final = 0  # what a query returns once the work has completed; cudaErrorNotReady and hipErrorNotReady are 600
-
-
-class Waiting(Protocol):
-    """Calls that may wait: start and end (ns), process, correlation, name and letter of each."""
-
-    @property
-    def start(self) -> Ints:
-        """Of each, ns."""
-
-    @property
-    def end(self) -> Ints:
-        """Of each, ns."""
-
-    @property
-    def process(self) -> Ints:
-        """Of each."""
-
-    @property
-    def correlation(self) -> Ints:
-        """Of each."""
-
-    @property
-    def name(self) -> Names:
-        """Of each."""
-
-    @property
-    def letter(self) -> Letters:
-        """Of each."""
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +71,7 @@ class Polls(Calls):
     queries: Ints
 
 
-def targets(trace: Trace, waits: Waiting) -> Targets:
+def targets(trace: Trace, waits: PlainCalls) -> Targets:
     """Determine the target of each waiting call.
 
     A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work issued
@@ -162,7 +132,7 @@ def _stream_of(trace: Trace, process: int) -> int:
     return places.pop()[-1] if len(places) == 1 else MISSING
 
 
-def _last_record(trace: Trace, waits: Waiting, event: Ints, asked: Ints) -> tuple[Ints, Ints, Ints]:
+def _last_record(trace: Trace, waits: PlainCalls, event: Ints, asked: Ints) -> tuple[Ints, Ints, Ints]:
     """Those of the waits asked for (positions) whose event was recorded before they began, and for each of them the row
     of the last record and when it was made, ns."""
     call = trace.api.of(trace.cuda_events)
@@ -174,7 +144,7 @@ def _last_record(trace: Trace, waits: Waiting, event: Ints, asked: Ints) -> tupl
     return asked[known], rows[last[known]], recorded[last[known]]
 
 
-def last_awaited(trace: Trace, waits: Waiting, asked: Targets, end: Ints | None = None) -> Awaited:
+def last_awaited(trace: Trace, waits: PlainCalls, asked: Targets, end: Ints | None = None) -> Awaited:
     """What each wait waited for last: the last work of its target that ended in it.
 
     Args:

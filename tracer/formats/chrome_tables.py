@@ -35,8 +35,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.formats.chrome_write import DOMAIN, PROCESS, WHOLE_GRAPH
+from tracer.model.columns import match_rows, numbered
 from tracer.model.intervals import Ints
-from tracer.model.rows import match_rows, numbered
 from tracer.model.schema import (
     API_LAYERS,
     DEVICE_DOMAINS,

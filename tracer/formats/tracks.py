@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.model.columns import match_rows
 from tracer.model.intervals import Ints
-from tracer.model.rows import match_rows
 from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace
 

@@ -11,12 +11,6 @@ import re
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-
-from tracer.model.schema import COMPUTE_TABLES
-
 _COLLECTIVE: Final = re.compile(
     r"nccl(Dev|Symk?Dev)?Kernel|ncclAll|rcclGenericKernel|msccl|nvshmem|mori::.*Ep(Dispatch|Combine)|userbuffers_"
     r"|cross_device_reduce|quick_?reduce|multimem_|moeA2A|deep_ep::(intranode|internode|internode_ll)::"
@@ -53,26 +47,6 @@ def is_exchange(name: str) -> bool:
         True
     """
     return "SendRecv" in name
-
-
-def collectives(kernels: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of trace["kernels"] are communication; each distinct name is examined once."""
-    full, short = (
-        np.array([is_collective(str(name)) for name in kernels[column].cat.categories], dtype=bool)
-        for column in ("name", "short_name")
-    )
-    if not (full.any() or short.any()):
-        return np.zeros(len(kernels), dtype=bool)
-    return np.asarray(_of(full, kernels["name"]) | _of(short, kernels["short_name"]))
-
-
-def computes(activities: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of `Trace.activities` are compute as in the definition of the gap: no copies, no collectives."""
-    return np.asarray(activities["table"].isin(COMPUTE_TABLES) & ~activities["collective"])
-
-
-def _of(found: NDArray[np.bool_], names: pd.Series) -> NDArray[np.bool_]:
-    return np.append(found, False)[names.cat.codes.to_numpy()]
 
 
 def shown_name(name: str) -> str:

@@ -240,6 +240,33 @@ class Correlations:
         return place * self._span + number, (self._processes[place] == process) & inside
 
 
+def match_rows(table: Caused, rows: Caused) -> Ints:
+    """`Correlated.of` for DataFrames: for each of `rows`, the position in `table` of the first row with its (process,
+    correlation), or -1."""
+    of_table, of_rows = (
+        [np.asarray(column, np.int64) for column in (each.process, each.correlation)] for each in (table, rows)
+    )
+    return Correlations(*of_table).of(*of_rows)
+
+
+def of_thread(frame: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
+    """The rows of a thread, of a DataFrame."""
+    return frame[(frame["process"] == process) & (frame["thread"] == thread)]
+
+
+def numbered(*columns: ArrayLike) -> tuple[Ints, list[tuple[Any, ...]]]:
+    """Number the distinct rows in order of appearance: the number of each row, and the distinct rows.
+
+    Example:
+        >>> numbered([3, 1, 3], [0, 0, 0])
+        (array([0, 1, 0]), [(3, 0), (1, 0)])
+    """
+    values = [np.asarray(column) for column in columns]
+    codes, _ = numbers(*values)
+    first = np.unique(codes, return_index=True)[1]
+    return codes, list(zip(*(each[first].tolist() for each in values), strict=True))
+
+
 def numbers(*columns: ArrayLike) -> tuple[Ints, int]:
     """Number the rows that are equal in these columns, 0, 1, ... in order of appearance; and how many numbers there
     are. Columns with one value in all rows, which most recordings have, take almost no time.

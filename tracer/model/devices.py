@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.model.rows import numbered
+from tracer.model.columns import numbered
 from tracer.model.schema import MISSING, TABLES
 
 _MOST_SHOWN: Final = 8

@@ -27,9 +27,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
+from tracer.model.columns import numbered
 from tracer.model.fits import Fits, fits_of
 from tracer.model.intervals import Ints
-from tracer.model.rows import numbered
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.recorders.light_clock import Alignment, ClockBounds, align
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
