@@ -4,10 +4,13 @@ import json
 import re
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +18,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.handmade import THREAD, Script
 from tests.tracer.nsys_exports import RECORDING, export
 from tests.tracer.test_truths import SHARED
-from tests.tracer.truths import facts_of, rows, run
+from tests.tracer.truths import rows
 from tracer import analyse, formats
 from tracer.analysis.call_sites import (
     MEDIAN,
@@ -23,13 +26,18 @@ from tracer.analysis.call_sites import (
     PYTHON,
     RANGES,
     SLOW,
+    Sites,
     by_function,
+    by_site,
     call_sites,
     host_steps,
     stacks,
     without_counters,
 )  # fmt: skip
+from tracer.analysis.call_sites import sites_at as places_at
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
+from tracer.cli import main
+from tracer.model.columns import Names
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 from tracer.reporting.stacks import speedscope
@@ -40,11 +48,19 @@ LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 
 
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def facts_of(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
+
+
 def sites_at(trace: Trace, *times: int, thread: int = THREAD, process: int = 100) -> list[list[str]]:
     """Site, what is below it, and source of calls that begin at these times."""
-    starts = np.array(times, dtype=np.int64)
-    calls = pd.DataFrame({"start": starts, "end": starts + 1, "process": process, "thread": thread})
-    return rows(call_sites(trace, calls), "site", "through", "source")
+    return rows(places_at(trace, process, thread, np.array(times, np.int64)), "site", "through", "source")
 
 
 NONE = ["", "", ""]
@@ -119,7 +135,7 @@ def chained(chain_of: dict[int, int], chains: dict[int, list[tuple[str, str]]] =
 
 
 def sites(trace: Trace) -> list[list[str]]:
-    return rows(call_sites(trace, trace["api"]), "site", "through", "source")
+    return rows(call_sites(trace, trace.api), "site", "through", "source")
 
 
 def test_of_a_chain_it_is_the_innermost_function_that_is_neither_of_cuda_nor_of_a_framework() -> None:
@@ -157,7 +173,7 @@ def test_between_calls_the_host_is_in_the_functions_that_both_have_on_their_stac
         NONE,
     ]
     outer = "main (llama-bench);ggml_backend_sched_compute_splits (libggml-base.so)"
-    assert stacks(trace, 1, 1, np.array(times)).tolist() == [
+    assert list(stacks(trace, 1, 1, np.array(times))) == [
         "", f"{outer};{inside}", f"{outer};{inside}", outer, "",
         "/home/ada/decode.py(31): step;/x/torch/_ops.py(7): __call__", "",
     ]  # fmt: skip
@@ -234,7 +250,7 @@ def test_idle_time_is_split_where_functions_begin_and_end() -> None:
         "m.py(1): a": pytest.approx([0.025, 0, 25 / 60]), "m.py(9): b": pytest.approx([0.015, 0.005, 15 / 60]),
         "token": pytest.approx([0.02, 0.005, 20 / 60]),
     }  # fmt: skip
-    assert dict(idle_stacks(found.trace, found.steps, found.idle)) == {
+    assert idle_stacks(found.trace, found.steps, found.idle) == {
         "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
     }  # fmt: skip
 
@@ -252,9 +268,22 @@ def test_sites_and_stacks_of_a_recording_add_up_to_its_idle_time(tmp_path: Path)
     assert "the name of a file of stacks must end with .folded or .txt" in wrong
 
 
-def test_numbers_that_count_steps_are_one_site() -> None:
-    texts = pd.Series(["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"])
-    assert without_counters(texts).tolist() == ["token N", "token N", *texts[2:]]
+def test_calls_are_counted_by_what_and_where() -> None:
+    calls = SimpleNamespace(
+        letter=np.array(list("ksak")), name=Names.of("lscl"), start=np.arange(0, 40, 10), end=np.array([5, 19, 21, 42])
+    )
+    site, through, source = (np.array(texts, dtype=object) for texts in (list("xyxz"), [""] * 4, [RANGES] * 4))
+    table = by_site(calls, Sites(site, through, source), 2)
+    assert rows(table, "what", "site", "per_step", "us_per_step") == [
+        ["sync", "y", 0.5, pytest.approx(0.0045)], ["asynchronous copy", "x", 0.5, pytest.approx(0.0005)],
+        ["kernel launch", "z", 0.5, pytest.approx(0.006)], ["kernel launch", "x", 0.5, pytest.approx(0.0025)],
+    ]  # fmt: skip
+    texts = ["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"]
+    assert [*without_counters(Names.of(texts))] == [
+        "token N",
+        "token N",
+        *texts[2:],
+    ]  # numbers that count steps are one
 
 
 def test_stacks_of_single_steps_are_in_order_and_add_up_as_functions_and_for_viewers() -> None:
@@ -274,7 +303,7 @@ def test_stacks_of_single_steps_are_in_order_and_add_up_as_functions_and_for_vie
     assert (median.name, slow.name, slow.step) == (MEDIAN, SLOW, 18)
     assert (median.length_ns, slow.length_ns) == (1000, 1400)
     step = "token;m.py(7): step"
-    assert [list(row) for row in median.samples.itertuples(index=False)] == [
+    assert rows(median.samples, "stack", "ns") == [
         ["token", 100], [step, 100], [f"{step};cudaLaunchKernel_v7000", 100], [step, 100],
         [f"{step};cudaStreamSynchronize_v3020", 200], [step, 100], ["token", 300],
     ]  # fmt: skip
