@@ -159,7 +159,7 @@ def test_the_node_pass_is_placed_in_the_light_pass_and_changes_no_figure(light, 
     assert gaps == gaps_before
     assert f"in {STEPS} of {STEPS} graphs" in note
     placed = node_kernels(directory, trace := read(directory), find_steps(trace))
-    assert placed.kernels()["calls"].sum() == len(read_graph(directory / GRAPH_FILE).launches)
+    assert placed.kernels().calls.sum() == len(read_graph(directory / GRAPH_FILE).launches)
     assert [k["us"] for k in kernels] == sorted((k["us"] for k in kernels), reverse=True)
 
     (found,) = read_runs(directory)

@@ -14,27 +14,50 @@ of it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.step_work import steps_of_frame
+from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.errors import TraceError
-from tracer.model.calls import GRAPH_LAUNCH, letters_of
-from tracer.model.columns import match_rows
+from tracer.model.calls import GRAPH_LAUNCH
+from tracer.model.columns import (
+    NEVER,
+    Caused,
+    Columns,
+    Texts,
+    first_at,
+    grouped,
+    numbers,
+    pairs,
+    positions,
+    spread,
+    within,
+)
+from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import MISSING
+from tracer.model.tables import GraphLaunches, Kernels, OnStream
 from tracer.model.trace import LIGHT, Trace, pauses
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_ROWS: Final = 1 << 20
 """Maximum kernels and copies to place; graphs after them are unchanged."""
 
 _INSIDE: Final = ("kernels", "memcpys", "memsets")
-_STREAM: Final = ["process", "device", "stream"]
-_LIGHT_KEY: Final = ["process", "context", "stream", "correlation"]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimes(Columns):
+    """Kernels by name, per step, the longest first: their number, and their time."""
+
+    name: Texts
+    calls: Floats
+    us: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +79,24 @@ class PlacedKernels:
     steps: int
     factor: float
     copies: int
-    rows: pd.DataFrame
+    rows: Kernels
 
-    def kernels(self) -> pd.DataFrame:
-        """The placed kernels by name (the index), per step: calls and us, the longest first.
+    def kernels(self) -> KernelTimes:
+        """The placed kernels.
 
         A kernel that starts before the previous one on its stream ends (programmatic dependent launch) waits for that
         end; its time is what follows it.
         """
-        kernels = self.rows.sort_values(["start", "end"], kind="stable")
-        ended = kernels.groupby(_STREAM, sort=False)["end"].cummax()
-        before = ended.groupby([kernels[c] for c in _STREAM], sort=False).shift(fill_value=np.iinfo(np.int64).min)
-        own = (kernels["end"] - np.maximum(kernels["start"], before)).clip(lower=0)
-        length = (own / 1e3).groupby(kernels["short_name"].astype(str))
-        found = pd.DataFrame({"calls": length.size(), "us": length.sum()}) / max(self.steps, 1)
-        return found.sort_values("us", ascending=False, kind="stable")
+        rows = self.rows[np.lexsort((self.rows.end, self.rows.start))]
+        before = _ended_before(rows)
+        own = np.maximum(rows.end - np.maximum(rows.start, before), 0)
+        names, number = np.unique(rows.short_name.texts.astype(str), return_inverse=True)
+        ns = np.bincount(number, weights=own, minlength=len(names))
+        steps = max(self.steps, 1)
+        found = KernelTimes(
+            names.astype(object), np.bincount(number, minlength=len(names)) / steps, ns / 1e3 / steps
+        )  # fmt: skip
+        return found[np.argsort(-ns, kind="stable")]
 
     @property
     def note(self) -> str:
@@ -81,6 +107,63 @@ class PlacedKernels:
             f"the light pass, placed in proportion between start and end of each (times {self.factor:.3f}){copies}; "
             "gap, idle time and rates are those of the light pass alone"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Numbered(Columns):
+    """Rows of the steps, by step and start.
+
+    Attributes:
+        row: in their table.
+        at: the position of their step.
+        of: the number of that step in its group.
+        place: in the step, among rows of the same kind.
+        count: of these.
+    """
+
+    row: Ints
+    at: Ints
+    of: Ints
+    place: Ints
+    count: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Inside(Columns):
+    """The activities inside replays of graphs, of one table: their row in it, stream, start (ns), and the replay."""
+
+    row: Ints
+    stream: Ints
+    start: Ints
+    replay: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Replays(GraphLaunches):
+    """The replays of graphs in a node pass, from their first activity to their last; `graph` is the number of each."""
+
+    @cached_property
+    def ns(self) -> Ints:
+        """How long each takes, at least 1."""
+        return np.maximum(self.end - self.start, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs(Columns):
+    """Graphs of the light pass, by start: their row, the position of their step, and their replay in the node pass."""
+
+    row: Ints
+    at: Ints
+    replay: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class _Copies(Columns):
+    """Copies of the light pass: their row, and their start and end, ns."""
+
+    row: Ints
+    start: Ints
+    end: Ints
 
 
 def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | None:
@@ -97,135 +180,196 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
         others = choose_steps(node, None, ALL_STEPS) if pauses(light) else find_steps(node)
     except TraceError:
         return None
-    graphs, replays, inside = _graphs_of(light, steps), *_replays_of(node, others)
-    pairs = _paired(graphs, replays, ["device", "of", "place", "count"])
-    size = inside.groupby("replay").size().reindex(pairs["replay"], fill_value=0).to_numpy()
-    pairs = pairs[np.cumsum(size) <= MOST_ROWS]
+    graphs, (replays, inside) = light.graph_launches, _replays_of(node)
+    stamped = _numbered(light, steps, graphs, graphs.device, chosen=graphs.graph != MISSING)
+    mine, theirs = _paired(
+        graphs.start, stamped, [graphs.device], _numbered(node, others, replays, replays.device), [replays.device]
+    )
+    found = _Pairs(stamped.row[mine], stamped.at[mine], theirs)
+    sizes = sum((np.bincount(each.replay, minlength=len(replays)) for each in inside.values()), np.zeros(1, np.int64))
+    found = found[np.cumsum(sizes[found.replay]) <= MOST_ROWS] if len(found) else found
     copies = _placed_copies(light, steps, node, others)
-    if not len(pairs) and not len(copies):
+    if not len(found) and not len(copies):
         return None
     tables = dict(light.tables)
     base = 1 + int(max([0, *(int(t["stream"].max()) for t in light.tables.values() if "stream" in t and len(t))]))
-    placed = {name: _placed(pairs, inside[inside["table"] == name], node[name], base) for name in _INSIDE}
+    placed = {name: _placed(graphs, found, replays, inside[name], node[name], base) for name in _INSIDE}
     for name, rows in placed.items():
-        tables[name] = pd.concat([tables[name], rows], ignore_index=True) if len(tables[name]) else rows
-    graph_launches = light["graph_launches"]
-    tables["graph_launches"] = graph_launches[~graph_launches.index.isin(pairs["row"])]
+        tables[name] = _joined(tables[name], rows)
+    stays = np.ones(len(graphs), bool)
+    stays[found.row] = False
+    tables["graph_launches"] = light["graph_launches"][stays]
     if len(copies):
-        tables["memcpys"] = tables["memcpys"].copy()
-        tables["memcpys"].loc[copies["row"], ["start", "end"]] = copies[["start", "end"]].to_numpy()
-    factor = (pairs["end"] - pairs["start"]) / (pairs["until"] - pairs["since"]).clip(lower=1)
-    shown = Trace(tables, dict(light.metadata), list(light.notes))
-    median = float(factor.median()) if len(pairs) else 1.0
-    return PlacedKernels(shown, len(graphs), len(pairs), pairs["at"].nunique(), median, len(copies), placed["kernels"])
-
-
-def _numbered(rows: pd.DataFrame, trace: Trace, steps: Steps, kinds: list[str]) -> pd.DataFrame:
-    """Number the rows of the steps: of (number of the step in its group), place (in the step, among rows of equal
-    `kinds`) and count (of these)."""
-    at = steps_of_frame(trace, steps, rows)
-    found = rows[at >= 0].assign(at=at[at >= 0]).sort_values(["at", "start"], kind="stable")
-    found["of"] = steps.table.groupby("group").cumcount().to_numpy()[found["at"]]
-    same = found.groupby([*kinds, "at"], sort=False, observed=True)
-    return found.assign(place=same.cumcount(), count=same["start"].transform("size"))
-
-
-def _graphs_of(light: Trace, steps: Steps) -> pd.DataFrame:
-    """The stamped graphs of the steps, numbered; row is their position in `graph_launches`."""
-    graphs = light["graph_launches"]
-    graphs = graphs.assign(row=np.arange(len(graphs)))[graphs["graph"].to_numpy() != MISSING]
-    return _numbered(graphs, light, steps, ["device"])
-
-
-def _replays_of(node: Trace, steps: Steps) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The replays of graphs in the steps of the node pass, numbered: replay, device, since, until; and the activities
-    inside them: table, row (position in it), replay."""
-    columns = ["start", "end", "device", "context", "stream", "process", "correlation"]
-    parts = [node[name][columns].assign(table=name, row=np.arange(len(node[name]))) for name in _INSIDE]
-    inside = pd.concat([rows[_of_graphs(node, rows)] for rows in parts], ignore_index=True)
-    inside["replay"] = inside.groupby(["process", "correlation", "device"], sort=False).ngroup()
-    replays = inside.groupby("replay").agg(
-        start=("start", "min"), until=("end", "max"), **{name: (name, "first") for name in columns[2:]}
+        start, end = light.memcpys.start.copy(), light.memcpys.end.copy()
+        start[copies.row], end[copies.row] = copies.start, copies.end
+        tables["memcpys"] = _with_times(tables["memcpys"], start=start, end=end)
+    factor = (graphs.end - graphs.start)[found.row] / replays.ns[found.replay]
+    return PlacedKernels(
+        trace=Trace(tables, dict(light.metadata), list(light.notes)),
+        graphs=len(stamped),
+        placed=len(found),
+        steps=len(np.unique(found.at)),
+        factor=float(np.median(factor)) if len(found) else 1.0,
+        copies=len(copies),
+        rows=Trace({"kernels": placed["kernels"]}).kernels,
     )
-    replays = replays.reset_index().assign(since=lambda table: table["start"])
-    return _numbered(replays, node, steps, ["device"]), inside
 
 
-def _of_graphs(node: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _joined(own: pd.DataFrame, placed: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table and those that are placed."""
+    import pandas as pd
+
+    return pd.concat([own, placed], ignore_index=True) if len(own) else placed
+
+
+def _with_times(table: pd.DataFrame, **times: Ints) -> pd.DataFrame:
+    """A table whose first rows have other times."""
+    return table.assign(**{name: np.append(each, table[name].to_numpy()[len(each) :]) for name, each in times.items()})
+
+
+def _numbered(trace: Trace, steps: Steps, rows: OnStream, *kinds: Ints, chosen: Bools | None = None) -> _Numbered:
+    """Number the rows of the steps, or the chosen ones of them."""
+    row = np.arange(len(rows)) if chosen is None else np.flatnonzero(chosen)
+    at = activity_steps(trace, steps, rows[row])
+    order = np.lexsort((rows.start[row], at))
+    order = order[at[order] >= 0]
+    row, at = row[order], at[order]
+    kind = [each[row] for each in kinds]
+    number, count = numbers(*kind, at)
+    return _Numbered(
+        row, at, steps.rows.ordinal[at], within(*kind, at), np.bincount(number, minlength=count)[number]
+    )  # fmt: skip
+
+
+def _replays_of(node: Trace) -> tuple[_Replays, dict[str, _Inside]]:
+    """The replays of graphs in the node pass, by their number; and the activities inside them, by table."""
+    parts: list[OnStream] = [node.kernels, node.memcpys, node.memsets]
+    rows = [np.flatnonzero(_of_graphs(node, part)) for part in parts]
+    start, end, device, context, stream, process, correlation = (
+        np.concatenate([getattr(part, name)[mine] for part, mine in zip(parts, rows, strict=True)])
+        for name in ("start", "end", "device", "context", "stream", "process", "correlation")
+    )
+    number, count = numbers(process, correlation, device)
+    first = np.full(count, len(number))
+    np.minimum.at(first, number, np.arange(len(number)))
+    since, until = np.full(count, NEVER), np.full(count, -NEVER)
+    np.minimum.at(since, number, start)
+    np.maximum.at(until, number, end)
+    replays = _Replays(
+        since, until, device[first], context[first], stream[first], correlation[first], process[first],
+        np.arange(count), np.full(count, MISSING),
+    )  # fmt: skip
+    edges = np.cumsum([0, *map(len, rows)]).tolist()
+    inside = {
+        name: _Inside(mine, stream[low:high], start[low:high], number[low:high])
+        for name, mine, low, high in zip(_INSIDE, rows, edges[:-1], edges[1:], strict=True)
+    }
+    return replays, inside
+
+
+def _of_graphs(node: Trace, rows: Caused) -> Bools:
     """Which of these activities a graph launch caused."""
-    api = node["api"]
-    return np.asarray(match_rows(api[letters_of(api["name"]) == GRAPH_LAUNCH], rows) >= 0)
+    return node.api[node.api.letter == GRAPH_LAUNCH].of(rows) >= 0
 
 
-def _paired(rows: pd.DataFrame, others: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _paired(
+    starts: Ints, mine: _Numbered, kinds: list[Ints], theirs: _Numbered, others: list[Ints]
+) -> tuple[Ints, Ints]:
     """Pair rows of the light pass with those of the node pass in the step of the same number (the last one, if it has
-    fewer), by start; only if both steps have the same number of that kind. Columns of the node pass end in "_node"
-    where both have them."""
-    if not len(rows) or not len(others):
-        return rows.iloc[:0].merge(others.iloc[:0], on=keys, suffixes=("", "_node"))
-    clipped = rows.assign(of=rows["of"].clip(upper=int(others["of"].max())))
-    found = clipped.merge(others.drop_duplicates(keys), on=keys, suffixes=("", "_node"))
-    return found.sort_values("start", kind="stable", ignore_index=True)
+    fewer), by start; only if both steps have the same number of that kind.
+
+    Args:
+        starts: of the table of the light pass.
+        mine, theirs: numbered rows of either pass.
+        kinds, others: what tells the kinds apart, of the tables.
+
+    Returns:
+        For each pair, a position in `mine`, and a row of the table of the node pass.
+    """
+    if not len(mine) or not len(theirs):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    of = np.minimum(mine.of, theirs.of.max())
+    its = theirs[::-1]  # of several the first one counts
+    keys = [*(each[its.row] for each in others), its.of, its.place, its.count]
+    found = positions([*(each[mine.row] for each in kinds), of, mine.place, mine.count], keys)
+    paired = np.flatnonzero(found >= 0)
+    paired = paired[np.argsort(starts[mine.row[paired]], kind="stable")]
+    return paired, its.row[found[paired]]
 
 
-def _placed(pairs: pd.DataFrame, inside: pd.DataFrame, table: pd.DataFrame, base: int) -> pd.DataFrame:
+def _placed(
+    graphs: GraphLaunches, found: _Pairs, replays: _Replays, inside: _Inside, table: pd.DataFrame, base: int
+) -> pd.DataFrame:
     """The rows of a table of the node pass, once for each graph of the light pass in which they are placed.
 
     Args:
-        pairs: graphs and replays.
-        inside: the rows inside replays; row is the position in `table`.
+        graphs: of the light pass.
+        found: graphs and their replays.
+        replays: of the node pass.
+        inside: the rows inside replays.
         table: of the node pass.
         base: added to the numbers of streams other than a replay's first.
     """
-    first = inside.sort_values("start", kind="stable").groupby("replay")["stream"].first().rename("main")
-    each = pairs.merge(inside[["replay", "row"]], on="replay", suffixes=("", "_inside")).merge(first, on="replay")
-    rows = table.iloc[each["row_inside"]].reset_index(drop=True)
-    factor = (each["end"] - each["start"]) / (each["until"] - each["since"]).clip(lower=1)
-    times = {
-        side: each["start"] + np.rint((rows[side] - each["since"]) * factor).astype(np.int64)
+    main = np.full(len(replays), MISSING)
+    by_start = np.argsort(inside.start, kind="stable")[::-1]
+    main[inside.replay[by_start]] = inside.stream[by_start]  # the last assignment, of the first one, stays
+    pair, activity = pairs([found.replay], [inside.replay])
+    replay, rows = found.replay[pair], table.iloc[inside.row[activity]].reset_index(drop=True)
+    mine = graphs[found.row[pair]]
+    factor = (mine.end - mine.start) / replays.ns[replay]
+    start, end = (
+        mine.start + np.rint((rows[side].to_numpy() - replays.start[replay]) * factor).astype(np.int64)
         for side in ("start", "end")
-    }
-    stream = np.where(rows["stream"] == each["main"], each["stream"], base + rows["stream"])
-    given = {name: each[name].to_numpy() for name in _LIGHT_KEY} | {"stream": stream}
-    if "graph" in rows:
-        given["graph"] = each["graph"].to_numpy()
-    return rows.assign(**times, **given)
+    )
+    stream = inside.stream[activity]
+    stream = np.where(stream == main[replay], mine.stream, base + stream)
+    of_graph = {"graph": mine.graph} if "graph" in rows else {}
+    return rows.assign(
+        start=start, end=end, process=mine.process, context=mine.context, stream=stream,
+        correlation=mine.correlation, **of_graph,
+    )  # fmt: skip
 
 
-def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> pd.DataFrame:
-    """Start and end of the copies outside of graphs whose counterparts the node pass recorded; row is their position in
-    `memcpys` of the light pass.
+def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> _Copies:
+    """The copies outside of graphs whose counterparts the node pass recorded.
 
     The start in the light pass is the earliest possible one. Copies follow each other on their stream, and end before
     the next graph or run there begins.
     """
-    mine, theirs = (trace["memcpys"].assign(row=np.arange(len(trace["memcpys"]))) for trace in (light, node))
-    theirs = theirs[~_of_graphs(node, theirs)]
-    theirs = theirs.assign(delay=_delays(node, theirs), length=theirs["end"] - theirs["start"])
-    kinds = ["device", "kind"]
-    mine, theirs = (copies.assign(kind=copies["kind"].astype(str)) for copies in (mine, theirs))
-    pair = _numbered(mine, light, steps, kinds), _numbered(theirs, node, others, kinds)
-    found = _paired(*pair, [*kinds, "of", "place", "count"])
-    if not len(found):
-        return pd.DataFrame({name: np.zeros(0, np.int64) for name in ("row", "start", "end")})
-    earliest, length = found["start"], found["length"]
-    streams = found.groupby(_STREAM, sort=False).ngroup()
-    before = length.groupby(streams).cumsum() - length
-    free = before + length + (earliest + found["delay"] - before).groupby(streams).cummax()
-    work = light["graph_launches"][[*_STREAM, "start"]].rename(columns={"start": "next"}).sort_values("next")
-    later = pd.merge_asof(found, work, left_on="start", right_on="next", by=_STREAM, direction="forward")["next"]
-    end = np.minimum(free, later.fillna(np.inf)).astype(np.int64)
+    mine, theirs = light.memcpys, node.memcpys
+    alone = _numbered(node, others, theirs, theirs.device, theirs.kind.codes, chosen=~_of_graphs(node, theirs))
+    numbered = _numbered(light, steps, mine, mine.device, mine.kind.codes)
+    kinds = [mine.device, mine.kind.codes], [theirs.device, theirs.kind.codes]
+    pair, row = _paired(mine.start, numbered, kinds[0], alone, kinds[1])
+    copies = mine[numbered.row[pair]]
+    earliest, length, delay = copies.start, (theirs.end - theirs.start)[row], _delays(node)[row]
+    free = np.zeros(len(copies), np.int64)
+    for _, own in grouped(copies.process, copies.device, copies.stream):
+        before = np.cumsum(length[own]) - length[own]
+        free[own] = before + length[own] + np.maximum.accumulate(earliest[own] + delay[own] - before)
+    work = light.graph_launches
+    later = first_at(
+        [copies.process, copies.device, copies.stream], earliest, [work.process, work.device, work.stream], work.start
+    )
+    end = np.minimum(free, spread(work.start, later, NEVER))
     start = np.maximum(earliest, end - length)
-    return pd.DataFrame({"row": found["row"], "start": start, "end": np.maximum(start, end)})
+    return _Copies(numbered.row[pair], start, np.maximum(start, end))
 
 
-def _delays(node: Trace, copies: pd.DataFrame) -> NDArray[np.int64]:
+def _delays(node: Trace) -> Ints:
     """How long after its call, and after the preceding work on its stream, each copy of the node pass starts, ns."""
-    works = node.activities().frame().sort_values("start", kind="stable")
-    behind = works.groupby(_STREAM, sort=False)["end"].cummax().groupby([works[c] for c in _STREAM]).shift()
-    key = [*_STREAM, "correlation", "start"]
-    ends = works[key].assign(behind=behind.fillna(0)).drop_duplicates(key)
-    before = copies[key].merge(ends, on=key, how="left")["behind"].to_numpy()
-    call = match_rows(node["api"], copies)
-    called = np.append(node["api"]["start"].to_numpy(), 0)[call]
-    return np.asarray(np.maximum(copies["start"].to_numpy() - np.maximum(before, called), 0), np.int64)
+    copies, works = node.memcpys, node.activities()
+    before = _ended_before(works)
+    before = np.where(before == -NEVER, 0, before)[::-1]  # of equal works the first one counts
+    keys = [[rows.process, rows.device, rows.stream, rows.correlation, rows.start] for rows in (copies, works[::-1])]
+    behind = before[positions(*keys)] if len(copies) else copies.start
+    called = spread(node.api.start, node.api.of(copies), 0)
+    return np.maximum(copies.start - np.maximum(behind, called), 0)
+
+
+def _ended_before(rows: OnStream) -> Ints:
+    """The last end of what is ahead of each row on its stream, ns; before all times if nothing is."""
+    found = np.full(len(rows), -NEVER)
+    for _, own in grouped(rows.process, rows.device, rows.stream):
+        found[own[1:]] = np.maximum.accumulate(rows.end[own])[:-1]
+    return found

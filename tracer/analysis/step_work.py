@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -188,11 +187,3 @@ def tokens_per_step(trace: Trace, steps: Steps, within: str | None = None) -> fl
     if steps.tokens_per_step is not None or not steps.decode_alone:
         return steps.tokens_per_step
     return run_json.tokens_per_step(trace, within)
-
-
-def steps_of_frame(trace: Trace, steps: Steps, frame: Any) -> Ints:
-    """`activity_steps` of a DataFrame."""
-    columns = ("start", "device", "context", "stream", "correlation", "process")
-    return activity_steps(
-        trace, steps, cast(Any, SimpleNamespace(**{name: frame[name].to_numpy() for name in columns}))
-    )

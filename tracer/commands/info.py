@@ -47,8 +47,11 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
 def _kernels(placed: PlacedKernels) -> list[dict[str, Any]]:
     """The longest kernels of the node pass at the times of the light pass, per step."""
-    longest = placed.kernels().head(_MOST_KERNELS)
-    return [{"name": str(name), "calls": calls, "us": us} for name, calls, us in longest.itertuples()]
+    longest = placed.kernels()[:_MOST_KERNELS]
+    return [
+        {"name": name, "calls": calls, "us": us}
+        for name, calls, us in zip(longest.name.tolist(), longest.calls.tolist(), longest.us.tolist(), strict=True)
+    ]
 
 
 def show_info(facts: dict[str, Any]) -> None:
