@@ -10,7 +10,6 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
-from tracer.analysis.causality.report import BESIDE_SYNC
 
 from dashboard.pages.advice import host_of, in_words, pieces_of, tables_of
 from dashboard.pages.gap import GapPanel, binned, distribution_figure, limit_of, panels_of, steps_figure
@@ -29,6 +28,7 @@ from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.analysis.causes import CAUSES
+from tracer.analysis.path.paths import BESIDE_SYNC
 
 TRACED, OURS = LLAMA["sccc", "graph"], SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 

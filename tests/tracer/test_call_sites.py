@@ -4,13 +4,10 @@ import json
 import re
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +15,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.handmade import THREAD, Script
 from tests.tracer.nsys_exports import RECORDING, export
 from tests.tracer.test_truths import SHARED
-from tests.tracer.truths import rows
+from tests.tracer.truths import facts_of, rows, run
 from tracer import analyse, formats
 from tracer.analysis.call_sites import (
     MEDIAN,
@@ -26,9 +23,7 @@ from tracer.analysis.call_sites import (
     PYTHON,
     RANGES,
     SLOW,
-    Sites,
     by_function,
-    by_site,
     call_sites,
     host_steps,
     stacks,
@@ -36,7 +31,6 @@ from tracer.analysis.call_sites import (
 )  # fmt: skip
 from tracer.analysis.call_sites import sites_at as places_at
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
-from tracer.cli import main
 from tracer.model.columns import Names
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
@@ -48,19 +42,9 @@ LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
 VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [*map(str, arguments)])
-
-
-def facts_of(*arguments: object) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return dict(json.loads(result.stdout))
-
-
 def sites_at(trace: Trace, *times: int, thread: int = THREAD, process: int = 100) -> list[list[str]]:
     """Site, what is below it, and source of calls that begin at these times."""
-    return rows(places_at(trace, process, thread, np.array(times, np.int64)), "site", "through", "source")
+    return rows(places_at(trace, process, thread, np.array(times, dtype=np.int64)), "site", "through", "source")
 
 
 NONE = ["", "", ""]
@@ -173,7 +157,7 @@ def test_between_calls_the_host_is_in_the_functions_that_both_have_on_their_stac
         NONE,
     ]
     outer = "main (llama-bench);ggml_backend_sched_compute_splits (libggml-base.so)"
-    assert list(stacks(trace, 1, 1, np.array(times))) == [
+    assert [*stacks(trace, 1, 1, np.array(times))] == [
         "", f"{outer};{inside}", f"{outer};{inside}", outer, "",
         "/home/ada/decode.py(31): step;/x/torch/_ops.py(7): __call__", "",
     ]  # fmt: skip
@@ -268,22 +252,9 @@ def test_sites_and_stacks_of_a_recording_add_up_to_its_idle_time(tmp_path: Path)
     assert "the name of a file of stacks must end with .folded or .txt" in wrong
 
 
-def test_calls_are_counted_by_what_and_where() -> None:
-    calls = SimpleNamespace(
-        letter=np.array(list("ksak")), name=Names.of("lscl"), start=np.arange(0, 40, 10), end=np.array([5, 19, 21, 42])
-    )
-    site, through, source = (np.array(texts, dtype=object) for texts in (list("xyxz"), [""] * 4, [RANGES] * 4))
-    table = by_site(calls, Sites(site, through, source), 2)
-    assert rows(table, "what", "site", "per_step", "us_per_step") == [
-        ["sync", "y", 0.5, pytest.approx(0.0045)], ["asynchronous copy", "x", 0.5, pytest.approx(0.0005)],
-        ["kernel launch", "z", 0.5, pytest.approx(0.006)], ["kernel launch", "x", 0.5, pytest.approx(0.0025)],
-    ]  # fmt: skip
+def test_numbers_that_count_steps_are_one_site() -> None:
     texts = ["token 0", "token 1", "split 0", "split 1", "split 0", "split 1", "layer7", "17"]
-    assert [*without_counters(Names.of(texts))] == [
-        "token N",
-        "token N",
-        *texts[2:],
-    ]  # numbers that count steps are one
+    assert [*without_counters(Names.of(texts))] == ["token N", "token N", *texts[2:]]
 
 
 def test_stacks_of_single_steps_are_in_order_and_add_up_as_functions_and_for_viewers() -> None:

@@ -128,9 +128,9 @@ recorder.stop()
 loop(5)
 from tracer.analysis.calls import host_calls
 calls = host_calls(recorder.trace)
-stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
+stacks = [recorder.stacks.get(correlation, ()) for correlation in calls.correlation.tolist()]
 callers = sorted({stack[0][2] if stack else "" for stack in stacks})
-found["stacks"] = dict(letters="".join(calls["letter"]), callers=callers)
+found["stacks"] = dict(letters="".join(calls.letter), callers=callers)
 # ranges of other libraries
 with tracer.record("cupti") as recording:
     cupy.cuda.nvtx.RangePushC("of cupy", 0xFF00FF00)
