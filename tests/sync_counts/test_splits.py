@@ -114,8 +114,8 @@ def letters_in(trace, mark):
     """The letters of the host's calls in every range of this text."""
     nvtx, calls = trace["nvtx"], host_calls(trace)
     ranges = nvtx[nvtx["text"] == mark]
-    inside = [calls["start"].between(start, end) for start, end in zip(ranges["start"], ranges["end"], strict=True)]
-    return ["".join(calls["letter"][chosen]) for chosen in inside]
+    bounds = zip(ranges["start"], ranges["end"], strict=True)
+    return ["".join(calls.letter[(calls.start >= start) & (calls.start <= end)]) for start, end in bounds]
 
 
 def cases(launches=("graph",), names=PLACEMENTS, backend="cpu"):
