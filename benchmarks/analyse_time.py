@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -23,8 +24,13 @@ from gpu_machine import commit
 from read_nsys_sqlite import machine
 
 ROOT: Final = Path(__file__).absolute().parents[1]
-CHOSEN: Final = ("llama1b-sccc-node", "vllm-b1-node-nvtx", "vllm-b8-torch")
-PARTS: Final = ("steps", "syncs", "gaps", "path", "summary", "recording")
+CHOSEN: Final = (
+    "llama1b-sccc-graph", "llama1b-sccc-node", "vllm-b1-node-nvtx", "vllm-b8-torch", "transformers-eager",
+    "six-strategies",
+)  # fmt: skip
+PARTS: Final = ("steps", "syncs", "gaps", "path", "summary")
+MEASURED: Final = ("measured", "recording")
+"""What a comparison compares, by its names."""
 ANALYSES: Final = 15
 
 
@@ -37,10 +43,24 @@ def analyse(recording: Path) -> float:
         trace = read(recording)
         since = time.process_time()
         found = analyse(trace)
-        for part in PARTS:
+        for part in (*PARTS, next(name for name in MEASURED if hasattr(type(found), name))):
             getattr(found, part)
         times.append(1e3 * (time.process_time() - since))
     return statistics.median(times[1:])
+
+
+def ten_steps(folder: Path) -> Path:
+    """A recording of ten steps with a copy, a graph of one kernel and a sync each."""
+    from tests.tracer.handmade import Script
+    from tracer import write
+
+    script = Script()
+    for start in range(0, 1000, 100):
+        script.copy((start, start + 5), (start + 2, start + 4))
+        script.graph((start + 10, start + 20), (start + 25, start + 60))
+        script.sync(start + 21, start + 62)
+    write(script.trace, folder / "ten steps.sqlite")
+    return folder / "ten steps.sqlite"
 
 
 def told(checkout: Path, recording: Path) -> float:
@@ -80,7 +100,8 @@ def main() -> None:
     if not options.earlier or not (options.earlier / "tracer").is_dir():
         parser.error("a checkout of an earlier version is needed")
     rows = []
-    for recording in options.recordings or [ROOT / "sample_traces" / name for name in CHOSEN]:
+    folder = Path(tempfile.mkdtemp())
+    for recording in options.recordings or [ten_steps(folder), *(ROOT / "sample_traces" / name for name in CHOSEN)]:
         rows.append(compared(options.earlier, recording.absolute(), options.pairs))
         print(
             f"{rows[-1]['recording']:24} {rows[-1]['before_ms']:6.1f} → {rows[-1]['after_ms']:6.1f} ms CPU, "
