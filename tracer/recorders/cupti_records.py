@@ -1,8 +1,7 @@
 """CUPTI's activity records: their layout, raw buffers to an array per kind, and these to the tables of a trace.
 
-The layout (kinds, sizes by version, offsets) is from `offsetof` and `sizeof` over cupti_activity.h of CUDA 12.0,
-12.2–12.6, 12.8, 12.9 and 13.0–13.5 (64 bit). Newer versions append to a record and never move a field, so sizes depend
-on the version and offsets do not.
+Newer versions append to a record and never move a field, so sizes depend on the version and offsets do not
+(`cupti_layout.toml`).
 
 A buffer holds records of different sizes back to back, so the start of a record is known only from the previous one.
 All buffers are walked in lockstep: one NumPy operation advances every buffer by one record. The cost per record falls
@@ -21,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +28,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.errors import RecordError
+from tracer.files.bounded import toml_of
 from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, NVTX_KINDS, SYNC_TYPES
 from tracer.model.trace import Trace
 from tracer.recorders.symbols import demangled, named, renamed, short_name
@@ -39,21 +40,9 @@ _WORD: Final = 4  # bytes; a record begins with its kind in one word, and all si
 _ALIGNMENT: Final = 8
 _STRIDE: Final = 128  # records per buffer between checks which buffers are done
 
-MEMCPY: Final = 1
-MEMSET: Final = 2
-DRIVER: Final = 4
-RUNTIME: Final = 5
-DEVICE: Final = 8
-CONTEXT: Final = 9
-KERNEL: Final = 10
-MARKER: Final = 12
-MARKER_DATA: Final = 13
-OVERHEAD: Final = 17
-MEMCPY_PEER: Final = 22
-CUDA_EVENT: Final = 36
-STREAM: Final = 37
-SYNCHRONIZATION: Final = 38
-GRAPH_TRACE: Final = 51
+MEMCPY, MEMSET, DRIVER, RUNTIME, DEVICE, CONTEXT, KERNEL = 1, 2, 4, 5, 8, 9, 10
+MARKER, MARKER_DATA, OVERHEAD, MEMCPY_PEER = 12, 13, 17, 22
+CUDA_EVENT, STREAM, SYNCHRONIZATION, GRAPH_TRACE = 36, 37, 38, 51
 
 KINDS: Final[dict[str, tuple[int, ...]]] = {
     "kernels": (KERNEL,),
@@ -76,79 +65,11 @@ SETS: Final[dict[str, tuple[str, ...]]] = {
 takes 1.4 us longer when it is recorded (H200, benchmarks/cupti_overhead.py), and a loop like ours has seven per token.
 With `lean`, copies and syncs still appear as API calls, and the ranges of `tracer.annotate` do not need CUPTI."""
 
-_API_RECORD: Final = {
-    "cbid": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "process": (24, "u4"), "thread": (28, "u4"),
-    "correlation": (32, "u4"), "return_value": (36, "u4"),
-}  # fmt: skip
-
-FIELDS: Final[dict[int, dict[str, tuple[int, str]]]] = {
-    KERNEL: {
-        "registers": (6, "u2"), "start": (16, "u8"), "end": (24, "u8"), "device": (40, "u4"), "context": (44, "u4"),
-        "stream": (48, "u4"), "grid_x": (52, "i4"), "grid_y": (56, "i4"), "grid_z": (60, "i4"),
-        "block_x": (64, "i4"), "block_y": (68, "i4"), "block_z": (72, "i4"), "static_shared": (76, "i4"),
-        "dynamic_shared": (80, "i4"), "correlation": (92, "u4"), "name": (104, "u8"), "graph_node": (144, "u8"),
-        "graph": (156, "u4"),
-    },
-    MEMCPY: {
-        "kind": (4, "u1"), "src_kind": (5, "u1"), "dst_kind": (6, "u1"), "bytes": (8, "u8"), "start": (16, "u8"),
-        "end": (24, "u8"), "device": (32, "u4"), "context": (36, "u4"), "stream": (40, "u4"),
-        "correlation": (44, "u4"), "graph_node": (64, "u8"),
-    },
-    MEMCPY_PEER: {
-        "kind": (4, "u1"), "src_kind": (5, "u1"), "dst_kind": (6, "u1"), "bytes": (8, "u8"), "start": (16, "u8"),
-        "end": (24, "u8"), "device": (32, "u4"), "context": (36, "u4"), "stream": (40, "u4"),
-        "src_device": (44, "u4"), "dst_device": (52, "u4"), "correlation": (60, "u4"), "graph_node": (72, "u8"),
-    },
-    MEMSET: {
-        "value": (4, "u4"), "bytes": (8, "u8"), "start": (16, "u8"), "end": (24, "u8"), "device": (32, "u4"),
-        "context": (36, "u4"), "stream": (40, "u4"), "correlation": (44, "u4"), "mem_kind": (50, "u2"),
-        "graph_node": (64, "u8"),
-    },
-    RUNTIME: _API_RECORD,
-    DRIVER: _API_RECORD,
-    SYNCHRONIZATION: {
-        "type": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "correlation": (24, "u4"), "context": (28, "u4"),
-        "stream": (32, "u4"), "event": (36, "u4"),
-    },
-    CUDA_EVENT: {
-        "correlation": (4, "u4"), "context": (8, "u4"), "stream": (12, "u4"), "event": (16, "u4"),
-        "event_sync": (48, "u8"),
-    },
-    GRAPH_TRACE: {
-        "correlation": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "device": (24, "u4"), "graph": (28, "u4"),
-        "context": (32, "u4"), "stream": (36, "u4"),
-    },
-    MARKER: {
-        "flags": (4, "u4"), "timestamp": (8, "u8"), "id": (16, "u4"), "object_kind": (20, "u4"),
-        "process": (24, "u4"), "thread": (28, "u4"), "name": (40, "u8"), "domain": (48, "u8"),
-    },
-    MARKER_DATA: {
-        "flags": (4, "u4"), "id": (8, "u4"), "payload_kind": (12, "u4"), "payload": (16, "u8"), "color": (24, "u4"),
-        "category": (28, "u4"),
-    },
-    OVERHEAD: {"overhead_kind": (4, "u4"), "start": (24, "u8"), "end": (32, "u8")},
-    STREAM: {"context": (4, "u4"), "stream": (8, "u4"), "priority": (12, "u4"), "flag": (16, "u4")},
-    CONTEXT: {"context": (4, "u4"), "device": (8, "u4")},
-    DEVICE: {
-        "memory_bandwidth": (8, "u8"), "total_memory": (16, "u8"), "clock_rate": (36, "u4"), "sm_count": (44, "u4"),
-        "device": (112, "u4"), "uuid_low": (120, "u8"), "uuid_high": (128, "u8"), "name": (136, "u8"),
-        "visible": (144, "u1"),
-    },
-}  # fmt: skip
-"""Kind -> our column -> (byte offset, numpy type). The first four bytes of every record are its kind.
-
-A field past the end of an old version's record (`event_sync` before 12.8) is absent.
-"""
-
-_SIZES: Final = {
-    MEMCPY: {18: 88, 26: 96, 130400: 112}, MEMSET: {18: 88, 130400: 104}, DRIVER: {18: 40}, RUNTIME: {18: 40},
-    DEVICE: {18: 176, 20: 184, 130200: 192}, CONTEXT: {18: 16, 22: 24, 23: 32, 130100: 40},
-    KERNEL: {18: 208, 130000: 216, 130100: 224, 130300: 232, 130400: 248}, MARKER: {18: 56},
-    MARKER_DATA: {18: 32, 130000: 40}, OVERHEAD: {18: 40, 21: 48, 22: 56}, MEMCPY_PEER: {18: 96},
-    CUDA_EVENT: {18: 24, 26: 56, 130500: 80}, STREAM: {18: 24}, SYNCHRONIZATION: {18: 40, 26: 56},
-    GRAPH_TRACE: {18: 48, 21: 56},
-}  # fmt: skip
-"""Kind -> first CUPTI API version with a size -> bytes. 18 is CUDA 12.0, 20 is 12.2, 28 is 12.9, 130001 is 13.0.1."""
+_LAYOUT: Final = toml_of(Path(__file__).with_name("cupti_layout.toml")).values()
+FIELDS: Final = {of["kind"]: {name: (at, type) for name, (at, type) in of["fields"].items()} for of in _LAYOUT}
+"""Kind -> our column -> (byte offset, NumPy type)."""
+_SIZES: Final = {of["kind"]: {int(since): size for since, size in of["bytes"].items()} for of in _LAYOUT}
+"""Kind -> first CUPTI API version with a size -> bytes."""
 
 OLDEST: Final = 18
 NEWEST: Final = 130599
@@ -206,14 +127,8 @@ def version_name(version: int) -> str:
 def record_type(kind: int, size: int) -> np.dtype[np.void]:
     """The NumPy dtype of a record of that kind and size, with the fields that fit."""
     fields = {name: field for name, field in FIELDS[kind].items() if field[0] + np.dtype(field[1]).itemsize <= size}
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [format for _, format in fields.values()],
-            "offsets": [offset for offset, _ in fields.values()],
-            "itemsize": size,
-        }
-    )
+    offsets, formats = zip(*fields.values(), strict=True)
+    return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 @dataclass(slots=True)
@@ -232,14 +147,8 @@ class Parsed:
 
 
 def parse(buffers: Sequence[bytes], sizes: Mapping[int, int]) -> Parsed:
-    """Parse the records of all buffers.
-
-    Args:
-        buffers: the valid part of each activity buffer.
-        sizes: record kind -> bytes, from `sizes`.
-    """
-    parsed = Parsed()
-    buffers = [buffer for buffer in buffers if buffer]
+    """Parse the records of all buffers (the valid part of each); `sizes` as the function returns them."""
+    parsed, buffers = Parsed(), [buffer for buffer in buffers if buffer]
     if not buffers:
         return parsed
     words, starts, ends = _in_words(buffers, max(sizes.values()))
@@ -325,9 +234,7 @@ def ints(values: NDArray[Any]) -> NDArray[np.int64]:
     """Integers of any type as int64; invalid ids (all 32 bits set) are MISSING."""
     wide = values.astype(np.int64)
     if values.dtype == np.uint32:
-        invalid = wide == NO_ID
-        if invalid.any():
-            wide[invalid] = MISSING
+        wide[wide == NO_ID] = MISSING
     return wide
 
 
@@ -337,8 +244,6 @@ def build(
     """Build the trace of a recording.
 
     Args:
-        parsed: the contents of its buffers.
-        sources: origin, process and names.
         own: the ranges of `annotate`.
         last: the end of the recording, in CUPTI's clock (ns).
         dropped: the number of records dropped because there was no buffer.
@@ -375,24 +280,17 @@ def _host(calling: NDArray[np.int64], annotating: NDArray[np.int64], sources: So
 
 
 def _tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
-    """Build all tables except nvtx, threads and processes.
-
-    Args:
-        records: kind -> records.
-        sources: origin, process and names.
-        notes: receives a note if device activities have no times.
-    """
+    """Build all tables except nvtx, threads and processes; `notes` receives one on device activities without times."""
     frames = {
         "kernels": _kernels(records, sources),
         "memcpys": _memcpys(records, sources),
         "memsets": _memsets(records, sources),
         "graph_launches": _from(records, GRAPH_TRACE),
     }
-    untimed = {name: int((frame["start"] == 0).sum()) for name, frame in frames.items() if len(frame.get("start", ()))}
-    for name, count in untimed.items():
-        if count:
-            keep = frames[name]["start"] != 0
-            frames[name] = {column: values[keep] for column, values in frames[name].items()}
+    for name, frame in frames.items():
+        keep = frame["start"] != 0 if frame else np.ones(0, bool)
+        if count := int((~keep).sum()):
+            frames[name] = {column: values[keep] for column, values in frame.items()}
             notes.append(f"{count} of the {name} have no times (CUPTI could not collect them) and are left out")
     frames |= {
         "api": _api(records, sources),
@@ -400,7 +298,9 @@ def _tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, F
         "cuda_events": _from(records, CUDA_EVENT),
         "devices": _devices(records, sources),
     }
-    device_of = _device_of(records, frames)
+    known = [_from(records, CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
+    context, device = _pairs(known, "context", "device")
+    device_of = pd.Series(device, index=context)[~pd.Index(context).duplicated()]
     for name in ("syncs", "cuda_events"):
         if frames[name]:
             frames[name]["device"] = device_of.reindex(frames[name]["context"], fill_value=MISSING).to_numpy()
@@ -487,12 +387,10 @@ def _memsets(records: Records, sources: Sources) -> Frame:
 
 
 def _api(records: Records, sources: Sources) -> Frame:
-    parts = []
-    for kind, domain in ((RUNTIME, _RUNTIME_DOMAIN), (DRIVER, _DRIVER_DOMAIN)):
-        frame = _from(records, kind)
-        if frame:
-            frame["call"] = frame.pop("cbid") << 2 | domain
-            parts.append(frame)
+    parts = [_from(records, kind) for kind in (RUNTIME, DRIVER)]
+    for part, domain in zip(parts, (_RUNTIME_DOMAIN, _DRIVER_DOMAIN), strict=True):
+        if part:
+            part["call"] = part.pop("cbid") << 2 | domain
     frame = _joined(*parts)
     if frame:
         call = frame.pop("call")
@@ -535,20 +433,13 @@ def _devices(records: Records, sources: Sources) -> Frame:
     return frame
 
 
-def _device_of(records: Records, frames: Mapping[str, Frame]) -> pd.Series[Any]:
-    """Context -> device, from descriptions of contexts and from their activities."""
-    known = [_from(records, CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
-    context, device = _pairs(known, "context", "device")
-    return pd.Series(device, index=context)[~pd.Index(context).duplicated()]
-
-
 def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
     """Described streams, and streams created before the recording, which are known only from their activities."""
     described = _from(records, STREAM)
     worked = [frames[name] for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")]
     context, stream = _pairs(worked, "context", "stream")
-    used = [pd.DataFrame({"context": context, "stream": stream})] if len(context) else []
-    parts = ([pd.DataFrame(described)] if described else []) + used
+    used = {"context": context, "stream": stream} if len(context) else {}
+    parts = [pd.DataFrame(part) for part in (described, used) if part]
     if not parts:
         return {}
     streams = pd.concat(parts, ignore_index=True).drop_duplicates(["context", "stream"])
@@ -600,15 +491,8 @@ class _Threads(threading.local):
 
 
 def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, notes: list[str]) -> pd.DataFrame:
-    """The nvtx table.
-
-    Args:
-        records: kind -> records.
-        own: the ranges of `annotate`.
-        sources: origin, process and names.
-        last: the end of the recording, in CUPTI's clock; open ranges end there.
-        notes: receives a note with the number of open ranges.
-    """
+    """The nvtx table; ranges still open at the end of the recording (`last`, in CUPTI's clock) end there, and `notes`
+    receives their number."""
     noted = pd.DataFrame(own.rows, columns=list(_RANGE_COLUMNS)).assign(kind="push/pop", process=os.getpid())
     markers = _markers(records, sources, last, notes)
     ranges = pd.concat([frame for frame in (noted, markers) if len(frame)] or [noted], ignore_index=True)
@@ -674,7 +558,7 @@ def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The data needed in addition to the records to build tables.
+    """What building tables needs beside the records.
 
     Attributes:
         origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).
@@ -694,22 +578,14 @@ class Sources:
 
 
 class CallNames:
-    """Names of API calls from libcupti.
-
-    Args:
-        library: libcupti, or None for names that only contain the id (tests).
-    """
+    """Names of API calls from libcupti, or without it (tests) names that only contain the id."""
 
     def __init__(self, library: ctypes.CDLL | None) -> None:
         self._library = library
 
     def __call__(self, domain: int, cbid: int) -> str:
-        """The name with CUPTI's version suffix, such as "cudaMemcpyAsync_v3020".
-
-        Args:
-            domain: 1 driver, 2 runtime (`CUpti_CallbackDomain`).
-            cbid: the call's id in that domain.
-        """
+        """The name with CUPTI's version suffix, such as "cudaMemcpyAsync_v3020"; domain 1 is the driver, 2 the runtime
+        (`CUpti_CallbackDomain`)."""
         if self._library is not None:
             name = ctypes.c_char_p()
             if self._library.cuptiGetCallbackName(domain, cbid, ctypes.byref(name)) == 0 and name.value:
