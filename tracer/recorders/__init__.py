@@ -4,29 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from tracer.errors import UsageError
-from tracer.model.trace import Trace
 from tracer.recorders.host import HostRecorder
-from tracer.recorders.ranges import RangeRecorder, annotate
+from tracer.recorders.ranges import Recorder, annotate
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti import CuptiRecorder
-
-
-class Recorder(RangeRecorder, Protocol):
-    """The interface of every recorder. `start` and `stop` may alternate any number of times."""
-
-    def start(self) -> None:
-        """Start or resume recording, including ranges of `annotate`."""
-
-    def stop(self) -> None:
-        """Stop recording; later events cost nothing."""
-
-    @property
-    def trace(self) -> Trace:
-        """Everything recorded so far."""
 
 
 AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
@@ -36,19 +21,14 @@ AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
 def record(source: Literal["host"] = ..., *, stacks: bool = ...) -> AbstractContextManager[HostRecorder]: ...
 @overload
 def record(
-    source: Literal["cupti"],
-    *,
-    graph_trace: Literal["node", "graph"] = ...,
-    kinds: Iterable[str] = ...,
-    limit: int = ...,
-    stacks: bool = ...,
-) -> AbstractContextManager[CuptiRecorder]: ...
+    source: Literal["cupti"], *, graph_trace: Literal["node", "graph"] = ..., kinds: Iterable[str] = ...,
+    limit: int = ..., stacks: bool = ...,
+) -> AbstractContextManager[CuptiRecorder]: ...  # fmt: skip
 def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
     """Record the body: `with tracer.record() as recording: ...`, then `recording.trace`.
 
-    Args:
-        source: "host" (events that our own backends report) or "cupti" (CUDA in this process).
-        options: arguments of the recorder; see `HostRecorder` and `CuptiRecorder`.
+    The source is "host" (events that our own backends report) or "cupti" (CUDA in this process); for the options see
+    `HostRecorder` and `CuptiRecorder`.
 
     Raises:
         UsageError: unknown recorder.

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -32,18 +32,9 @@ from nvtx import nvtx as package
 from tracer.errors import RecordError, UsageError
 from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, letter
 from tracer.model.trace import Pause, Trace, add_pauses
+from tracer.recorders import cupti_library, ranges
 from tracer.recorders import cupti_records as activity
-from tracer.recorders import ranges
-from tracer.recorders.cupti_library import (
-    CALLBACK,
-    COMPLETE,
-    INJECTION,
-    REQUEST,
-    Cupti,
-    Driver,
-    find,
-    refuse_other_profilers,
-)
+from tracer.recorders.cupti_library import INJECTION, Cupti, Driver
 from tracer.recorders.cupti_records import STAND_IN, CallNames, OwnRanges, Sources, build, parse
 from tracer.recorders.ranges import Stack, stack_here, with_chains
 from tracer.recorders.symbols import c_string
@@ -74,7 +65,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.driver = Driver()
-        self.cupti = Cupti(find())
+        self.cupti = Cupti(cupti_library.find())
         self.sizes = activity.sizes(self.cupti.version)
         self.buffers = Buffers(_LIMIT)
         self.attached = False
@@ -108,7 +99,7 @@ class _Process:
         self.attached = False
 
 
-@lru_cache(maxsize=1)
+@cache
 def _process() -> _Process:
     return _Process()
 
@@ -132,12 +123,9 @@ class CuptiRecorder:
     takes_nvtx = True
 
     def __init__(
-        self,
-        graph_trace: GraphTrace = "node",
-        kinds: Iterable[str] = ALL_KINDS,
-        limit: int = _LIMIT,
+        self, graph_trace: GraphTrace = "node", kinds: Iterable[str] = ALL_KINDS, limit: int = _LIMIT,
         stacks: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.graph_trace = graph_trace
         self.kinds = tuple(kinds)
         if unknown := set(self.kinds) - set(ALL_KINDS):
@@ -167,7 +155,7 @@ class CuptiRecorder:
             RecordError: another recorder or profiler is recording, or it is too late for graph-level tracing.
         """
         process = self._process
-        refuse_other_profilers()
+        cupti_library.refuse_other_profilers()
         if process.recorder is not None:
             raise RecordError("another CUPTI recorder is recording in this process; stop it first")
         if self.graph_trace == "graph" and not process.graph_level and process.driver.has_context():
@@ -261,11 +249,7 @@ class CuptiRecorder:
         threads = {thread.native_id: thread.name for thread in threading.enumerate() if thread.native_id}
         sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
         trace = build(parse(self._filled, self._process.sizes), sources, self._ranges, self._last, self._dropped)
-        trace.metadata |= {
-            "source": f"cupti {activity.version_name(cupti.version)}",
-            "graph_trace": self.graph_trace,
-            "kinds": list(self.kinds),
-        }
+        trace.metadata |= activity.recorded(cupti.version, self.graph_trace, self.kinds)
         add_pauses(trace, self._pauses)
         self._trace = with_chains(trace, self.stacks)
         return trace
@@ -313,11 +297,8 @@ class Buffers:
     While recording, nothing is copied or cleared: the callbacks only move addresses. Memory is allocated (without
     holding the GIL) in the callback that CUPTI's own thread calls.
 
-    Args:
-        limit: maximum bytes of records to keep. Beyond it CUPTI gets no buffer, drops records and counts them.
-
     Attributes:
-        limit: the same; may be changed.
+        limit: maximum bytes of records to keep; may be changed. Beyond it CUPTI gets no buffer, drops and counts.
         keeping: whether filled buffers are kept; False while not recording. CUPTI keeps tracing graphs that were
             launched under graph-level tracing, even after that is disabled.
     """
@@ -334,7 +315,8 @@ class Buffers:
         self._map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long]
         for _ in range(_PREPARED):
             self._grow()
-        self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI stores only their addresses
+        # CUPTI stores only their addresses
+        self.callbacks = cupti_library.REQUEST(self._give), cupti_library.COMPLETE(self._take)
 
     def register(self, cupti: Cupti) -> None:
         """Register the callbacks with CUPTI."""
@@ -396,41 +378,25 @@ class CallbackData(ctypes.Structure):
     """CUpti_CallbackData of cupti_callbacks.h, CUDA 12.0 to 13.5 (64 bit)."""
 
     _fields_: ClassVar = [
-        ("site", ctypes.c_int),
-        ("function", ctypes.c_char_p),
-        ("parameters", ctypes.c_void_p),
-        ("return_value", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("context", ctypes.c_void_p),
-        ("context_id", ctypes.c_uint32),
-        ("correlation_data", ctypes.c_void_p),
-        ("correlation", ctypes.c_uint32),
-    ]
+        ("site", ctypes.c_int), ("function", ctypes.c_char_p), ("parameters", ctypes.c_void_p),
+        ("return_value", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("context", ctypes.c_void_p),
+        ("context_id", ctypes.c_uint32), ("correlation_data", ctypes.c_void_p), ("correlation", ctypes.c_uint32),
+    ]  # fmt: skip
 
 
 class CallStacks:
-    """Keeps the stack of every such call between `start` and `stop`. CUPTI allows only one subscriber.
-
-    Args:
-        cupti: the library to subscribe to.
-
-    Attributes:
-        stacks: correlation of a call -> its call site.
-    """
+    """Keeps the stack of every such call between `start` and `stop`, by its correlation. CUPTI allows only one
+    subscriber."""
 
     def __init__(self, cupti: Cupti) -> None:
         self.stacks: dict[int, Stack] = {}
         self._sites: dict[Stack, Stack] = {}  # each stack once, however many calls have it
         self._cupti = cupti
-        self._callback = CALLBACK(self._called)  # CUPTI stores only its address
+        self._callback = cupti_library.CALLBACK(self._called)  # CUPTI stores only its address
         self._subscriber: Any = None
 
     def start(self) -> None:
-        """Subscribe.
-
-        Raises:
-            RecordError: another profiler has subscribed in this process.
-        """
+        """Subscribe. Raises RecordError if another profiler has subscribed in this process."""
         self._subscriber = self._cupti.subscribe(self._callback)
         for domain in DOMAINS:
             for cbid in _calls_of_interest(self._cupti.library, domain):

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,9 +30,8 @@ _HINTS: Final = {
 }
 _NAME: Final = re.compile(r"libcupti\.so[\d.]*$")
 
-REQUEST: Final = ctypes.CFUNCTYPE(
-    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
-)
+_SIZE: Final = ctypes.POINTER(ctypes.c_size_t)
+REQUEST: Final = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), _SIZE, _SIZE)
 """CUpti_BuffersCallbackRequestFunc(buffer, size, maxNumRecords)."""
 
 COMPLETE: Final = ctypes.CFUNCTYPE(
@@ -122,15 +122,11 @@ class Cupti:
         self._check("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(value))
 
     def _check(self, function: str, *arguments: Any) -> None:
-        code = getattr(self.library, function)(*arguments)
-        if code:
-            raise RecordError(self._reason(function, code))
-
-    def _reason(self, function: str, code: int) -> str:
-        text = ctypes.c_char_p()
-        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
-        name = text.value.decode() if text.value else f"error {code}"
-        return f"{function} failed with {name}{hint(code)}"
+        if code := getattr(self.library, function)(*arguments):
+            text = ctypes.c_char_p()
+            self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+            name = text.value.decode() if text.value else f"error {code}"
+            raise RecordError(f"{function} failed with {name}{hint(code)}")
 
 
 def hint(code: int) -> str:
@@ -141,22 +137,15 @@ def hint(code: int) -> str:
 
 
 def refuse_other_profilers() -> None:
-    """Raise RecordError under nsys and similar profilers.
-
-    CUPTI itself does not refuse; it silently loses most records.
-    """
+    """Raise RecordError under nsys and similar profilers; CUPTI itself silently loses most records."""
     if holder := os.environ.get(PROFILER):
         raise RecordError(f"{PROFILER} names another profiler ({Path(holder).name}); record without it")
 
 
 def find() -> str:
-    """The path of the libcupti to use.
-
-    Raises:
-        RecordError: there is none; the message says what to install.
-    """
-    for candidate in (*_loaded(), *_in_wheels(), *_in_toolkits()):
-        return str(candidate)
+    """The path of the libcupti to use. Raises RecordError, with what to install, if there is none."""
+    if (found := next(chain(_loaded(), _in_wheels(), _in_toolkits()), None)) is not None:
+        return str(found)
     raise RecordError("libcupti was not found: pip install 'intertoken[cupti]' (or [cupti12]), or the CUDA toolkit")
 
 
@@ -184,11 +173,7 @@ def _in_toolkits() -> Iterator[Path]:
 
 
 class Driver:
-    """The calls of libcuda that a recorder needs.
-
-    Raises:
-        RecordError: there is no NVIDIA driver.
-    """
+    """The calls of libcuda that a recorder needs. Raises RecordError if there is no NVIDIA driver."""
 
     def __init__(self) -> None:
         try:

@@ -124,6 +124,11 @@ def version_name(version: int) -> str:
     return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
 
 
+def recorded(version: int, graph_trace: str, kinds: Iterable[str]) -> dict[str, Any]:
+    """What the metadata of a trace say about its recording."""
+    return {"source": f"cupti {version_name(version)}", "graph_trace": graph_trace, "kinds": list(kinds)}
+
+
 def record_type(kind: int, size: int) -> np.dtype[np.void]:
     """The NumPy dtype of a record of that kind and size, with the fields that fit."""
     fields = {name: field for name, field in FIELDS[kind].items() if field[0] + np.dtype(field[1]).itemsize <= size}

@@ -54,13 +54,8 @@ _NO_RANGES: Final = pd.DataFrame({"thread": np.empty(0, np.int64)})
 
 
 def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window = WHOLE) -> Outcome:
-    """Run a command in the foreground and read the files that it and its children left in a folder.
-
-    Args:
-        command: program and arguments.
-        graph_trace: "node" or "graph".
-        rings: the folder.
-        window: what of the run to record.
+    """Run a command in the foreground and read the files that it and its children left in a folder; `graph_trace` is
+    "node" or "graph".
 
     Raises:
         RecordError: there is no library for this machine, no libcupti, another profiler, or the command cannot be
@@ -97,11 +92,7 @@ def settings(graph_trace: str, libcupti: str) -> str:
 
 def environment(ours: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of the program to record: the library is preloaded, so that each program is known, and injected
-    by the driver, even if LD_PRELOAD is cleared.
-
-    Raises:
-        RecordError: the library's path cannot be preloaded.
-    """
+    by the driver, even if LD_PRELOAD is cleared. Raises RecordError if the library's path cannot be preloaded."""
     return {_BYTES: str(_LIMIT), **light.environment(ours, rings, base), cupti_library.PROFILER: str(ours)}
 
 
@@ -165,11 +156,7 @@ class Activities:
 
 
 def read_activities(ring: Path) -> Activities:
-    """Read the file next to a ring; empty if there is none.
-
-    Raises:
-        FormatError: it cannot be read, or is damaged.
-    """
+    """Read the file next to a ring; empty if there is none. Raises FormatError if it cannot be read, or is damaged."""
     path = beside(ring, ".cupti")
     if path is None:
         return Activities()
@@ -205,16 +192,8 @@ def _take(found: Activities, kind: int, about: int, block: bytes) -> None:
 
 
 def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], failures: list[str]) -> Trace | None:
-    """Build one trace from the files of all processes, which share a clock. Times count from the first event.
-
-    Args:
-        rings: of the processes; they hold the NVTX ranges.
-        graph_trace: "node" or "graph".
-        kinds: the kinds of activity that were recorded.
-        failures: receives why processes could not be recorded, also if there is no trace.
-
-    Returns:
-        None if nothing was recorded.
+    """Build one trace from the files of all processes, which share a clock; their rings hold the NVTX ranges. Times
+    count from the first event. None if nothing was recorded. `failures` receives why processes could not be recorded.
     """
     parts: list[Trace] = []
     gpus: list[pd.DataFrame] = []
@@ -234,17 +213,13 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
             continue
         earlier[ring.process] = max((int(t["correlation"].max()) for t in _correlated(part)), default=0)
         parts.append(part)
-        gpus.append(pd.DataFrame({"process": ring.process, "cuda": part["devices"]["device"]}))
-        gpus[-1]["uuid"] = gpus[-1]["cuda"].map(uuids)
+        numbers = part["devices"]["device"]
+        gpus.append(pd.DataFrame({"process": ring.process, "cuda": numbers, "uuid": numbers.map(uuids)}))
         versions.append(activities.version)
     if not parts:
         return None
     trace = _joined(parts, pd.concat(gpus, ignore_index=True), origin)
-    trace.metadata |= {
-        "source": f"cupti {activity.version_name(versions[0])}",
-        "graph_trace": graph_trace,
-        "kinds": list(kinds),
-    }
+    trace.metadata |= activity.recorded(versions[0], graph_trace, kinds)
     trace.notes += failures
     return trace
 
@@ -292,8 +267,8 @@ def _joined(parts: Sequence[Trace], gpus: pd.DataFrame, origin: int) -> Trace:
     notes = [note for part in parts for note in part.notes]
     if len(gpus):
         tables = numbered_by_gpu(tables, gpus, notes)
-    tables["threads"] = _distinct(tables["threads"], ["process", "thread"])  # twice if a process called exec
-    tables["processes"] = _distinct(tables["processes"], ["process"])
+    for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice if a process called exec
+        tables[name] = tables[name].drop_duplicates(key, keep="last") if len(tables[name]) else tables[name]
     overhead: dict[str, Counter[str]] = {}
     for part in parts:
         for kind, spent in part.metadata["overhead"].items():
@@ -319,10 +294,6 @@ def _concatenated(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
         else np.concatenate([frame[name].to_numpy() for frame in frames])
         for name in frames[0]
     })  # fmt: skip
-
-
-def _distinct(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    return frame.drop_duplicates(key, keep="last") if len(frame) else frame
 
 
 def _correlated(trace: Trace) -> list[pd.DataFrame]:

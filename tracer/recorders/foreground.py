@@ -36,8 +36,8 @@ def module_command(module: str) -> tuple[str, ...]:
 def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:
     """Run a command and wait for it to end.
 
-    Without `environment` it inherits ours. SIGTERM, SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which
-    the terminal sends to both.
+    Without `environment` it inherits ours. SIGTERM, SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the
+    terminal sends to both.
 
     Returns:
         its exit code; -N if signal N ended it.
@@ -109,13 +109,8 @@ def has_nsys() -> bool:
 
 
 def run_under_nsys(command: Sequence[str], graph_trace: str, report: Path, *, call_sites: bool = False) -> int:
-    """Run a command under `nsys profile`, in the foreground.
-
-    Args:
-        command: program and arguments.
-        graph_trace: "node" or "graph".
-        report: the .nsys-rep file to create; it may be missing afterwards.
-        call_sites: whether to keep the stack of each CUDA call, for which nsys must sample as well.
+    """Run a command under `nsys profile`, in the foreground, at the level "node" or "graph". The .nsys-rep file may be
+    missing afterwards. To keep the stack of each CUDA call, nsys must sample as well.
 
     Returns:
         The exit code of the command; -N if signal N ended nsys.

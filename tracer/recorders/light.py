@@ -34,6 +34,7 @@ from tracer.files.bounded import opened
 from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
+from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import LIGHT, Trace, add_pauses
 from tracer.recorders import foreground, native
@@ -88,15 +89,8 @@ SHIPPED: Final = native.SOURCES / native.NAME
 
 
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
-    """Read the rings in a folder, sorted by their start.
-
-    Args:
-        folder: of a recording.
-        unread: receives a note on each ring that cannot be read, such as that of a process killed while creating it.
-
-    Raises:
-        FormatError: a ring cannot be read, and `unread` is not given.
-    """
+    """Read the rings in a folder, sorted by their start. `unread` receives a note on each that cannot be read, such as
+    that of a process killed while creating it; without it FormatError is raised."""
     found = []
     for path in folder.glob("*.ring"):
         try:
@@ -110,10 +104,7 @@ def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
 
 def light_trace(rings: Sequence[Ring]) -> Trace:
     """Build one trace from the rings of all processes, which share a clock. Times count from the first call. Where a
-    process called exec, or another one got its number, the trace has a pause.
-
-    Raises:
-        FormatError: there is no ring.
+    process called exec, or another one got its number, the trace has a pause. Raises FormatError if there is no ring.
     """
     if not rings:
         raise FormatError("there is no ring to read")
@@ -145,7 +136,8 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
         notes += _notes(ring, work)
         errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
-    joined = numbered_by_gpu(joined, pd.concat(map(_gpus, kept), ignore_index=True), notes)
+    gpus = [(r.process, c.device, int.from_bytes(c.uuid, "little")) for r in kept for c in r.contexts]
+    joined = numbered_by_gpu(joined, pd.DataFrame(gpus, columns=["process", "cuda", "uuid"]), notes)
     for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice if a process called exec
         joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
@@ -154,25 +146,18 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     metadata = {"source": LIGHT, "clock": clock, "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns}
     trace = Trace.from_columns(metadata, **joined)
     trace.notes += notes
-    between = pauses_between([_life(ring, origin) for ring in kept if len(ring.records)])
+    lives = [
+        TimeRange(int(ring.records["begin"].min()) - origin, int(ring.records["end"].max()) - origin + 1, ring.process)
+        for ring in kept if len(ring.records)
+    ]  # fmt: skip
+    between = pauses_between(lives)
     add_pauses(trace, [each._replace(is_exec=True) for each in between])
     return trace
 
 
-def _life(ring: Ring, origin: int) -> TimeRange:
-    """From the first to the last call of a ring."""
-    begin, end = int(ring.records["begin"].min()), int(ring.records["end"].max())
-    return TimeRange(begin - origin, end - origin + 1, ring.process)
-
-
 def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[str, pd.DataFrame]:
-    """The tables of a ring.
-
-    Args:
-        ring, work: of the process.
-        earlier: how many calls are in the process's rings from before it called exec.
-        chained: the largest number of a call chain in earlier rings.
-    """
+    """The tables of a ring; `earlier` calls are in the process's rings from before it called exec, `chained` is the
+    largest number of a call chain in earlier rings."""
     records, letter, site = ring.records, letters(ring), sites_of(ring)
     correlation = np.arange(1, len(records) + 1) + earlier
     keys = stream_keys(records)
@@ -233,15 +218,7 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
     }  # fmt: skip
 
 
-def _gpus(ring: Ring) -> pd.DataFrame:
-    """The process's devices, as `numbered_by_gpu` takes them; a row per row of its table of devices."""
-    uuids = [int.from_bytes(context.uuid, "little") for context in ring.contexts]
-    return pd.DataFrame({"process": ring.process, "cuda": [c.device for c in ring.contexts], "uuid": uuids})
-
-
-def _places(
-    ring: Ring, letter: NDArray[np.str_], keys: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(ring: Ring, letter: NDArray[np.str_], keys: Ints) -> tuple[Ints, Ints]:
     """Device and context of each record; MISSING if the thread had none.
 
     A record holds the context that was current. Launches require that of their stream; copies, waits and events do not,
@@ -270,9 +247,7 @@ def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
 
 
-def _earliest(
-    records: NDArray[Any], letter: NDArray[np.str_], keys: NDArray[np.int64], work: StampedWork
-) -> NDArray[np.int64]:
+def _earliest(records: NDArray[Any], letter: NDArray[np.str_], keys: Ints, work: StampedWork) -> Ints:
     """The earliest start of each record's work on the device: after the call, and after the earlier work of known times
     on its stream and on those for whose events its stream waits."""
     ends, kernels = np.zeros(len(records), np.int64), work.kernels.table
@@ -284,13 +259,7 @@ def _earliest(
 
 
 @compiled
-def _after_others(
-    begin: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    kinds: NDArray[np.int64],
-    streams: NDArray[np.int64],
-    events: NDArray[np.int64],
-) -> NDArray[np.int64]:  # pragma: no cover - compiled
+def _after_others(begin: Ints, ends: Ints, kinds: Ints, streams: Ints, events: Ints) -> Ints:  # pragma: no cover
     """Each begin, or the latest of the ends that its stream has or waits for before, if that is later."""
     found, of_stream, of_event = begin.copy(), np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     for row in range(len(begin)):
@@ -430,13 +399,8 @@ def cached() -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run.
-
-    Attributes:
-        trace: the recording; None if nothing was recorded.
-        code: as returned by `foreground.run`.
-        why: why nothing was recorded.
-    """
+    """The outcome of a run: the recording, None if nothing was recorded (and `why`), and the code as returned by
+    `foreground.run`."""
 
     trace: Trace | None
     code: int
@@ -449,12 +413,7 @@ def record(
 ) -> Outcome:  # fmt: skip
     """Run a command in the foreground and read the rings that it and its children left in a folder.
 
-    Args:
-        command: program and arguments.
-        rings: the folder.
-        window: what of the run to record.
-        call_sites: whether to keep the stack of each call.
-        pass_fds: file descriptors that the command inherits.
+    With `call_sites` the stack of each call is kept. The command inherits `pass_fds`.
 
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
@@ -471,11 +430,8 @@ def record(
 def run(
     command: Sequence[str], environment: Mapping[str, str], rings: Path, window: Window, pass_fds: Sequence[int] = ()
 ) -> int:
-    """Run a command in the foreground, recorded while the window is open; returns as `foreground.run`.
-
-    Raises:
-        RecordError: the command cannot be started.
-    """
+    """Run a command in the foreground, recorded while the window is open; returns as `foreground.run`. Raises
+    RecordError if it cannot be started."""
     with switched(rings, window), kept_small(rings):
         try:
             return foreground.run(command, pass_fds, {**environment, **window.variables})

@@ -108,13 +108,6 @@ def _bounded(lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float) 
     return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * closest)
 
 
-def _reached(low: Floats, high: Floats, tight: Bools) -> Bools:
-    """Which of the windows with close bounds have reached both, if any has, else all: no bound is wrong, so in those
-    that have they are as close as that takes."""
-    both = tight & (np.abs(high - low) <= _LOOSE * 2 * _REACHED_NS)
-    return both if both.any() else tight
-
-
 def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
     """The difference of the clocks in each window from one of the bounds, and its error, if the other is far from the
     truth in all of them: what is reached in every window is steady, what depends on the program often scatters. None if
@@ -134,7 +127,8 @@ def _between(at: Ints, low: Floats, high: Floats, close: Bools) -> tuple[Floats,
     have moved to it since the closest known window and not to the other; if to both, the midpoint; if to neither,
     interpolated. They can also have stayed: the error contains how far they would have moved."""
     half, middle = np.abs(high - low) / 2, (low + high) / 2
-    tight = _reached(low, high, close)
+    both = close & (half <= _LOOSE * _REACHED_NS)  # no bound is wrong: these windows have reached both, if any has
+    tight = both if both.any() else close
     slack, doubt = float(np.median(half[tight])), float(np.median(half[close]))
     one, other = low + slack, high - slack
     is_one, is_other = _steady(at, one, other, tight)

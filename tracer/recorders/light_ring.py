@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 from tracer.files.bounded import opened
 from tracer.files.output import lock_folder, take_folder
+from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.text import spelled
 
@@ -71,11 +72,8 @@ _MOST_NS: Final = 1 << 61  # 73 years: differences of times stay within 64 bits
 _MOST_WRITTEN: Final = 1 << 62
 _SEQUENCE: Final = 40  # bits below it in a stamp's word
 
-_UINT64, _INT64, _DOUBLE, _UINT32, _INT32, _FLOAT = range(1, 7)  # nvtxPayloadType_t
-_PAYLOAD_TYPES: Final = {
-    _UINT64: np.uint64, _INT64: np.int64, _DOUBLE: np.float64, _UINT32: np.uint32, _INT32: np.int32, _FLOAT: np.float32,
-}  # fmt: skip
-_NO_TEXT: Final = ""
+_PAYLOADS: Final = (np.uint64, np.int64, np.float64, np.uint32, np.int32, np.float32)
+"""The types of payloads, numbered from 1 (nvtxPayloadType_t)."""
 
 
 def number_of(numbers: NDArray[Any]) -> NDArray[np.int64]:
@@ -113,20 +111,16 @@ class Ring:
     """The contents of a process's ring.
 
     Attributes:
-        path: the file.
         process, parent: process ids, in the process's own namespace.
         pid_namespace: the number of that namespace, 0 if unknown.
-        program: its short name.
         start_ns, start_utc_ns: the start of the ring, by CLOCK_MONOTONIC and CLOCK_REALTIME.
         calls: call names, by the number used in records.
-        counters: name -> count.
         written: the number of records ever written, including overwritten ones.
         capacity: the number of records that fit.
         lost: the number of records, of those not overwritten, that are incomplete: their process was killed, or is
             running, while they were written.
         records: complete records (`RECORD`), in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
         ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
-        texts: the texts of ranges; None if there are none.
         stamps: per context, `STAMP` sorted by time, without overwritten ones.
         chains: per context, the stamps of the chain that measures the cost of a stamp, sorted by time.
         places: the number of stamps that fit per context.
@@ -193,14 +187,7 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
 
 
 def check_of(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The check of each row of words, as `check_of` in `ring.h` computes it.
-
-    Args:
-        words: (rows, words), uint64.
-
-    Returns:
-        (rows,), uint64.
-    """
+    """The check of each row of words (uint64), as `check_of` in `ring.h` computes it."""
     at = np.arange(words.shape[1], dtype=np.uint64)
     factors = np.uint64(0x9E3779B97F4A7C15) + at * np.uint64(0xBF58476D1CE4E5B8)
     return np.asarray((words * factors).sum(axis=1, dtype=np.uint64))
@@ -244,11 +231,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(path: Path) -> Facts:
-    """The facts in a ring's header; zeros for a ring that is not initialised.
-
-    Raises:
-        OSError: the ring cannot be read.
-    """
+    """The facts in a ring's header; zeros for a ring that is not initialised. Raises OSError if it cannot be read."""
     with opened(path) as file:
         head = file.read(_COUNTERS_AT)
     if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC or header_check(head) != _HEADER.unpack_from(head)[-1]:
@@ -258,11 +241,8 @@ def facts_of(path: Path) -> Facts:
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
-    """Let a process resume or pause recording, from its next call on. The contents of the ring are kept.
-
-    Raises:
-        OSError: the ring cannot be written.
-    """
+    """Let a process resume or pause recording, from its next call on; the contents of the ring are kept. Raises
+    OSError."""
     with opened(path, "r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
         turn = _LIVE.unpack_from(header, _LIVE_AT)[1]
         if header[: len(MAGIC)] == MAGIC and (turn % 2 == 0) != on:
@@ -291,7 +271,8 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         raise FormatError(f"{path}: the header is damaged")
     if not capacity or contexts_used > _CONTEXTS or stamps_at > size:
         raise FormatError(f"{path}: the header states {stamps_at} bytes, but the file has {size}")
-    calls, counter_names = _names(os.pread(file.fileno(), pairs_at - names_at, names_at))
+    names = os.pread(file.fileno(), pairs_at - names_at, names_at).decode().split("\0\0")
+    calls, counter_names = names[0].split("\0"), [name for name in names[1].split("\0") if name]
     counts = struct.unpack_from(f"<{len(counter_names)}Q", head, _COUNTERS_AT)
     at = _COUNTERS_AT + len(counter_names) * 8
     facts = [_FACTS.unpack_from(head, at + i * _FACTS.size) for i in range(contexts_used)]
@@ -332,24 +313,14 @@ def _texts(file: BinaryIO, at: int, size: int) -> RingTexts:
     return RingTexts(struct.unpack_from("<Q", head)[0], content, names)
 
 
-def _names(text: bytes) -> tuple[list[str], list[str]]:
-    calls, counters, *_ = text.split(b"\0\0")
-    return [n.decode() for n in calls.split(b"\0")], [n.decode() for n in counters.split(b"\0") if n]
-
-
 def _text(padded: bytes) -> str:
     return padded.partition(b"\0")[0].decode(errors="replace")
 
 
 def _read(file: BinaryIO, kind: np.dtype[Any], count: int, at: int) -> NDArray[Any]:
-    """The current contents of a part of the file.
-
-    Raises:
-        ValueError: the file is too short.
-    """
+    """The current contents of a part of the file. Raises ValueError if it is too short."""
     wanted = count * kind.itemsize
-    is_there = at + wanted <= os.fstat(file.fileno()).st_size
-    found = os.pread(file.fileno(), wanted, at) if wanted and is_there else b""
+    found = os.pread(file.fileno(), wanted, at) if at + wanted <= os.fstat(file.fileno()).st_size else b""
     if len(found) < wanted:
         raise ValueError(f"{wanted} bytes at offset {at} are missing")
     return np.frombuffer(found, kind)
@@ -393,13 +364,8 @@ def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
 
 
 def nvtx_table(ring: Ring, notes: list[str], last: int = 0) -> pd.DataFrame:
-    """Build the nvtx table.
-
-    Args:
-        ring: of the process.
-        notes: receives the numbers of ranges still open at the end and of ranges without text.
-        last: the end of what else was recorded of the process, in ns of CLOCK_MONOTONIC.
-    """
+    """Build the nvtx table. Ranges still open end with the last event of the ring, or with what else was recorded of
+    the process (`last`, ns of CLOCK_MONOTONIC); `notes` receives their number, and that of ranges without text."""
     events, names = ring.ranges, np.array(ring.calls or [""])
     if ring.texts is None or not len(events):
         return pd.DataFrame()
@@ -430,9 +396,7 @@ def nvtx_table(ring: Ring, notes: list[str], last: int = 0) -> pd.DataFrame:
     })[~is_gone]  # fmt: skip
 
 
-def _nested(
-    events: NDArray[Any], is_push: NDArray[np.bool_], is_pop: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _nested(events: NDArray[Any], is_push: Bools, is_pop: Bools) -> tuple[Ints, Ints]:
     """The positions of pushes and of their pops; MISSING for a missing pop.
 
     Both have the same thread, domain, recording period and nesting level. A pop whose push was overwritten is ignored.
@@ -447,9 +411,7 @@ def _nested(
     return pushes["row"].to_numpy(np.int64), pops[pushes.index].fillna(MISSING).to_numpy(np.int64)
 
 
-def _numbered(
-    events: NDArray[Any], is_start: NDArray[np.bool_], is_end: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _numbered(events: NDArray[Any], is_start: Bools, is_end: Bools) -> tuple[Ints, Ints]:
     """The positions of start/end ranges, which any thread may end, and of their ends, by number."""
     rows, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
     end_of = pd.Series(ends, events["number"][ends])
@@ -459,7 +421,7 @@ def _numbered(
 
 def _decoded(texts: RingTexts, events: NDArray[Any]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
     """The texts, and which of them were overwritten; each distinct text is decoded once."""
-    found = np.full(len(events), _NO_TEXT, object)
+    found = np.full(len(events), "", object)
     at, length, size = events["object"], events["result"], len(texts.content)
     is_gone = texts.end > at + np.uint64(size)
     for count in np.unique(length[~is_gone & (length > 0)]).tolist():
@@ -475,7 +437,7 @@ def _payloads(events: NDArray[Any]) -> NDArray[np.float64]:
     """The payloads as numbers; NaN without one."""
     bits = np.ascontiguousarray(events["bytes"])
     found = np.full(len(events), np.nan)
-    for number, kind in _PAYLOAD_TYPES.items():
+    for number, kind in enumerate(_PAYLOADS, start=1):
         rows = events["copy_kind"] == number
         found[rows] = bits.view(kind)[:: bits.itemsize // np.dtype(kind).itemsize][rows]
     return found
@@ -494,11 +456,8 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 @contextmanager
 def folder(*, large: bool = False) -> Iterator[Path]:
-    """Create a folder for rings. It is removed when the block succeeds; if the block fails, the rings are kept.
-
-    Args:
-        large: whether to create it where there is the most free space, rather than in memory.
-    """
+    """Create a folder for rings, in memory, or if they are `large`, where there is the most free space. It is removed
+    when the block succeeds; if the block fails, the rings are kept."""
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     if large:
         base = max(base, Path(tempfile.gettempdir()), key=_free_bytes)
@@ -509,11 +468,8 @@ def folder(*, large: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def taken(left: Path) -> Iterator[None]:
-    """Take over a folder that a recorder left behind; it is removed when the block succeeds.
-
-    Raises:
-        OSError: it is not such a folder, or its recorder is still running.
-    """
+    """Take over a folder that a recorder left behind; it is removed when the block succeeds. Raises OSError if it is
+    not such a folder, or its recorder is still running."""
     with _removed_on_success(left, take_folder(left)):
         yield
 
@@ -538,7 +494,7 @@ def has_rings(rings: Path) -> bool:
 def left_folders() -> list[Path]:
     """This user's folders with rings but without a running recorder. Folders without rings are removed."""
     found = []
-    for left in sorted(path for base in _bases() for path in base.glob(f"{_PREFIX}*")):
+    for left in sorted(_in_bases(f"{_PREFIX}*")):
         with suppress(OSError):  # its recorder is running, or it is not ours
             if left.lstat().st_uid != os.geteuid():
                 continue
@@ -554,7 +510,7 @@ def left_folders() -> list[Path]:
 def running_rings() -> list[Path]:
     """The rings of this user's processes that are running under a light recorder."""
     found = []
-    for path in (path for base in _bases() for path in base.glob(f"{_PREFIX}*/*.ring")):
+    for path in _in_bases(f"{_PREFIX}*/*.ring"):
         with suppress(OSError):
             is_light = not (path.parent / SETTINGS).exists()
             if is_light and path.stat().st_uid == os.geteuid() and not _has_ended(path):
@@ -597,11 +553,7 @@ def repeating(work: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 def trim(path: Path) -> None:
-    """Free the memory of the parts of a ring that were never written: blocks of zeros become holes.
-
-    Raises:
-        OSError: the ring cannot be read or written.
-    """
+    """Free the memory of the parts of a ring that were never written: blocks of zeros become holes. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     with opened(path, "r+b") as file:
         for at, part in _written(file):
@@ -611,11 +563,8 @@ def trim(path: Path) -> None:
 
 
 def copy_small(path: Path, target: Path) -> None:
-    """Copy a ring without the parts that were never written.
-
-    Raises:
-        OSError: the ring cannot be read, or the copy takes more than half of the free space.
-    """
+    """Copy a ring without the parts that were never written. Raises OSError, also if that takes more than half of the
+    free space."""
     with opened(path) as file, target.open("wb") as copy:
         if os.fstat(file.fileno()).st_blocks * 512 > _free_bytes(target.parent) // 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
@@ -626,11 +575,7 @@ def copy_small(path: Path, target: Path) -> None:
 
 
 def _written(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The blocks of a ring that are not holes: offset and content.
-
-    Raises:
-        OSError: the file is larger than a ring.
-    """
+    """The blocks of a ring that are not holes: offset and content. Raises OSError if the file is larger than a ring."""
     size, at = os.fstat(file.fileno()).st_size, 0
     if size > _LARGEST_FILE:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
@@ -650,8 +595,8 @@ def _free_bytes(base: Path) -> int:
     return space.f_bavail * space.f_frsize
 
 
-def _bases() -> set[Path]:
-    return {_MEMORY, Path(tempfile.gettempdir())}
+def _in_bases(pattern: str) -> Iterator[Path]:
+    return (path for base in {_MEMORY, Path(tempfile.gettempdir())} for path in base.glob(pattern))
 
 
 def _has_ended(path: Path) -> bool:

@@ -233,9 +233,7 @@ def _bounds(joined: pd.DataFrame, waits: pd.DataFrame) -> tuple[ClockBounds, Clo
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
     after = np.where(of_graph, head, tail)  # a run's head is launched before its first call, its tail after its last
-    lower = ClockBounds(
-        after, np.where(of_graph, joined["begin"], joined["end"]) - after
-    )  # also of those without a head
+    lower = ClockBounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)
     latest = ended(joined, waits)
     known = latest < NEVER
     return lower, ClockBounds(tail[known], latest[known] - tail[known])
@@ -342,15 +340,9 @@ def without_late_ends(
 
 
 def _ending_call(ring: Ring, last: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int64]:
-    """When the call began that ended a run at the latest, of the thread that launched its last kernel: the next wait or
-    query for its stream, event, graph or copy to the host there, or wait for everything; NEVER without one, and 0 for
-    a query, behind which there is a stamp only if it found the device at work.
-
-    Args:
-        ring: the recording.
-        last: the record of the last launch of each run.
-        stream: of each run.
-    """
+    """When the call began that ended a run at the latest, of the thread that launched its last kernel (`last`): the
+    next wait or query for its stream, event, graph or copy to the host there, or wait for everything; NEVER without
+    one, and 0 for a query, behind which there is a stamp only if it found the device at work."""
     records, letter = ring.records, letters(ring)
     names = np.array([plain(name) for name in ring.calls] or [""])[records["call"]]
     fetches = np.isin(letter, [COPY, BLOCKING_COPY]) & (records["copy_kind"] == MEMCPY_KINDS["DtoH"])
@@ -383,12 +375,8 @@ _NONE: Final = pd.DataFrame({column: np.array([], np.int64) for column in _KERNE
 
 @dataclass(frozen=True)
 class Cost:
-    """The time that a stamp adds to the device's work, ns, from a chain of stamps.
-
-    Attributes:
-        stamp: the duration of the stamp.
-        step: from its end to the start of the following work.
-    """
+    """The time that a stamp adds to the device's work, ns, from a chain of stamps: its duration, and the `step` from
+    its end to the start of the following work."""
 
     stamp: int
     step: int
@@ -415,12 +403,10 @@ def run_kernels(
     """Reconstruct the kernels of those runs in which the duration of every launch is known.
 
     Args:
-        ring: the recording.
         letter: what each record's call does.
         runs: a row per run, by stream and time: number, start and end (host ns; without stamps the earliest and the
             latest possible), head (host ns, MISSING without one), is_stamped, follows (whether only the run in the
             previous row shows when the stream reached it); its index is kept.
-        clocks: per context.
         costs: of a stamp, per context.
     """
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
@@ -457,8 +443,8 @@ def fits_of_ring(ring: Ring) -> Fits:
 
 
 def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:
-    """The records in runs, in order: record, run, called, returned (host ns), is_launch, is_before and is_behind
-    (whether stamps come before or after it)."""
+    """The records in runs, in order: record, run, called, returned (host ns), is_launch, number, is_before and
+    is_behind (whether stamps come before or after it)."""
     records = ring.records
     number = number_of(records["number"])
     run = pd.Index(runs["number"]).get_indexer(pd.Index(number))
@@ -494,10 +480,7 @@ class _Apart:
 def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
     """Add `since` and `until` to the items: the times of the stamps before and after them, NaN without one. If a run
     has too few or too many stamps (an extra one marks them as late), none of its items get times. The stamp after an
-    item can be the one before the next.
-
-    Returns:
-        The times between the three stamps after each gate; None without gates.
+    item can be the one before the next. Returns the times between the three stamps after each gate; None without gates.
     """
     marks = 3 * items["is_before"].astype(np.int64) + items["is_behind"]
     wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
@@ -558,12 +541,6 @@ def _lengths(took: pd.Series, kinds: list[NDArray[np.int64]]) -> pd.Series:
     return length
 
 
-def _begun_of_runs(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> NDArray[np.int64]:
-    """When the stream reached the run of each launch: after its head, or after the stamped work before it."""
-    head, start = (runs[name].to_numpy()[launches["run"]] for name in ("head", "start"))
-    return np.asarray(np.where(head == MISSING, start, head + cost.stamp) + cost.step)
-
-
 def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
     """The predicted execution of each launch: start, end (host ns), record, run, same, beyond. A kernel starts when its
     launch has arrived and a step after the end of the previous one, so its end is the latest that any earlier launch
@@ -571,7 +548,9 @@ def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.Dat
     the latest end of its run; `beyond` is the excess over that end."""
     arrived = np.maximum(launches["arrived"], launches["called"])
     is_first = (launches["place"] == 0) & ~runs["follows"].to_numpy(bool)[launches["run"]]
-    begin = np.where(is_first, np.maximum(_begun_of_runs(launches, runs, cost), arrived), arrived)
+    head, start = (runs[name].to_numpy()[launches["run"]] for name in ("head", "start"))
+    reached = np.where(head == MISSING, start, head + cost.stamp) + cost.step  # the run, by its stream
+    begin = np.where(is_first, np.maximum(reached, arrived), arrived)
     each = launches["length"] + cost.step
     whole = each.groupby(launches["segment"]).cumsum()
     latest = pd.Series(begin - (whole - each), launches.index).groupby(launches["segment"]).cummax()
@@ -587,12 +566,8 @@ def _verified(
 ) -> tuple[pd.DataFrame, int]:
     """The kernels of runs whose predicted end matches their stamps, and the median error. Nearly all runs with the same
     launches must match (of those without any that has stamps, nearly all runs). Gates delay the end of their runs, so
-    these are not tested if others can be.
-
-    Args:
-        tails: when a tail launched before each call that may end a run arrived, host ns, sorted. A tail that arrived
-            after the predicted end of the last kernel started then, on an idle device.
-    """
+    these are not tested if others can be. `tails`: when a tail launched before each call that may end a run arrived,
+    host ns, sorted. A tail that arrived after the predicted end of the last kernel started then, on an idle device."""
     last = predicted.groupby("run").agg(end=("end", "last"), same=("same", "last"), beyond=("beyond", "last"))
     start, end, stamped = (runs[name].to_numpy()[last.index] for name in ("start", "end", "is_stamped"))
     end = end - cost.stamp - cost.step

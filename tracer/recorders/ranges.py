@@ -19,14 +19,21 @@ from tracer.model.schema import MISSING, TABLES
 from tracer.model.trace import Trace, conform
 
 
-class RangeRecorder(Protocol):
-    """A recorder that `annotate` notifies of its ranges.
-
-    Attributes:
-        takes_nvtx: whether it is the only receiver of NVTX calls in this process; `annotate` can then omit them.
-    """
+class Recorder(Protocol):
+    """The interface of every recorder. `start` and `stop` may alternate any number of times. If it `takes_nvtx`, it is
+    the only receiver of NVTX calls in this process, and `annotate` can omit them."""
 
     takes_nvtx: bool
+
+    def start(self) -> None:
+        """Start or resume recording, including ranges of `annotate`."""
+
+    def stop(self) -> None:
+        """Stop recording; later events cost nothing."""
+
+    @property
+    def trace(self) -> Trace:
+        """Everything recorded so far."""
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
         """Open an NVTX range on the calling thread; colour as 0xAARRGGBB."""
@@ -35,7 +42,7 @@ class RangeRecorder(Protocol):
         """Close the calling thread's innermost range."""
 
 
-recording: Final[list[RangeRecorder]] = []
+recording: Final[list[Recorder]] = []
 """The recorders between `start` and `stop`; they add and remove themselves."""
 
 
@@ -48,7 +55,6 @@ class annotate:  # a verb, used as `with annotate(...)`
     Args:
         text: the range's text, such as "token".
         index: its payload, such as the token's number.
-        domain: its NVTX domain; None is the default domain.
         color: a colour name of `nvtx`, or 0xAARRGGBB.
     """
 
@@ -58,7 +64,7 @@ class annotate:  # a verb, used as `with annotate(...)`
         self, text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
     ) -> None:
         self._text, self._index, self._domain, self._color = text, index, domain, color
-        self._recorders: tuple[RangeRecorder, ...] = ()
+        self._recorders: tuple[Recorder, ...] = ()
         self._by_nvtx = True
 
     def __enter__(self) -> None:
@@ -104,12 +110,8 @@ def stack_here() -> Stack:
 
 
 def with_chains(trace: Trace, stacks: Mapping[int, Stack]) -> Trace:
-    """Add the stacks of its calls to a trace of one process, in place; equal stacks are stored once.
-
-    Args:
-        trace: a trace without call chains.
-        stacks: correlation of a call -> its stack.
-    """
+    """Add the stacks of its calls (correlation -> stack) to a trace of one process without call chains, in place; equal
+    stacks are stored once."""
     chains: dict[Stack, int] = {}
     chain_of = {call: chains.setdefault(stack, len(chains) + 1) for call, stack in stacks.items() if stack}
     if not chains:

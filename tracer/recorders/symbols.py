@@ -152,15 +152,9 @@ def chains_beside(ring: Path) -> pd.DataFrame:
 
 
 def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
-    """The functions that contain these addresses, demangled and without their arguments.
-
-    Args:
-        path: an ELF file.
-        offsets: addresses, in bytes from the address at which the file was loaded.
-
-    Returns:
-        One name per address; "" if it is in no function, or if the file cannot be read or is not an ELF file.
-    """
+    """The functions in an ELF file that contain these addresses (bytes from the address at which the file was loaded),
+    demangled and without their arguments; "" for an address in no function, or if the file cannot be read or is not an
+    ELF file."""
     try:
         with opened(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _functions(content, offsets) if content[: len(_MAGIC)] == _MAGIC else [""] * len(offsets)
@@ -187,17 +181,15 @@ def _functions(content: mmap.mmap, offsets: NDArray[np.int64]) -> list[str]:
     found = []
     for place, row in zip((offsets + base).tolist(), at.tolist(), strict=True):
         is_inside = row >= 0 and place < int(symbols["value"][row]) + max(int(symbols["size"][row]), 1)
-        found.append(_text(content, texts + int(symbols["name"][row])) if is_inside else "")
-    return [plain_name(text) for text in found]
+        name_at = texts + int(symbols["name"][row])
+        name = content[name_at : name_at + _LONGEST].partition(b"\0")[0] if is_inside else b""
+        found.append(plain_name(name.decode(errors="replace")))
+    return found
 
 
 def _array(content: mmap.mmap, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
-    """Return a copy, so that the mapping can be closed."""
+    """A copy, so that the mapping can be closed."""
     return np.frombuffer(content[at : at + count * kind.itemsize], kind, count)
-
-
-def _text(content: mmap.mmap, at: int) -> str:
-    return content[at : at + _LONGEST].partition(b"\0")[0].decode(errors="replace")
 
 
 def plain_name(symbol: str) -> str:
@@ -212,14 +204,8 @@ def plain_name(symbol: str) -> str:
 
 
 def kernel_names(ring: Path, launches: NDArray[Any]) -> pd.Categorical:
-    """The demangled name of each launch's kernel; "kernel N" for the Nth kernel of which the library saw no name.
-
-    A handle may stand for different kernels in turn: it is the one that was named last before the launch, or first.
-
-    Args:
-        ring: its file.
-        launches: records.
-    """
+    """The demangled name of each launch's kernel; "kernel N" for the Nth kernel of which the library saw no name. A
+    handle may stand for different kernels in turn: it is the one that was named last before the launch, or first."""
     number, distinct = pd.factorize(launches["object"])
     launched = pd.DataFrame({"handle": launches["object"], "at": launches["sequence"], "row": range(len(launches))})
     said = _said(ring)

@@ -57,10 +57,8 @@ WHOLE: Final = Window()
 
 @contextmanager
 def switched(rings: Path, window: Window) -> Iterator[None]:
-    """Let every process record while the window is open, including processes that start later.
-
-    Processes start paused, by the variable `PAUSED`.
-    """
+    """Let every process record while the window is open, including processes that start later: they start paused, by
+    the variable `PAUSED`."""
     if window.is_all:
         yield
         return
@@ -89,12 +87,8 @@ def newest(path: Path) -> Path:
 
 
 def _copy_when_closed(path: Path, seen: dict[Path, int]) -> None:
-    """Copy a ring once its window has been closed for at least one check; by then most launched work has ended.
-
-    Args:
-        path: the ring.
-        seen: ring -> its turns at the last check, negative once it was copied or could not be.
-    """
+    """Copy a ring once its window has been closed for at least one check; by then most launched work has ended. `seen`
+    has the turns of each ring at the last check, negative once it was copied or could not be."""
     turns = facts_of(path).turns
     before = seen.get(path)
     if before == -turns:
