@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
@@ -68,11 +68,8 @@ _log.addHandler(logging.NullHandler())  # messages appear in a server's log, not
 
 
 def directory_of_user() -> Path | None:
-    """The directory that `VARIABLE` names, else the user's cache directory; None if the cache is off.
-
-    Raises:
-        UsageError: the variable is not an absolute path.
-    """
+    """The directory that `VARIABLE` names (UsageError if that is not an absolute path), else the user's cache
+    directory; None if the cache is off."""
     value = os.environ.get(VARIABLE, "")
     if value.lower() == OFF:
         return None
@@ -94,10 +91,8 @@ class Cache:
     def load(
         self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value], part: str = "runs"
     ) -> Value | None:
-        """Load a part of a recording, which may contain these dataclasses, and pass it through `restored`.
-
-        Returns None if there is no intact entry.
-        """
+        """Load a part of a recording, which may contain these dataclasses, and pass it through `restored`; None if
+        there is no intact entry."""
         try:
             entry = self.entry(recording, part)
             value = restored(load_value(entry, classes, own=part.startswith(TRACE)))
@@ -192,11 +187,7 @@ def _code() -> list[Any]:
 
 def read(path: Path, *, python_functions: bool = False) -> Trace:
     """Read a recording without the data that no analysis uses (see `formats.read`): from the user's cache, or else from
-    the file, which is then cached.
-
-    Args:
-        path: the recording.
-        python_functions: whether to keep the functions that its format leaves out by default.
+    the file, which is then cached. `python_functions`: keep the functions that its format leaves out by default.
 
     Raises:
         FormatError: see `formats.read`.
@@ -207,8 +198,7 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
     if directory is None or _size(path) < LEAST:
         return formats.read(path, whole=False, **asked)
     cache, part = Cache(directory), FUNCTIONS if asked else TRACE
-    kept = kept_trace(path, cache, part)
-    if kept is not None:
+    if (kept := kept_trace(path, cache, part)) is not None:
         return kept
     try:
         entry = cache.entry(path, part)
@@ -277,13 +267,8 @@ def hand_on(directory: Path, level: str) -> None:
 
 
 def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels | None:
-    """The node pass of a run directory, placed in its light recording; None if there is none, or nothing matches.
-
-    Args:
-        path: the run directory, or any recording.
-        trace: the recording there.
-        steps: its steps, if it has any.
-    """
+    """The node pass of a run directory, placed in its light recording, which has these steps; None if there is none, or
+    nothing matches."""
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
     from tracer.analysis.node_kernels import place_kernels
@@ -301,25 +286,18 @@ _ALIGNED: Final = 64  # bytes
 
 def save_value(value: Any, directory: Path) -> None:
     """Write a value into an empty directory."""
-    with open(directory / _ARRAYS, "wb", opener=_private) as arrays:
+    private = partial(os.open, mode=0o600)
+    with open(directory / _ARRAYS, "wb", opener=private) as arrays:
         tree = _tree(value, arrays)
         size = arrays.tell()
-    with open(directory / _TREE, "w", encoding="utf-8", opener=_private) as file:
+    with open(directory / _TREE, "w", encoding="utf-8", opener=private) as file:
         json.dump({"bytes": size, "value": tree}, file)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def load_value(directory: Path, classes: Sequence[type], *, own: bool = False) -> Any:
-    """Load a value written by `save_value`.
-
-    Args:
-        directory: the directory given to `save_value`.
-        classes: the dataclasses that the value may contain.
-        own: return ordinary contiguous arrays, writable in memory but not on disk; otherwise arrays are read-only, and
-            an array of equal values stores only one.
+    """Load a value written by `save_value`, which may contain these dataclasses. If `own`, arrays are ordinary
+    contiguous ones, writable in memory but not on disk; otherwise they are read-only, and an array of equal values
+    stores only one.
 
     Raises:
         OSError: there is no value, or it cannot be read.

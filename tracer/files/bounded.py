@@ -22,7 +22,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Protocol, TypeVar, cast
+from typing import Annotated, Any, BinaryIO, Final, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -57,20 +57,15 @@ _MOST_RATIO: Final = 200  # unpacked to packed; known recordings have at most 55
 
 
 def check_regular(path: Path) -> None:
-    """Raise FormatError if a path is neither a file nor a directory.
-
-    Directories and missing files pass: the code that opens the path reports them.
-    """
+    """Raise FormatError if a path is neither a file nor a directory. Directories and missing files pass: the code that
+    opens the path reports them."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise FormatError("not a regular file")
 
 
 def opened(path: Path, mode: str = "rb") -> BinaryIO:
-    """Open a regular file, without waiting for a writer if it is none.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file.
-    """
+    """Open a regular file, without waiting for a writer. Raises OSError if it cannot be opened, or is not a regular
+    file."""
     file = open(path, mode, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -91,16 +86,12 @@ def json_of(path: Path) -> Any:
 
 def toml_of(path: Path) -> dict[str, Any]:
     """Parse a TOML file. Raises FormatError."""
-    table: dict[str, Any] = _read(path, "TOML", tomllib.loads)
-    return table
+    return cast("dict[str, Any]", _read(path, "TOML", tomllib.loads))
 
 
 def object_of(path: Path, schema: str, kind: type[T]) -> T:
-    """A JSON file of ours as an instance of the dataclass `kind`, see `typed`.
-
-    Raises:
-        FormatError: the file cannot be read, is too large, has a different schema, or does not contain a `kind`.
-    """
+    """A JSON file of ours as an instance of the dataclass `kind`, see `typed`. Raises FormatError if the file cannot be
+    read, is too large, has a different schema, or does not contain a `kind`."""
     data = json_of(path)
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise FormatError(f"its schema is not {schema!r}")
@@ -108,11 +99,8 @@ def object_of(path: Path, schema: str, kind: type[T]) -> T:
 
 
 def typed(value: Any, kind: type[T]) -> T:
-    """A value from JSON or TOML as `kind`, such as a dataclass; unknown keys are ignored.
-
-    Raises:
-        FormatError: it is not a `kind`; the message gives the position, such as `$.nodes[0].shape`.
-    """
+    """A value from JSON or TOML as `kind`, such as a dataclass; unknown keys are ignored. Raises FormatError if it is
+    none; the message gives the position, such as `$.nodes[0].shape`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -162,11 +150,8 @@ class Pieces:
         self._escape = b""
 
     def check(self, piece: bytes) -> None:
-        """Check the next piece.
-
-        Raises:
-            ValueError: the JSON is nested too deeply, or has a number or a string that is too long.
-        """
+        """Check the next piece. Raises ValueError if the JSON is nested too deeply, or has a number or a string that is
+        too long."""
         for start in range(0, len(piece), _SLICE):
             self._check(piece[start : start + _SLICE])
 
@@ -218,22 +203,10 @@ _READ: Final = 1 << 16  # packed bytes
 _GZIP: Final = zlib.MAX_WBITS | 16
 
 
-class Source(Protocol):
-    """What the packed bytes come from."""
-
-    def read(self, size: int, /) -> bytes:
-        """At most this many bytes, none only at the end."""
-        ...
-
-
 class Gunzip:
-    """The unpacked data of a gzip file.
+    """The unpacked data of a gzip file, which is at its beginning."""
 
-    Args:
-        file: at its beginning.
-    """
-
-    def __init__(self, file: Source) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._member = zlib.decompressobj(_GZIP)
         self._packed = b""

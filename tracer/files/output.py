@@ -36,15 +36,10 @@ _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def check_place(path: Path, *, replace: bool, a_directory: bool = False, advice: str = "choose another name") -> None:
-    """Check, before long work, that output can be written to a path.
+    """Check, before long work, that output (a file, or a directory) can be written to a path; existing output of the
+    same kind may be replaced with `replace`, and otherwise the message gives the `advice`.
 
     Symbolic links are never followed: a link counts as existing, and the output replaces the link itself.
-
-    Args:
-        path: the destination.
-        replace: whether existing output of the same kind may be replaced.
-        a_directory: whether the output is a directory.
-        advice: what to do if the path exists and must not be replaced.
 
     Raises:
         TraceError: the path exists and must not be replaced, or its parent directory is not writable.
@@ -67,11 +62,8 @@ def check_place(path: Path, *, replace: bool, a_directory: bool = False, advice:
 
 
 def check_output(path: Path, what: str, suffixes: Iterable[str], *, replace: bool) -> None:
-    """Check, before long work, that `what` (such as "a table") can be written to a path.
-
-    Raises:
-        UsageError: the path has none of the suffixes, exists and must not be replaced, or cannot be written.
-    """
+    """Check, before long work, that `what` (such as "a table") can be written to a path. Raises UsageError if the path
+    has none of the suffixes, exists and must not be replaced, or cannot be written."""
     if path.suffix.lower() not in suffixes:
         raise UsageError(f"{path}: the name of {what} must end with {' or '.join(suffixes)}")
     with blaming_the_choice():
@@ -79,11 +71,8 @@ def check_output(path: Path, what: str, suffixes: Iterable[str], *, replace: boo
 
 
 def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
-    """Write the file with `write`; it appears once it is complete.
-
-    Raises:
-        UsageError: the file exists and must not be replaced, or cannot be written.
-    """
+    """Write the file with `write`; it appears once it is complete. Raises UsageError if it exists and must not be
+    replaced, or cannot be written."""
     with blaming_the_choice(), appearing(path, replace=replace) as partial:
         write(partial)
 
@@ -100,7 +89,6 @@ def blaming_the_choice() -> Iterator[None]:
 @contextmanager
 def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A temporary path for a file or directory that becomes `path` when the block ends; removed if the block fails.
-
     With `replace`, existing output stays until then.
 
     Raises:
@@ -130,11 +118,8 @@ def _short(path: Path) -> str:
 
 @contextmanager
 def hidden_folder(path: Path) -> Iterator[Path]:
-    """A hidden folder next to a path, removed when the block ends or a signal ends the process.
-
-    Raises:
-        OSError: the folder cannot be created.
-    """
+    """A hidden folder next to a path, removed when the block ends or a signal ends the process. Raises OSError if it
+    cannot be created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_away(path)
     folder = path.with_name(f".{_short(path)}.{uuid.uuid4().hex[:8]}.partial")
@@ -165,10 +150,8 @@ def _exists(path: Path) -> bool:
 
 
 def lock_folder(folder: Path) -> int:
-    """Mark a folder as ours until the returned file descriptor is closed or this process ends.
-
-    The lock file gets its name once it is locked, so no process finds it unlocked.
-    """
+    """Mark a folder as ours until the returned file descriptor is closed or this process ends. The lock file gets its
+    name once it is locked, so no process finds it unlocked."""
     new = folder / f"{_LOCK}.new"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # some file systems have no locks; no other process gets this one there either
@@ -178,11 +161,8 @@ def lock_folder(folder: Path) -> int:
 
 
 def take_folder(folder: Path) -> int:
-    """Lock a folder that its writer left, as `lock_folder` does.
-
-    Raises:
-        OSError: the folder is not marked, or its writer still runs.
-    """
+    """Lock a folder that its writer left, as `lock_folder` does. Raises OSError: the folder is not marked, or its
+    writer still runs."""
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,12 +188,8 @@ def clear_away(path: Path) -> None:
 
 
 def _put(new: Path, path: Path, folder: Path, *, replace: bool) -> None:
-    """Move complete output to its destination, atomically where the file system can.
-
-    Raises:
-        TraceError: the destination was created meanwhile and must not be replaced.
-        OSError: the output cannot be moved.
-    """
+    """Move complete output to its destination, atomically where the file system can. Raises TraceError if the
+    destination was created meanwhile and must not be replaced, OSError if the output cannot be moved."""
     there = _exists(path)
     problem = _rename(new, path, _EXCHANGE if replace and there else _NO_REPLACE)
     if problem == errno.EEXIST or (problem in _UNSUPPORTED and there and not replace):

@@ -98,13 +98,10 @@ def is_trace(path: Path) -> bool:
 
 
 def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
-    """Read a recording of any known format.
+    """Read a recording of any known format, with the named options of its reader.
 
-    Args:
-        path: the recording.
-        whole: let the trace carry what the file holds beyond the trace's columns, so that it can be written again.
-            Without it, reading is faster. No analysis uses carried data.
-        options: options of the format's reader, by name.
+    If `whole`, the trace carries what the file holds beyond the trace's columns, so that it can be written again.
+    Without it, reading is faster. No analysis uses carried data.
 
     Raises:
         FormatError: the path does not exist, is not a trace, is damaged, or its format has no such option.
@@ -149,11 +146,7 @@ def functions_of(source: Path) -> dict[str, bool]:
 
 
 def format_of(source: Path) -> Format:
-    """The format of a recording, judged by its content.
-
-    Raises:
-        FormatError: no such path, or not a trace.
-    """
+    """The format of a recording, judged by its content. Raises FormatError: no such path, or not a trace."""
     try:
         source.stat()  # `exists` hides other refusals of the system since Python 3.14
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -194,13 +187,11 @@ def write(
     trace: Trace, path: str | Path, *, replace: bool = False, is_part: Callable[[Path], bool] | None = None,
     counters: Counters | None = None,
 ) -> list[str]:  # fmt: skip
-    """Write a trace in the format that the path's suffix names (a directory without one).
+    """Write a trace in the format that the path's suffix names (a directory without one); returns notes on what the
+    file lacks or states differently.
 
     With `replace`, the old recording stays unchanged until the new one is complete. `is_part`: see `check_writable`.
     `counters` count what a step does, for formats that can show it (see `reporting.exports`).
-
-    Returns:
-        Notes on what the file lacks or states differently.
 
     Raises:
         FormatError: see `check_writable`.
@@ -218,19 +209,17 @@ def check_writable(
 ) -> Writer:  # fmt: skip
     """Return the writer for a path. Call it before a long recording, to fail early.
 
-    Args:
-        path: the target.
-        replace: whether an existing recording may be replaced.
-        advice: what the message suggests if it may not.
-        is_part: whether a file in a directory is part of a recording, and is replaced with it; None: its format says.
+    An existing recording may be overwritten with `replace`; without it the message gives the `advice`. `is_part`:
+    whether a file in a directory is part of a recording, and is replaced with it; None: its format says.
 
     Raises:
         FormatError: no writable format has that suffix; the path exists, and `replace` is not given or anything
             other than a recording would be lost; or the path cannot be written.
     """
     target = Path(path)
+    suffixes = [suffix for f in registered() if f.write is not None for suffix in f.suffixes]
     try:
-        check_place(target, replace=replace, a_directory=_is_directory(target), advice=advice)
+        check_place(target, replace=replace, a_directory=not _suffix(target, suffixes), advice=advice)
     except TraceError as problem:
         raise FormatError(str(problem)) from None
     writer = writer_of(target)
@@ -239,17 +228,9 @@ def check_writable(
     return writer
 
 
-def _is_directory(target: Path) -> bool:
-    return not _suffix(target, [suffix for f in registered() if f.write is not None for suffix in f.suffixes])
-
-
 def writer_of(target: Path, counters: Counters | None = None) -> Writer:
     """The writer of the format that a path's suffix names, with the counters if it takes some; a parquetdir without a
-    suffix.
-
-    Raises:
-        FormatError: no writable format has that suffix.
-    """
+    suffix. Raises FormatError if no writable format has that suffix."""
     writers = {suffix: (f.write, f.has_counters) for f in registered() if f.write is not None for suffix in f.suffixes}
     suffix = _suffix(target, writers)
     if suffix not in writers:
@@ -304,9 +285,7 @@ def of_rocprof_database(tables: Collection[str]) -> str | None:
 def _head(path: Path) -> bytes:
     with path.open("rb") as raw:
         head = raw.read(_HEAD)
-    if not head.startswith(_GZIP):
-        return head
     try:
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, _HEAD)
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _HEAD) if head.startswith(_GZIP) else head
     except zlib.error:
         return b""

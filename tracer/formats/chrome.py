@@ -62,13 +62,9 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, python_functions: bool = False) -> Trace:
-    """Read a recording. From a truncated one, read the events before its end and add a note.
-
-    If a file holds several ranks, each keeps its own processes and devices, and a note lists them.
-
-    Args:
-        path: the file.
-        python_functions: keep python_function events (with_stack=True) as ranges of that domain.
+    """Read a recording. From a truncated one, read the events before its end and add a note. If a file holds several
+    ranks, each keeps its own processes and devices, and a note lists them. `python_functions`: keep python_function
+    events (with_stack=True) as ranges of that domain.
 
     Raises:
         FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
@@ -247,25 +243,20 @@ class EventStream:
         chunk, self._unread = self._unread[:size], self._unread[size:]
         return chunk
 
-    def _check_unpacked(self) -> None:
-        try:
-            check_unpacked(self._bytes, self._raw.tell(), _ACCEPTED)
-        except FormatError as problem:
-            raise FormatError(f"{self._path}: {problem}") from None
-
     def _more(self, size: int) -> bytes:
         while True:
+            chunk = b""
             try:
                 chunk = self._file.read1(size)
+                self._bytes += len(chunk)
+                if self._is_gzip:
+                    check_unpacked(self._bytes, self._raw.tell(), _ACCEPTED)
             except EOFError:
-                self.truncated, chunk = True, b""
+                self.truncated = True
             except zlib.error as error:
                 raise FormatError(f"{self._path}: its gzip data is damaged: {error}") from error
             except FormatError as problem:
                 raise FormatError(f"{self._path}: {problem}") from None
-            self._bytes += len(chunk)
-            if self._is_gzip:
-                self._check_unpacked()
             text = self._decoder.decode(chunk, final=not chunk).encode()
             self._tail = (self._tail + text)[-_TAIL:]
             try:
@@ -278,11 +269,8 @@ class EventStream:
 
 @contextmanager
 def open_events(path: Path) -> Iterator[EventStream]:
-    """The events of a file, which is closed when the block exits.
-
-    Raises:
-        FormatError: the beginning of the file is damaged or not a trace.
-    """
+    """The events of a file, which is closed when the block exits. Raises FormatError if its beginning is damaged or not
+    a trace."""
     with path.open("rb") as file:
         yield EventStream(path, file)
 
@@ -336,6 +324,6 @@ def _reason(error: Exception) -> str:
 
 
 FORMAT: Final = Format(
-"Chrome or Kineto JSON", ".json", sniff, read, write,
-aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
+    "Chrome or Kineto JSON", ".json", sniff, read, write,
+    aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
 )  # fmt: skip

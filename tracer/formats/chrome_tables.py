@@ -125,15 +125,12 @@ class Tables:
         if not isinstance(event, dict):
             self.left_out[NO_EVENT] += 1
             return
-        phase = event.get("ph")
-        phase = phase if isinstance(phase, str) else ""
-        args = event.get("args")
-        args = args if isinstance(args, dict) else {}
+        phase, args, category = event.get("ph"), event.get("args"), event.get("cat")
+        phase, args = phase if isinstance(phase, str) else "", args if isinstance(args, dict) else {}
+        category = category.lower() if isinstance(category, str) else ""
         if phase == "M":
             self._describe(event, args)
             return
-        category = event.get("cat")
-        category = category.lower() if isinstance(category, str) else ""
         start = _ns(event.get("ts"))
         if phase in ("s", "f", "t") and start is not None:
             if category in ("ac2g", RPD_ARROW) and phase != "t":
@@ -270,22 +267,21 @@ class Tables:
 
     def collected(self) -> dict[str, pd.DataFrame]:
         """The rows of every table of `COLUMNS`. Ranges that were never ended end with the recording."""
-        last = max([self._last(name) for name, columns in COLUMNS.items() if "end" in columns], default=-_LIMIT)
+        last = -_LIMIT
+        for name, columns in COLUMNS.items():
+            self._flush(name)
+            if "end" in columns:
+                ends = (chunk[:, columns.index("end")] for chunk in self._chunks[name])
+                last = max(last, *(int(end.max(initial=-_LIMIT)) for end in ends))
         begun = [range for ranges in self._open.values() for range in ranges]
         for start, begin in begun:
             self._take_begun(begin, {}, start, max(start, last))
         self.unclosed += len(begun)
         self._open.clear()
-        return {name: self._frame(name) for name in COLUMNS}
-
-    def _last(self, table: str) -> int:
-        self._flush(table)
-        at = COLUMNS[table].index("end")
-        return max(int(chunk[:, at].max(initial=-_LIMIT)) for chunk in self._chunks[table])
-
-    def _frame(self, table: str) -> pd.DataFrame:
-        self._flush(table)
-        return pd.DataFrame(np.concatenate(self._chunks.pop(table)), columns=list(COLUMNS[table]))
+        for name in COLUMNS:
+            self._flush(name)
+        chunks = {name: np.concatenate(self._chunks.pop(name)) for name in COLUMNS}
+        return {name: pd.DataFrame(rows, columns=list(COLUMNS[name])) for name, rows in chunks.items()}
 
 
 def _domain(category: str, name: str, args: Event) -> str:
@@ -360,12 +356,8 @@ _ROUNDING_NS: Final = 1000  # of times that are whole µs
 
 
 def as_kineto(event: Mapping[str, Any], args: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-    """The category and the event as Kineto would write them; None if it is not one of rocmProfileData's.
-
-    Args:
-        event: a complete event without a category.
-        args: its `args`.
-    """
+    """The category and the event as Kineto would write them, of a complete event without a category and its `args`;
+    None if it is not one of rocmProfileData's."""
     kind, name = args.get("desc"), event.get("name")
     if args.keys() == _OF_GRAPH:
         return "gpu_user_annotation", event
@@ -417,11 +409,8 @@ _MOST_SHOWN: Final = 8
 
 
 class Pids:
-    """The meaning of the pids of a file.
-
-    Args:
-        found: the rows as `chrome_tables` collects them; a pid that is text is -2 minus its index in `texts`.
-        texts: those texts.
+    """The meaning of the pids of a file, from the rows that `Tables` collects; a pid that is text is -2 minus its index
+    in `texts`.
 
     Attributes:
         ranks: the ranks, sorted; a single one if the file does not distinguish ranks.
@@ -572,14 +561,8 @@ _CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are renumbered
 
 
 def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Given]:
-    """Return the trace's non-empty tables as columns.
-
-    Args:
-        tables: the rows, which are modified.
-        pids: the meaning of their pids.
-        texts: the texts that the numbers in text columns refer to.
-        ours: whether we wrote the file.
-    """
+    """Return the trace's non-empty tables as columns. The rows found are modified; the numbers in their text columns
+    refer to `texts`. `ours`: whether we wrote the file."""
     link(found, pids)
     shorten_correlations(found)
     number_places(found, pids, ours=ours)
@@ -643,12 +626,8 @@ def number_places(tables: Frames, pids: Pids, *, ours: bool = False) -> None:
     known = (api["correlation"] != MISSING).to_numpy()
     process_of = pd.Series(api["process"].to_numpy()[known], index=call(host_rank["api"], api["correlation"])[known])
     process_of = process_of[~process_of.index.duplicated()]
-    hosts = pd.DataFrame(
-        {
-            "rank": np.concatenate(list(host_rank.values())),
-            "process": np.concatenate([tables[name]["process"].to_numpy() for name in host_rank]),
-        }
-    ).drop_duplicates()
+    of_hosts = [pd.DataFrame({"rank": rank, "process": tables[name]["process"]}) for name, rank in host_rank.items()]
+    hosts = pd.concat(of_hosts).drop_duplicates()
     hosts = hosts[hosts["process"] != MISSING]
     only = hosts.drop_duplicates("rank", keep=False).set_index("rank")["process"]
     for name in ON_DEVICE:
@@ -685,16 +664,11 @@ def add_recorded_events(tables: Frames) -> None:
 
 
 def correct_hip(tables: Frames, texts: Sequence[str], *, grids: bool) -> None:
-    """Correct HIP's rows: convert grids to blocks, and add to the copies a column `requested`, the kind that their call
-    requested.
+    """Correct HIP's rows in place: convert grids to blocks, and add to the copies a column `requested`, the kind that
+    their call requested.
 
     For the profiler a copy that a kernel performs in pinned host memory is a copy within the device; for its caller it
-    is not.
-
-    Args:
-        tables: the collected rows, which are modified.
-        texts: the texts that the numbers in text columns refer to.
-        grids: whether grids are as HIP gives them; files that we wrote already count blocks.
+    is not. `grids`: whether grids are as HIP gives them; files that we wrote already count blocks.
     """
     requested = tables["api"].pop("kind").to_numpy()
     call = _launching(tables, "memcpys", requested != MISSING)

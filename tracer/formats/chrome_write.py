@@ -24,10 +24,9 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BufferedIOBase
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -66,16 +65,13 @@ _PROPERTIES: Final = {"device": "id", "sm_count": "numSms", "total_memory": "tot
 
 
 def write(trace: Trace, path: Path) -> list[str]:
-    """Write a trace, gzipped if the path ends in .gz. At most the text of 65,536 events is held in memory.
-
-    Returns:
-        Notes on what the file lacks or states differently.
-
-    Raises:
-        TraceError: the path exists or cannot be written.
-    """
-    tracks = tracks_of(trace)
-    with appearing(path) as partial, _opened(partial, zipped=path.name.lower().endswith(".gz")) as file:
+    """Write a trace, gzipped if the path ends in .gz; returns notes on what the file lacks or states differently. At
+    most the text of 65,536 events is held in memory. Raises TraceError if the path exists or cannot be written."""
+    tracks, is_zipped = tracks_of(trace), path.name.lower().endswith(".gz")
+    with (
+        appearing(path) as partial,
+        gzip.open(partial, "wb", compresslevel=6) if is_zipped else partial.open("wb") as file,
+    ):
         file.write(json.dumps(_head(trace)).removesuffix("}").encode() + b', "traceEvents": [\n')
         begun = False
         for lines in _lines(trace, tracks):
@@ -87,10 +83,6 @@ def write(trace: Trace, path: Path) -> list[str]:
     return notes + no_place_for(trace)
 
 
-def _opened(path: Path, *, zipped: bool) -> BufferedIOBase:
-    return cast(BufferedIOBase, gzip.open(path, "wb", compresslevel=6) if zipped else path.open("wb"))
-
-
 def _head(trace: Trace) -> dict[str, Any]:
     """The members of the outer object before the events."""
     known = {"display_time_unit": "ms"} | trace.metadata
@@ -99,18 +91,17 @@ def _head(trace: Trace) -> dict[str, Any]:
     if isinstance(base, int):
         head["baseTimeNanoseconds"] = base
     if len(trace["devices"]):
-        head["deviceProperties"] = [_properties(device) for device in trace["devices"].to_dict("records")]
+        head["deviceProperties"] = [
+            {theirs: device[ours] for ours, theirs in _PROPERTIES.items() if device[ours] != MISSING}
+            | {"name": str(device["name"])}
+            for device in trace["devices"].to_dict("records")
+        ]
     return head | {OURS: {SOURCE: str(known.get("source", "")), "notes": trace.notes} | own_members(known)}
 
 
 def own_members(given: dict[str, Any]) -> dict[str, Any]:
     """Those of `OWN_MEMBERS` that are there."""
     return {name: given[name] for name, kind in OWN_MEMBERS.items() if isinstance(given.get(name), kind)}
-
-
-def _properties(device: dict[Any, Any]) -> dict[str, Any]:
-    numbers = {theirs: device[ours] for ours, theirs in _PROPERTIES.items() if device[ours] != MISSING}
-    return numbers | {"name": str(device["name"])}
 
 
 def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
@@ -126,9 +117,8 @@ def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
             at = of[part]
             done += len(at)
             tell(done, total)
-            yield _bytes(events(
-                name, frame.iloc[part], ids.pids[at], ids.tids[at], domains_are_categories=from_chrome
-            ))  # fmt: skip
+            lines = events(name, frame.iloc[part], ids.pids[at], ids.tids[at], domains_are_categories=from_chrome)
+            yield _bytes(lines)
     yield from _arrows(trace, tracks, ids)
 
 
@@ -237,7 +227,6 @@ def events(table: str, rows: pd.DataFrame, pids: Ints, tids: Ints, *, domains_ar
     """One line per row of a table, each with the comma before it.
 
     Args:
-        table: the table's name.
         rows: some of its rows, as returned by `tracks.spans`.
         pids: the process of each row's track; for devices Kineto uses the device's number.
         tids: the thread of each row's track; for devices Kineto uses the stream's number.

@@ -39,6 +39,7 @@ from tracer.formats.nsys_schema import COLUMNS, Ids
 from tracer.formats.nsys_tables import Makers, from_trace
 from tracer.model.calls import plain
 from tracer.model.devices import by_gpu, numbers_differ
+from tracer.model.intervals import Bools, Floats
 from tracer.model.schema import CARRIED, MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.model.trace import Trace, categorical, conform
 
@@ -73,13 +74,8 @@ def to_trace(
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:
-    """Convert nsys's tables to the trace's, row by row. `conform` then completes them.
-
-    Args:
-        tables: nsys's tables.
-        notes: receives a note on anything incomplete.
-        last: `last_end` of all tables, if `tables` are only some of them.
-    """
+    """Convert nsys's tables to the trace's, row by row; `conform` then completes them. `notes` receives a note on
+    anything incomplete; `last` is `last_end` of all tables, if these are only some of them."""
     strings = Strings(tables.get(nsys.STRINGS))
     found = {
         table.name: pd.DataFrame(_columns(tables[table.nsys], table, strings), copy=False)
@@ -111,13 +107,9 @@ def _check_required(name: str, table: pa.Table) -> None:
         if nulls and column in nsys.NEVER_NULL and (name, column) != (TABLES["nvtx"].nsys, "end"):
             raise FormatError(f"table {name} has {nulls} rows without {column}")
         if column in ("start", "end"):
-            _check_times(name, column, table[column])
-
-
-def _check_times(name: str, column: str, times: pa.ChunkedArray) -> None:
-    for time in pc.min_max(times).as_py().values():
-        if time is not None and abs(time) >= MOST_NS:
-            raise FormatError(f"table {name}, column {column} holds {time}, which is not a time in ns")
+            for time in pc.min_max(table[column]).as_py().values():
+                if time is not None and abs(time) >= MOST_NS:
+                    raise FormatError(f"table {name}, column {column} holds {time}, which is not a time in ns")
 
 
 def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str], bool]:
@@ -189,14 +181,9 @@ def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]) -> dict[str, pd.DataFrame]:
-    """The tables with one device number per GPU; the table of devices lists those visible to a CUDA process
-    (see `tracer.model.devices`).
-
-    Args:
-        frames: the tables of a trace, with each process's own device numbers, and GPUs by their gpuId.
-        cuda: TARGET_INFO_CUDA_DEVICE.
-        notes: receives a note if devices are renumbered.
-    """
+    """The tables with one device number per GPU instead of each process's own; the table of devices lists those visible
+    to a CUDA process (see `tracer.model.devices`). `cuda` is TARGET_INFO_CUDA_DEVICE; `notes` receives a note if
+    devices are renumbered."""
     names = {"gpu": "gpuId", "cuda": "cudaId"} | ({"process": "pid"} if "pid" in cuda.column_names else {})
     seen = pd.DataFrame({ours: ints(cuda[theirs]) for ours, theirs in names.items()})
     seen = seen[seen["gpu"] != MISSING]
@@ -215,22 +202,17 @@ def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[st
     return {"devices": joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])}
 
 
-def _ranges(events: pa.Table) -> pa.Table:
-    """The rows of NVTX_EVENTS that are ranges or marks."""
-    return events.filter(pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64())))
+def _ranges_and_others(events: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """NVTX_EVENTS split into ranges and marks, which the trace has, and other rows (domains, categories)."""
+    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
+    return events.filter(is_range), events.filter(pc.invert(is_range))
 
 
 def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) -> pd.DataFrame:
-    """Convert NVTX_EVENTS to the nvtx table.
-
-    Args:
-        events: the nsys table.
-        strings: StringIds.
-        last: the latest end in all other tables, ns. An open range ends then, or with the last NVTX event if later.
-        notes: receives a note with the number of open ranges.
-    """
-    ranges = _ranges(events)
-    created = events.filter(pc.equal(events["eventType"], nsys.DOMAIN_CREATE))
+    """Convert NVTX_EVENTS to the nvtx table. An open range ends with the latest event of all other tables (`last`, ns),
+    or with the last NVTX event if later; `notes` says how many."""
+    ranges, others = _ranges_and_others(events)
+    created = others.filter(pc.equal(others["eventType"], nsys.DOMAIN_CREATE))
     kind = words(ranges["eventType"], TABLES["nvtx"].column("kind"))
     columns = {
         "start": ints(ranges["start"]),
@@ -248,18 +230,13 @@ def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) 
     return pd.DataFrame(columns, copy=False)
 
 
-def _ends(
-    ranges: pa.Table, is_mark: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], last: int, notes: list[str]
-) -> nsys.Ids:
+def _ends(ranges: pa.Table, is_mark: Bools, last: int, notes: list[str]) -> Ids:
     start, end = ints(ranges["start"]), ints(ranges["end"])
     still_open = ranges["end"].is_null().to_numpy() & ~is_mark
     if count := int(still_open.sum()):
         last = max(last, int(start.max()), int(end.max()))
-        one = count == 1
-        note = (
-            f"{count} NVTX {'range was' if one else 'ranges were'} never closed; "
-            f"{'it ends' if one else 'they end'} with the recording"
-        )
+        were, end_with = ("range was", "it ends") if count == 1 else ("ranges were", "they end")
+        note = f"{count} NVTX {were} never closed; {end_with} with the recording"
         if note not in notes:  # a converted recording has it
             notes.append(note)
     return np.where(is_mark, start, np.where(still_open, last, end))
@@ -280,11 +257,8 @@ def _texts(events: pa.Table, strings: Strings) -> pd.Categorical:
 
 def _domains(ranges: pa.Table, created: pa.Table, strings: Strings) -> pd.Categorical:
     """The names of the domains; "" for the default domain, "domain 5" if its creation was not recorded."""
-    used = _domain_ids(ranges)
-    distinct = used.drop_duplicates()
-    names = (
-        _domain_ids(created).assign(name=np.asarray(_texts(created, strings))).drop_duplicates(["process", "domain"])
-    )
+    used, names = _domain_ids(ranges), _domain_ids(created).assign(name=np.asarray(_texts(created, strings)))
+    distinct, names = used.drop_duplicates(), names.drop_duplicates(["process", "domain"])
     name = distinct.merge(names, how="left")["name"].to_numpy(object, copy=True)
     for i, id in enumerate(distinct["domain"]):
         if id <= 0:
@@ -302,7 +276,7 @@ def _domain_ids(events: pa.Table) -> pd.DataFrame:
     return pd.DataFrame({"process": process, "domain": ints(events["domainId"]) if "domainId" in have else zeros})
 
 
-def _payloads(ranges: pa.Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _payloads(ranges: pa.Table) -> Floats:
     payload = np.full(len(ranges), np.nan)
     for column in nsys.PAYLOADS:
         if column in ranges.column_names and ranges[column].null_count < len(ranges):
@@ -314,11 +288,7 @@ def _payloads(ranges: pa.Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float
 
 
 class Strings:
-    """StringIds, to convert ids to categoricals.
-
-    Args:
-        table: columns id and value; None if the export has no StringIds.
-    """
+    """StringIds (columns id and value; None if the export has none), to convert ids to categoricals."""
 
     def __init__(self, table: pa.Table | None) -> None:
         ids = ints(table["id"]) if table is not None else np.empty(0, np.int64)
@@ -332,9 +302,8 @@ class Strings:
         encoded = known.combine_chunks().dictionary_encode()
         distinct = encoded.dictionary.to_numpy()
         found = self._texts.reindex(distinct).to_numpy(object, copy=True)
-        unknown = [(i, id) for i, id in enumerate(distinct) if pd.isna(found[i])]
-        for i, id in unknown:
-            found[i] = "" if id == MISSING else f"string {id}"
+        for i in np.flatnonzero(pd.isna(found)):
+            found[i] = "" if distinct[i] == MISSING else f"string {distinct[i]}"
         return categorical(encoded.indices.to_numpy(), found)
 
 
@@ -368,8 +337,7 @@ def typed(table: pa.Table, name: str) -> pa.Table:
         FormatError: a column holds a different kind of value. The file is not named.
     """
     known = COLUMNS.get(name, {})
-    columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
-    return pa.table(columns)
+    return pa.table({c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names})
 
 
 def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
@@ -425,12 +393,8 @@ _Payload = dict[str, _Sample]
 def python_samples(
     tables: Mapping[str, pa.Table], nvtx: pd.DataFrame | None, notes: list[str]
 ) -> dict[str, pd.DataFrame]:
-    """The tables `samples` and `sample_chains` of an export's Python samples; none without their stacks.
-
-    Args:
-        tables: nsys's tables.
-        nvtx: the table made of their NVTX_EVENTS, None without.
-        notes: receives a note if there are samples, all without their stacks.
+    """The tables `samples` and `sample_chains` of an export's Python samples; none without their stacks, and `notes`
+    says so if there are samples. `nvtx` is the table made of their NVTX_EVENTS.
 
     Raises:
         FormatError: the payload of a sample is not of this form. The file is not named.
@@ -439,7 +403,7 @@ def python_samples(
         return {}
     events, strings = tables[TABLES["nvtx"].nsys], Strings(tables.get(nsys.STRINGS))
     none = pa.chunked_array([pa.nulls(len(nvtx), pa.string())])
-    texts = inline(_ranges(events)[JSON] if JSON in events.column_names else none)
+    texts = inline(_ranges_and_others(events)[0][JSON] if JSON in events.column_names else none)
     samples_of = (nvtx["domain"] == DOMAIN).to_numpy()
     rows = np.flatnonzero(samples_of & (np.asarray(texts) != ""))
     if samples_of.any() and not len(rows):
@@ -489,30 +453,25 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # used as a file nam
 
 def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables with events sorted by start, as in a trace."""
-    return {
-        name: _sorted(table) if name in _events() and "start" in table.column_names else table
-        for name, table in tables.items()
-    }
-
-
-def _sorted(table: pa.Table) -> pa.Table:
-    start = table["start"].to_pandas()
-    return table if start.is_monotonic_increasing else table.take(pa.array(start.argsort(kind="stable")))
+    found = dict(tables)
+    for name, table in tables.items():
+        if name in _events() and "start" in table.column_names:
+            start = table["start"].to_pandas()
+            if not start.is_monotonic_increasing:
+                found[name] = table.take(pa.array(start.argsort(kind="stable")))
+    return found
 
 
 def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
-    """Let a trace carry the data that only the export has.
-
-    Args:
-        trace: the trace converted from `tables`.
-        tables: the whole export, `by_start` and `plainly_named`.
-    """
+    """Let a trace carry the data that only the export has. The tables are the whole export, `by_start` and
+    `plainly_named`."""
     if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
         trace.carried[nsys.EXPORT] = export
     makers = _enums() | from_trace(trace, with_run=True)
     strings = tables.get(nsys.STRINGS)
     if strings is not None and not _same(nsys.STRINGS, strings, _made(makers, nsys.STRINGS)):
-        trace.carried[nsys.STRINGS] = _first_of_each_id(strings)
+        ids = strings["id"].to_pandas()
+        trace.carried[nsys.STRINGS] = strings.filter(pa.array(ids.notna() & ~ids.duplicated()))  # the first of each id
         makers = _enums() | from_trace(trace, with_run=True)
     for name, table in tables.items():
         again = _made(makers, name)
@@ -542,19 +501,13 @@ def _events() -> dict[str, str]:
 
 
 def plainly_named(table: str, columns: Iterable[str], left_out: list[str]) -> list[str]:
-    """The columns of a table whose names are valid in every format; none if the table's own name is not.
-
-    Names become file names or SQLite columns, which may be case-insensitive.
-
-    Args:
-        table: its nsys name.
-        columns: their nsys names.
-        left_out: receives the name of every table and column that is not kept.
-    """
+    """The columns of a table whose names are valid in every format; none if the table's own name is not. Names become
+    file names or SQLite columns, which may be case-insensitive. `left_out` receives every other name."""
     if not _is_plain(table, _SPELLED):
         left_out.append(table)
         return []
-    spelled = {name.casefold(): name for name in _columns_of(table)}
+    declared = (*nsys.COLUMNS.get(table, ()), *(column.name for column in nsys.SQL_COLUMNS.get(table, ())))
+    spelled = {name.casefold(): name for name in declared}
     kept = {}
     for column in columns:
         if column.casefold() not in kept and _is_plain(column, spelled):
@@ -569,17 +522,7 @@ def _is_plain(name: str, spelled: Mapping[str, str]) -> bool:
     return bool(_PLAIN.fullmatch(name)) and not folded.startswith("sqlite_") and spelled.get(folded, name) == name
 
 
-def _columns_of(table: str) -> list[str]:
-    return [*nsys.COLUMNS.get(table, ()), *(column.name for column in nsys.SQL_COLUMNS.get(table, ()))]
-
-
 _SPELLED: Final = {name.casefold(): name for name in (*nsys.COLUMNS, *nsys.SQL_COLUMNS, *nsys.ENUMS)}
-
-
-def _ranges_and_others(events: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """NVTX_EVENTS split into ranges and marks, which the trace has, and other rows (domains, categories)."""
-    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
-    return events.filter(is_range), events.filter(pc.invert(is_range))
 
 
 def _carry_columns(trace: Trace, name: str, source: pa.Table, rebuilt: pa.Table | None) -> None:
@@ -629,16 +572,14 @@ def _equal(was: pa.ChunkedArray, again: pa.Array | pa.ChunkedArray) -> bool:
         return False
 
 
-def _first_of_each_id(strings: pa.Table) -> pa.Table:
-    ids = strings["id"].to_pandas()
-    return strings.filter(pa.array(ids.notna() & ~ids.duplicated()))
-
-
 _SAYS: Final = {
     nsys.GLOBAL_TID: ["process", "thread"], nsys.GLOBAL_PID: ["process"], "textId": ["text"],
     "domainId": ["domain"], nsys.DEPRECATED_SYNC_TYPE: ["type"],
 } | {column: ["payload"] for column in nsys.PAYLOADS}  # fmt: skip
 """nsys column -> the columns of a trace derived from it, in addition to the pairs in `schema.TABLES`."""
+
+
+_OWN: Final = re.compile(rf"{re.escape(CARRIED)}.*(?i:deviceid)")  # columns of a process's own numbers
 
 
 def without_what_changed(trace: Trace) -> Trace:
@@ -657,7 +598,7 @@ def without_what_changed(trace: Trace) -> Trace:
             gone = _belonging_to(table) & trace.carried.keys()
             trace.carried = {name: each for name, each in trace.carried.items() if name not in gone}
             if nsys.CUDA_DEVICES in gone:  # without it the processes' own device numbers are meaningless
-                trace = trace.map_tables(_without_own_numbers)
+                trace = trace.map_tables(lambda _, each: each.drop(columns=[c for c in each if _OWN.fullmatch(str(c))]))
         changed = [name for name, ours in columns[table].items() if any(_differs(frame, other, c) for c in ours)]
         trace.tables[table.name] = frame.drop(columns=changed)
         if f"{CARRIED}domainId" in changed and TABLES["nvtx"].nsys in trace.carried:
@@ -677,10 +618,6 @@ def _carried(table: Table, frame: pd.DataFrame) -> dict[str, list[str]]:
 
 def _is_carried_whole(table: Table, trace: Trace) -> bool:
     return table.nsys != TABLES["nvtx"].nsys and bool(_belonging_to(table) & trace.carried.keys())
-
-
-def _without_own_numbers(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.drop(columns=[c for c in frame if str(c).startswith(CARRIED) and str(c).lower().endswith("deviceid")])
 
 
 def _belonging_to(table: Table) -> set[str]:

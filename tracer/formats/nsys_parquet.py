@@ -48,7 +48,6 @@ def sniff_directory(path: Path, suffix: str) -> bool:
 
 def read_directory(path: Path, suffix: str, load: Load, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read a trace from a directory's tables. Missing tables are empty in it. `whole` lets it carry all other data.
-
     Samples are read only with `samples` or `whole`.
 
     Raises:
@@ -73,12 +72,8 @@ def read_directory(path: Path, suffix: str, load: Load, *, whole: bool = False, 
 
 
 def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str]:
-    """The columns of a table to read: the known ones, and all others if `left_out` is given.
-
-    Args:
-        schema: the schema of the file.
-        name: the nsys table.
-        left_out: receives the columns whose names or types (such as lists) occur in no export.
+    """The columns of an nsys table to read, by the schema of its file: the known ones, and all others if `left_out` is
+    given, which receives those whose names or types (such as lists) occur in no export.
 
     Raises:
         FormatError: two columns have the same name, or a known one holds neither numbers nor text. The file is not
@@ -128,14 +123,7 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
-    """Read a parquetdir or run directory. Missing tables are empty in the trace.
-
-    `whole` lets the trace carry all other data in the directory. Samples are read only with `samples` or
-    `whole`.
-
-    Raises:
-        FormatError: it has no nsys table, or a file is damaged.
-    """
+    """Read a parquetdir or run directory, as `read_directory`."""
     trace = read_directory(path, _SUFFIX, _load, whole=whole, samples=samples)
     if (path / RUN_FILE).exists():
         trace.metadata["run"] = read_run(path / RUN_FILE)
@@ -164,11 +152,8 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a parquetdir, with run.json if the trace has `metadata["run"]`. It appears complete or not at all.
-
-    Raises:
-        TraceError: the path exists or cannot be written.
-    """
+    """Write a parquetdir, with run.json if the trace has `metadata["run"]`. It appears complete or not at all. Raises
+    TraceError if the path exists or cannot be written."""
     with appearing(path) as partial:
         partial.mkdir()
         tables = from_trace(without_what_changed(trace), with_run=False)
@@ -217,11 +202,7 @@ def _write_table(table: pa.Table, file: Path) -> None:
 
 
 def read_run(file: Path) -> dict[str, Any]:
-    """Read a run.json.
-
-    Raises:
-        FormatError: not a regular file, not a JSON object, or too large.
-    """
+    """Read a run.json. Raises FormatError: not a regular file, not a JSON object, or too large."""
     try:
         run = json_of(file)
     except FormatError as error:

@@ -62,9 +62,8 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
-    """Read an export. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
-
-    Samples are read only with `samples` or `whole`.
+    """Read an export. Missing tables are empty in the trace. `whole` lets the trace carry all other data. Samples are
+    read only with `samples` or `whole`.
 
     Raises:
         FormatError: not SQLite, not an nsys export, truncated or damaged.
@@ -90,13 +89,9 @@ def read_tables(
     path: Path, only: frozenset[str] | None = frozenset(COLUMNS), left_out: list[str] | None = None,
     notes: list[str] | None = None,
 ) -> dict[str, pa.Table]:  # fmt: skip
-    """Read tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
-
-    Args:
-        path: the export.
-        only: the tables to read; None for every table and column.
-        left_out: receives the names of tables and columns that are not read because of their names.
-        notes: receives a note on each of nsys's tables that is a view or a virtual table, which is not read.
+    """Read tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`: `only` some of them, or
+    for None every table and column. `left_out` receives the names of tables and columns that are not read because of
+    their names, `notes` one on each of nsys's tables that is a view or a virtual table, which is not read.
 
     Raises:
         FormatError: SQLite cannot read it, it would take more memory than its size justifies, or a column holds the
@@ -112,7 +107,8 @@ def read_tables(
     except MemoryError:  # Arrow's is also an ArrowException
         raise
     except (dbapi.Error, pa.ArrowException) as error:
-        raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
+        reason = str(error).splitlines()[0].rpartition(" query: ")[2]  # without ADBC's additions
+        raise FormatError(f"SQLite cannot read it: {reason}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"the name of a table or column is not UTF-8: {error.object[:40]!r}") from error
 
@@ -178,17 +174,14 @@ def _fetch(connection: Any, part: RowRange) -> pa.Table:
     with cursor_of(connection) as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         cursor.execute(f"{part.sql} LIMIT {rows}")
-        table: pa.Table = cursor.fetch_arrow_table()
-        return table
+        return cursor.fetch_arrow_table()
 
 
 def _connect(path: Path) -> Any:
     from adbc_driver_sqlite import dbapi as sqlite
 
     connection = sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
-    with cursor_of(
-        connection
-    ) as cursor:  # otherwise SQLite may read a damaged row beyond its page, as whatever is there
+    with cursor_of(connection) as cursor:  # else SQLite may read a damaged row beyond its page, as whatever is there
         cursor.execute("PRAGMA cell_size_check = ON")
     return connection
 
@@ -207,11 +200,6 @@ def _check_size(path: Path) -> None:
     expected = (65536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
     if size < max(expected, 512):
         raise FormatError(f"{path}: truncated ({size} bytes of {max(expected, 512)})")
-
-
-def _reason(error: Exception) -> str:
-    """SQLite's message without ADBC's additions."""
-    return str(error).splitlines()[0].rpartition(" query: ")[2]
 
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
@@ -277,14 +265,7 @@ class RowRange:
 def find_tables(
     connection: Any, size: int, only: frozenset[str] | None, left_out: list[str], notes: list[str]
 ) -> Iterator[StoredTable]:
-    """The tables to read.
-
-    Args:
-        connection: to the file.
-        size: the size of the file, bytes.
-        only: the tables to read, with their columns in `COLUMNS`; None for every table and column.
-        left_out: receives the names of tables and columns that are not read because of their names.
-        notes: receives a note on each of nsys's tables that is none.
+    """The tables to read from a file of `size` bytes; the other parameters are those of `read_tables`.
 
     Raises:
         FormatError: not an export, damaged, or it would take more memory than its size justifies.
@@ -325,11 +306,8 @@ def _with_rowids(connection: Any, table: StoredTable) -> StoredTable:
 
 
 def _real_tables(connection: Any) -> dict[str, int | None]:
-    """The tables and the numbers of their root pages.
-
-    Views and virtual tables are excluded: reading them would run SQL or code from the file. They have no root page, or
-    their SQL does not create a table.
-    """
+    """The tables and the numbers of their root pages. Views and virtual tables are excluded: reading them would run SQL
+    or code from the file. They have no root page, or their SQL does not create a table."""
     root = "CASE WHEN typeof(rootpage) = 'integer' THEN rootpage END"
     sql = f"""SELECT CAST(name AS TEXT), CAST(sql AS TEXT), {root} FROM main.sqlite_master
         WHERE type = 'table' AND rootpage > 0 AND name NOT NULL AND sql NOT NULL"""
@@ -358,11 +336,8 @@ def _creates(name: str, sql: str) -> bool:
 
 
 def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
-    """An upper bound on the number of rows of each table.
-
-    Raises:
-        FormatError: pages or rows are used more than once, which would make a small file a huge recording.
-    """
+    """An upper bound on the number of rows of each table. Raises FormatError if pages or rows are used more than once,
+    which would make a small file a huge recording."""
     most_pages = size // 512 + 1  # of the smallest size
     walk = f"SELECT name, pagetype, ncell, payload, pgsize FROM main.dbstat LIMIT {most_pages}"
     rows = "CASE WHEN pagetype = 'internal' AND payload = 0 THEN 0 ELSE ncell END"
@@ -379,10 +354,8 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
 
 def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
     """The stored columns (not generated ones), and those whose values are guaranteed to be the integers stored in the
-    rows.
-
-    That is uncertain if SQLite converts integers to reals, a rowid replaces the value, or a generated column is stored.
-    """
+    rows. That is uncertain if SQLite converts integers to reals, a rowid replaces the value, or a generated column is
+    stored."""
     columns, integers, is_sure = [], set(), True
     for _, name, type, _, default, key, hidden in _rows(connection, f"PRAGMA main.table_xinfo({_name(table)})"):
         if default is not None and len(default) > _LONGEST_DEFAULT:
@@ -398,8 +371,7 @@ def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
 def _rows(connection: Any, sql: str) -> list[Any]:
     with cursor_of(connection) as cursor:
         cursor.execute(sql)
-        rows: list[Any] = cursor.fetchall()
-        return rows
+        return cursor.fetchall()
 
 
 def _name(name: str) -> str:
@@ -427,11 +399,7 @@ def cursor_of(connection: Any) -> Iterator[Any]:
 
 
 class JoinedRows:
-    """A table that is built from chunks.
-
-    Args:
-        most_rows: an upper bound on the number of rows.
-    """
+    """A table that is built from chunks; `most_rows` is an upper bound on the number of rows."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -506,11 +474,7 @@ _WORTH_LARGE_PAGES: Final = 1 << 20
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write an export. It appears complete or not at all.
-
-    Raises:
-        TraceError: the path exists or cannot be written.
-    """
+    """Write an export. It appears complete or not at all. Raises TraceError if the path exists or cannot be written."""
     from adbc_driver_manager import dbapi
 
     try:
@@ -556,21 +520,17 @@ def _carried(trace: Trace, name: str) -> frozenset[str]:
 def _write_table(
     cursor: Any, name: str, table: pa.Table, carried: frozenset[str], whole: bool = False
 ) -> Iterator[int]:
-    """Write a table in parts, and yield the number of rows of each.
-
-    Args:
-        cursor: of the file.
-        name: the nsys table.
-        table: its rows.
-        carried: columns that are written unchanged.
-        whole: whether the table is carried as a whole, and so gets no additional columns.
-    """
+    """Write a table in parts, and yield the number of rows of each. The `carried` columns are written unchanged; a
+    table that is carried as a `whole` gets no additional columns."""
     declared = nsys.SQL_COLUMNS.get(name, nsys.ENUM_COLUMNS if name in nsys.ENUMS else [])
     known = {column.name for column in declared}
     extra = [SqlColumn(field.name, _affinity(field.type)) for field in table.schema if field.name not in known]
     declared = [column for column in declared if not whole or column.name in table.column_names] + extra
     declared = [_fitting(column, table[column.name]) if column.name in carried else column for column in declared]
-    cursor.execute(f'CREATE TABLE "{name}" ({", ".join(_declaration(column) for column in declared)})')
+    columns = ", ".join(
+        f'"{c.name}" {c.type}{" NOT NULL" * c.not_null}{" PRIMARY KEY" * c.primary_key}' for c in declared
+    )
+    cursor.execute(f'CREATE TABLE "{name}" ({columns})')
     given = {c.name: _values(table[c.name], c) for c in declared if c.name in table.column_names}
     # Constant columns need not be bound per row; the first column always is, so that there are rows to bind.
     constant = {column: value for column in [*given][1:] if (value := _constant(given[column])) is not None}
@@ -591,10 +551,6 @@ def _fitting(column: SqlColumn, values: pa.ChunkedArray) -> SqlColumn:
     unique = column.primary_key and not values.null_count and len(values.unique()) == len(values)
     return replace(column, type=_affinity(values.type), not_null=column.not_null and not values.null_count,
                    primary_key=unique and pa.types.is_integer(values.type))  # fmt: skip
-
-
-def _declaration(column: SqlColumn) -> str:
-    return f'"{column.name}" {column.type}{" NOT NULL" * column.not_null}{" PRIMARY KEY" * column.primary_key}'
 
 
 def _affinity(type: pa.DataType) -> str:

@@ -20,7 +20,6 @@ from tracer.formats import nsys_schema as nsys
 from tracer.model.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
 from tracer.model.trace import Trace
 
-_KERNELS: Final = TABLES["kernels"].nsys
 _NVTX: Final = TABLES["nvtx"].nsys
 _ARROW: Final = {"INTEGER": pa.int64(), "TEXT": pa.string(), "REAL": pa.float64(), "BLOB": pa.binary()}
 _NULL_STREAM: Final = 3  # a stream's flag, see ENUM_CUPTI_STREAM_TYPE
@@ -48,10 +47,9 @@ def from_trace(trace: Trace, *, with_run: bool) -> Makers:
         makers[nsys.SESSION] = partial(_session, start)
     used = [name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users)]
     makers |= {name: partial(nsys.enum_table, name) for name in used}
-    carried = {name: partial(_as_it_is, table) for name, table in trace.carried.items() if len(table)}
-    makers |= {name: make for name, make in carried.items() if name != _NVTX or name not in makers}
-    if len(strings.table):
-        makers[nsys.STRINGS] = partial(_as_it_is, strings.table)
+    whole = trace.carried | {nsys.STRINGS: strings.table}
+    kept = {name: table for name, table in whole.items() if len(table) and (name != _NVTX or name not in makers)}
+    makers |= {name: partial(pa.Table.slice, table) for name, table in kept.items()}
     makers[nsys.EXPORT] = partial(_export_rows, trace, with_run)
     return makers
 
@@ -71,10 +69,6 @@ def _completed(name: str, make: Callable[[], pa.Table] | None) -> pa.Table:
         if column.name not in table.column_names:
             values = pa.repeat(pa.scalar(nsys.filler(name, column.name), _ARROW[column.type]), len(table))
             table = table.append_column(column.name, values)
-    return table
-
-
-def _as_it_is(table: pa.Table) -> pa.Table:
     return table
 
 
@@ -129,8 +123,8 @@ class _StringTable:
 def _table(frame: pd.DataFrame, table: Table, strings: _StringTable) -> pa.Table:
     carried = {name.removeprefix(CARRIED): frame[name] for name in frame.columns if name.startswith(CARRIED)}
     derived = [c for c in table.columns if c.nsys and c.nsys not in carried]
-    if table.nsys == _KERNELS and _graph_is_in_node(frame):
-        derived = [c for c in derived if c.nsys != "graphId"]
+    if table.name == "kernels" and (nsys.graph_of_node(frame["graph_node"].to_numpy()) == frame["graph"]).all():
+        derived = [c for c in derived if c.nsys != "graphId"]  # a column of schema 3.25, which graphNodeId implies
     columns = {c.nsys: _values(frame[c.name], c, strings) for c in derived}
     wanted = nsys.COLUMNS[table.nsys]
     if nsys.GLOBAL_TID in wanted:
@@ -188,15 +182,9 @@ def _nvtx(trace: Trace, make: Callable[[], pa.Table]) -> pa.Table:
     return pa.concat_tables([*others, events], promote_options="permissive")
 
 
-def _graph_is_in_node(kernels: pd.DataFrame) -> bool:
-    """Whether graphNodeId implies each kernel's graph; otherwise the column graphId of schema 3.25 is needed."""
-    node = kernels["graph_node"].to_numpy()
-    return bool((nsys.graph_of_node(node) == kernels["graph"].to_numpy()).all())
-
-
 def _gpus(make: Callable[[], pa.Table]) -> pa.Table:
     gpus = make()
-    return gpus.append_column("vmId", pa.array(np.full(len(gpus), nsys.VIRTUAL_MACHINE)))
+    return gpus.append_column("vmId", pa.repeat(nsys.VIRTUAL_MACHINE, len(gpus)))
 
 
 def _on_devices(trace: Trace, columns: list[str]) -> pd.DataFrame:
@@ -239,28 +227,17 @@ def _contexts(trace: Trace) -> pa.Table:
     return pa.table({theirs: contexts[ours].to_numpy(np.int64) for ours, theirs in names.items()})
 
 
-def _cut_ids(trace: Trace) -> list[str]:
-    """A note if ids had to be truncated to nsys's 24 bits."""
-    ids = [frame[c] for frame in trace.tables.values() for c in ("process", "thread") if c in frame]
-    cut = any(column.max() > nsys.LARGEST_ID for column in ids)
-    return ["process or thread ids were truncated to 24 bits, as nsys does"] if cut else []
-
-
 def _export_rows(trace: Trace, with_run: bool) -> pa.Table:
     metadata: dict[str, Any] = {key: value for key, value in trace.metadata.items() if with_run or key != "run"}
-    ours = {nsys.METADATA_ROW: json.dumps(metadata), nsys.NOTES_ROW: json.dumps(trace.notes + _cut_ids(trace))}
+    ids = [frame[c] for frame in trace.tables.values() for c in ("process", "thread") if c in frame]
+    are_cut = any(column.max() > nsys.LARGEST_ID for column in ids)
+    notes = trace.notes + ["process or thread ids were truncated to 24 bits, as nsys does"] * are_cut
+    ours = {nsys.METADATA_ROW: json.dumps(metadata), nsys.NOTES_ROW: json.dumps(notes)}
     export = trace.carried.get(nsys.EXPORT)
     if export is None:
-        major, minor, micro = nsys.SCHEMA_WRITTEN.split(".")
-        export = _rows(
-            {
-                nsys.EXPORT_PRODUCT: nsys.PRODUCT,
-                nsys.EXPORT_SCHEMA: nsys.SCHEMA_WRITTEN,
-                f"{nsys.EXPORT_SCHEMA}_MAJOR": major,
-                f"{nsys.EXPORT_SCHEMA}_MINOR": minor,
-                f"{nsys.EXPORT_SCHEMA}_MICRO": micro,
-            }
-        )
+        parts = nsys.SCHEMA_WRITTEN.split(".")
+        version = {f"{nsys.EXPORT_SCHEMA}_{part}": parts[i] for i, part in enumerate(("MAJOR", "MINOR", "MICRO"))}
+        export = _rows({nsys.EXPORT_PRODUCT: nsys.PRODUCT, nsys.EXPORT_SCHEMA: nsys.SCHEMA_WRITTEN} | version)
     return pa.concat_tables([export, _rows(ours)], promote_options="permissive")
 
 

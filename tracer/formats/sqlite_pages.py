@@ -49,11 +49,9 @@ class _NotPlain(Exception):
 def read_integers(
     path: Path, root: int, rowids: tuple[int, int], columns: Sequence[str | None], progress: Progress
 ) -> pa.Table | None:
-    """Read the integers of a rowid table.
+    """Read the integers of a rowid table with this root page.
 
     Args:
-        path: the SQLite file.
-        root: the number of the table's root page.
         rowids: the lowest and the highest rowid; all rowids between them must exist.
         columns: the stored columns in order, None for each that is not wanted.
         progress: called after each chunk.
@@ -92,12 +90,8 @@ def read_integers(
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """Pages of one level of a b-tree, in order.
-
-    Attributes:
-        page: the page numbers; the first page of the file is 1.
-        first: the lowest rowid below each page; after the last page, the next rowid.
-    """
+    """Pages of one level of a b-tree, in order: their numbers (the first page of the file is 1), and the lowest rowid
+    below each page; after the last page, the next rowid."""
 
     page: Ints
     first: Ints
@@ -140,11 +134,7 @@ class _Columns:
 
 
 class _Reader:
-    """Reads pages with its own file and buffers. Use it from one thread at a time.
-
-    Raises:
-        _NotPlain: here and in every method.
-    """
+    """Reads pages with its own file and buffers. Use it from one thread at a time. All of it raises `_NotPlain`."""
 
     def __init__(self, file: FileIO, columns: Sequence[str | None]) -> None:
         header = file.read(100)
@@ -262,18 +252,14 @@ def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
 def children(
     data: Bytes, page_size: int, usable: int, last: Ints, page: Ints, bound: Ints
 ) -> int:  # pragma: no cover - compiled
-    """Decode the children of interior pages, in order.
+    """Decode the children of interior pages, in order; returns their number, or `REFUSED`.
 
     Args:
         data: the pages, of `page_size` bytes each, and `PADDING`.
-        page_size: bytes.
         usable: bytes of a page without those reserved at its end.
         last: per page, the highest rowid allowed below it.
         page: receives the children's page numbers.
         bound: receives the highest rowid allowed below each child.
-
-    Returns:
-        The number of children, or `REFUSED`.
     """
     found = 0
     for i in range(len(last)):
@@ -304,20 +290,15 @@ def rows(
     data: Bytes, page_size: int, usable: int, first: Ints, place: Ints, values: NDArray[np.int64],
     is_null: NDArray[np.bool_], nulls: Ints,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
-    """Decode the rows of leaf pages, which hold consecutive rowids from `first` on.
+    """Decode the rows of leaf pages, which hold consecutive rowids; returns their number, or `REFUSED`.
 
     Args:
-        data: the pages, of `page_size` bytes each, and `PADDING`.
-        page_size: bytes.
-        usable: bytes of a page without those reserved at its end.
+        data, page_size, usable: as for `children`.
         first: per page, its lowest rowid; after the last page, the next rowid.
         place: per stored column, its row in `values`, or -1 for columns to skip, which may hold any type.
         values: receives the integers, one row per wanted column; must have room for all rows.
         is_null: same shape, all False; set to True where a value is NULL.
         nulls: the number of NULLs per wanted column is added to it.
-
-    Returns:
-        The number of rows, or `REFUSED`.
     """
     row = 0
     for page in range(len(first) - 1):

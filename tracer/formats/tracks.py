@@ -105,12 +105,9 @@ def spans(trace: Trace, name: str) -> pd.DataFrame:
 
 
 def arrows(trace: Trace) -> pd.DataFrame:
-    """The arrows from each launch to the activities it launched, in order of the calls.
-
-    Returns:
-        Columns id (1, 2, ...; a graph launch has one arrow for each of its nodes), call (position in `api`), table (of
-        DEVICE_TABLES), row (position in that table).
-    """
+    """The arrows from each launch to the activities it launched, in order of the calls: id (1, 2, ...; a graph launch
+    has one arrow for each of its nodes), call (position in `api`), table (of DEVICE_TABLES), row (position in that
+    table)."""
     found = [match_rows(trace["api"], trace[name]) for name in DEVICE_TABLES]
     parts = [
         pd.DataFrame({"call": calls, "table": name, "row": np.arange(len(calls))})[calls >= 0]
@@ -121,12 +118,8 @@ def arrows(trace: Trace) -> pd.DataFrame:
 
 
 def lanes(starts: Ints, ends: Ints, *, nest: bool) -> Ints:
-    """For each interval, the first lane in which it overlaps no interval that starts before it.
-
-    Args:
-        starts: ns.
-        ends: ns, not before the starts.
-        nest: whether intervals in a lane may contain each other; otherwise they are disjoint.
+    """For each interval, the first lane in which it overlaps no interval that starts before it. Intervals in a lane are
+    disjoint, or if they may `nest`, contain each other.
 
     Example:
         >>> lanes(np.array([0, 2, 5]), np.array([10, 4, 12]), nest=True)
@@ -158,11 +151,8 @@ def _fits(open_ends: list[int], start: int, end: int, *, nest: bool) -> bool:
 
 
 def slice_order(starts: Ints, ends: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The order in which the nested slices of one track begin and end.
-
-    Returns:
-        For each of the 2n edges, the position of its slice and whether the slice begins there.
-    """
+    """The order in which the nested slices of one track begin and end: for each of the 2n edges, the position of its
+    slice and whether the slice begins there."""
     order = np.lexsort((-ends, starts))
     first, last = starts[order], ends[order]
     number = np.arange(len(order))

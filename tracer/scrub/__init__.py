@@ -60,11 +60,8 @@ def learn(trace: Trace, texts: Texts) -> None:
 
 
 def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
-    """Return a copy of a recording in which only what the module's docstring lists can be read.
-
-    Args:
-        trace: the recording, not modified.
-        texts: cleans the texts. It must have learned from all related recordings. The default learns from this one.
+    """Return a copy of a recording in which only what the module's docstring lists can be read. `texts` must have
+    learned from all related recordings; the default learns from this one.
 
     Example:
         >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["token 7 of /home/ada/a.gguf"]})
@@ -77,19 +74,15 @@ def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
     scrubbed = Trace(dict(trace.tables), {}, [], dict(trace.carried))
     for name in TABLES:
         scrubbed.tables[name] = _named(name, trace[name], texts)
-    active = ~scrubbed["processes"]["process"].isin(_with_events(trace))
-    texts.remove("processes without events", int(active.sum()))
-    scrubbed.tables["processes"] = scrubbed["processes"][~active].reset_index(drop=True)
+    found = [frame["process"].unique() for frame in trace.tables.values() if "process" in frame and "start" in frame]
+    idle = ~scrubbed["processes"]["process"].isin(set(np.concatenate(found).tolist()) - {MISSING})
+    texts.remove("processes without events", int(idle.sum()))
+    scrubbed.tables["processes"] = scrubbed["processes"][~idle].reset_index(drop=True)
     _scrub_columns(scrubbed, texts)
     _scrub_tables(scrubbed, texts)
     scrubbed.metadata = scrub_metadata(trace.metadata, texts)
     scrubbed.notes = [texts.name(note, "notes") for note in trace.notes]
     return scrubbed
-
-
-def _with_events(trace: Trace) -> set[int]:
-    found = [frame["process"].unique() for frame in trace.tables.values() if "process" in frame and "start" in frame]
-    return set(np.concatenate(found).tolist()) - {MISSING}
 
 
 def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:
