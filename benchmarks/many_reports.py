@@ -25,8 +25,7 @@ import pandas as pd
 from read_nsys_sqlite import machine
 
 from tracer import formats
-from tracer.batch import find_reports, report_rows, table_of_reports
-from tracer.batch_dask import analyse, connected
+from tracer.batch import analyse, connected, find_reports, report_rows, table_of_reports
 from tracer.model.trace import Trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"

@@ -22,7 +22,7 @@ ORDER = {
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
-        *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "batch_dask", "stored",
+        *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "stored",
         "recorders", "scrub", "reporting", "notebook", "api", *LAST,
     ),
 }  # fmt: skip

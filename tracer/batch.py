@@ -1,11 +1,15 @@
-"""Many reports in one table: the reports below a directory, one row per report and device, and their summary."""
+"""Many reports in one table: the reports below a directory, one row per report and device, and their summary; analysed
+in parallel on Dask: one task per report, on local processes or the workers of a cluster.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,10 +20,12 @@ import pandas as pd
 from tracer import formats
 from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.causes import CAUSES
-from tracer.errors import IntertokenError, printable
+from tracer.errors import IntertokenError, UsageError, printable
 from tracer.model import run_json
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from tracer.analysis.recorded import Measured
     from tracer.model.trace import Trace
 
@@ -57,6 +63,7 @@ _APART: Final = (
 )  # fmt: skip
 """Facts that a report must share with the reports that it is compared with for outliers."""
 
+_CONNECT_S: Final = 10.0
 _ONE_STEP: Final = "one step: no period"
 _LONGEST_PATH: Final = 4096
 _LEAST_SPREAD: Final = 1e-3  # of log period: runs with little scatter have no outliers within 0.35 %
@@ -66,13 +73,8 @@ _RANK: Final = re.compile(r"(?i)(?<![a-z])rank[-_ .=]?(\d{1,6})(?!\d)")
 
 def find_reports(directory: Path) -> list[Path]:
     """The recordings below a directory, sorted by path, including damaged ones with a known suffix or a run.json.
-
-    Recordings inside a recording (the traced passes of a run directory) are part of it, and a .nsys-rep next to its
-    own export is the same report.
-
-    Raises:
-        OSError: the directory cannot be listed.
-    """
+    Recordings inside a recording (the traced passes of a run directory) are part of it, and a .nsys-rep next to its own
+    export is the same report. Raises OSError if the directory cannot be listed."""
     return sorted(_below(directory))
 
 
@@ -96,14 +98,8 @@ def _is_report(path: Path) -> bool:
 
 
 def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bounds = ALL_STEPS) -> list[dict[str, Any]]:
-    """The rows of a report, one per device, or a single row with the problem; keys are from `COLUMNS`.
-
-    Args:
-        path: the recording.
-        root: the directory that was searched; `report` and `run` are relative to it.
-        within: only inside the NVTX range with this text.
-        bounds: only these steps.
-    """
+    """The rows of a report, one per device, or a single row with the problem; keys are from `COLUMNS`. `report` and
+    `run` are relative to the root, the directory that was searched."""
     from tracer.analysis.ranks import rank_report
     from tracer.analysis.recorded import counts_per_token
     from tracer.analysis.recording import Recording
@@ -227,19 +223,15 @@ def _device_figures(recording: Measured) -> Iterator[tuple[int, dict[str, float]
     for device, steps in recording.device_steps.groupby(level="device"):
         gaps = steps["gap"].dropna()
         if len(gaps):
+            period = float(steps["period"].median())
+            of_gaps = {"p50": gaps.median(), "p90": np.percentile(gaps, 90), "mean": gaps.mean()}
             yield (
                 int(str(device)),
                 {
-                    "recorded_tokens_per_s": (recording.tokens_per_step or np.nan)
-                    * 1e6
-                    / float(steps["period"].median()),
-                    "recorded_steps_per_s": 1e6 / float(steps["period"].median()),
-                    "gap_p50_us": float(gaps.median()),
-                    "gap_p90_us": float(np.percentile(gaps, 90)),
-                    "gap_mean_us": float(gaps.mean()),
-                    **{f"{cause}_us": float(steps[cause].mean()) for cause in CAUSES},
-                    "busy_us": float(steps["busy"].mean()),
-                    "compute_us": float(steps["compute"].mean()),
+                    "recorded_tokens_per_s": (recording.tokens_per_step or np.nan) * 1e6 / period,
+                    "recorded_steps_per_s": 1e6 / period,
+                    **{f"gap_{name}_us": float(gap) for name, gap in of_gaps.items()},
+                    **{f"{column}_us": float(steps[column].mean()) for column in (*CAUSES, "busy", "compute")},
                 },
             )
 
@@ -342,8 +334,62 @@ def _waited_for(rows: pd.DataFrame) -> dict[str, Any]:
 
     known = rows.dropna(subset=["rank", "caused_share"])
     at = in_particular(known["caused_share"].to_numpy(dtype=np.float64))
-    row = None if at is None else known.iloc[at]
-    return {
-        "waited_for_rank": None if row is None else int(row["rank"]),
-        "waited_for_share": None if row is None else float(row["caused_share"]),
-    }
+    if at is None:
+        return {"waited_for_rank": None, "waited_for_share": None}
+    row = known.iloc[at]
+    return {"waited_for_rank": int(row["rank"]), "waited_for_share": float(row["caused_share"])}
+
+
+@contextmanager
+def connected(scheduler: str | None, workers: int | None) -> Iterator[Client]:
+    """A client of the scheduler at this address, or of a cluster of local processes.
+
+    Raises:
+        UsageError: there is no Dask, or no scheduler answers.
+    """
+    try:
+        from distributed import Client, LocalCluster
+    except ImportError as missing:
+        raise UsageError("comparing a directory needs Dask: pip install 'intertoken[dask]'") from missing
+    if scheduler is None:
+        cluster = LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, scheduler_kwargs={"dashboard": False},
+            dashboard_address="127.0.0.1:0",  # its default is one port, which two commands at once cannot both have
+            silence_logs=logging.CRITICAL,
+        )  # fmt: skip
+        with cluster, Client(cluster) as client:
+            yield client
+        return
+    try:
+        client = Client(scheduler, timeout=_CONNECT_S)
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"--scheduler {scheduler}: no Dask scheduler answers there: {problem}") from None
+    with client:
+        yield client
+
+
+def analyse(
+    paths: Sequence[Path], root: Path, client: Client, *, tell: Callable[[int, int], None] = lambda done, total: None,
+    **options: Any,
+) -> pd.DataFrame:  # fmt: skip
+    """The table of `COLUMNS` over reports that every worker can read at these paths; their names are relative to the
+    root. `tell` is called with the number of finished reports and of all; the options are those of `report_rows`.
+
+    If a worker is lost, another one takes its report. A report that keeps killing workers becomes a row with its
+    problem, like any that cannot be read.
+    """
+    from distributed import KilledWorker, as_completed
+
+    futures = client.map(report_rows, list(paths), root=root, pure=False, **options)
+    path_of = {future.key: path for future, path in zip(futures, paths, strict=True)}
+    rows: list[dict[str, Any]] = []
+    for done, future in enumerate(as_completed(futures), start=1):
+        problem = future.exception()
+        if problem is None:
+            rows += future.result()
+        else:
+            lost = "every worker that read it was lost; the report may need more memory than the workers have"
+            words = lost if isinstance(problem, KilledWorker) else f"{type(problem).__name__}: {problem}"
+            rows.append(problem_row(path_of[future.key], root, words))
+        tell(done, len(futures))
+    return table_of_reports(rows)

@@ -17,8 +17,7 @@ from tests.tracer.handmade import decode_loop
 from tests.tracer.steady import trace_of
 from tests.tracer.test_ranks import ALL_REDUCE, STEPS, ranks
 from tracer import write
-from tracer.batch import COLUMNS, find_reports, overview, report_rows, table_of_reports
-from tracer.batch_dask import analyse, connected
+from tracer.batch import COLUMNS, analyse, connected, find_reports, overview, report_rows, table_of_reports
 from tracer.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -213,7 +212,7 @@ def test_a_directory_is_compared_on_the_command_line(tmp_path):
 def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     report(tmp_path / "in" / "r.sqlite")
-    monkeypatch.setattr("tracer.batch_dask._CONNECT_S", 0.2)
+    monkeypatch.setattr("tracer.batch._CONNECT_S", 0.2)
     for arguments, message in (
         ([tmp_path / "empty"], "no reports in or below"), ([tmp_path / "nowhere"], "give a second run to compare it"),
         ([LLAMA["sccc", "graph"]], "give a second run to compare it with"),
@@ -221,7 +220,6 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch):
         ([tmp_path / "in"], "pip install 'intertoken[dask]'"),
     ):  # fmt: skip
         if "pip" in message:
-            monkeypatch.delitem(sys.modules, "tracer.batch_dask")
             monkeypatch.setitem(sys.modules, "distributed", None)
         result = CliRunner().invoke(main, ["compare", *map(str, arguments)])
         assert (result.exit_code, message in result.stderr, result.stderr.count("\n")) == (2, True, 1), message
