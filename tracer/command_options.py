@@ -46,37 +46,31 @@ def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 def trace_options(command: Command) -> Command:
     """Add TRACE, the options that select steps, and --json, which every analysis takes."""
-    command = step_options(_naming_the_file(command))
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--range", "within", metavar="TEXT", help="Only inside NVTX ranges with this text (or regex)."),
-        click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
+
+    @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
+    @click.option("--range", "within", metavar="TEXT", help="Only inside NVTX ranges with this text (or regex).")
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @step_options
+    @wraps(command)
+    def named(path: Path, **options: Any) -> None:
+        with naming(path):  # every error that the recording causes
+            command(path=path, **options)
+
+    return cast(Command, named)
 
 
 def step_options(command: Command) -> Command:
     """Add --steps, --phase and --pattern, which the command gets as `bounds`."""
-    command = _bounded(command)
-    for option in (
-        click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
-        click.option(
-            "--phase", type=click.Choice([*PHASES, "all"]), metavar="PHASE",
-            help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all if none decodes]",
-        ),
-        click.option(
-            "--pattern", metavar="REGEX",
-            help="What starts a step: NVTX ranges whose text matches, else API calls or kernels whose name matches.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
 
-
-def _bounded(command: Command) -> Command:
-    """Pass --steps, --phase and --pattern as one argument, `bounds`."""
-
+    @click.option(
+        "--pattern", metavar="REGEX",
+        help="What starts a step: NVTX ranges whose text matches, else API calls or kernels whose name matches.",
+    )  # fmt: skip
+    @click.option(
+        "--phase", type=click.Choice([*PHASES, "all"]), metavar="PHASE",
+        help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all if none decodes]",
+    )  # fmt: skip
+    @click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1.")
     @wraps(command)
     def bounded(part: tuple[int | None, int | None], phase: str | None, pattern: str | None, **options: Any) -> None:
         command(bounds=Bounds(*part, phase, pattern), **options)
@@ -99,30 +93,14 @@ untraced_option = click.option(
 )  # fmt: skip
 
 
-def _naming_the_file(command: Command) -> Command:
-    """Start every error that a recording causes with its path."""
-
-    @wraps(command)
-    def named(path: Path, **options: Any) -> None:
-        with naming(path):
-            command(path=path, **options)
-
-    return cast(Command, named)
-
-
 def load(
     path: Path, within: str | None, bounds: Bounds, *rates: float | None, name: str | None = None,
     python_functions: bool = False,
 ) -> Recording:  # fmt: skip
-    """Read a recording and choose its steps.
+    """Read a recording and choose its steps: inside the NVTX range `within`, in these bounds.
 
-    Args:
-        path: the recording.
-        within: the NVTX range of the steps.
-        bounds: the steps.
-        rates: steps per second without a profiler, one per repeat, if the user gives them.
-        name: its name in messages, instead of the file name.
-        python_functions: whether to keep Python functions that the format leaves out by default.
+    `rates`: steps per second without a profiler, one per repeat, if the user gives them. `name`: in messages, instead
+    of the file name. `python_functions`: keep Python functions that the format leaves out by default.
     """
     recording = recorded(path, within, bounds, *rates, name=name, python_functions=python_functions)
     recording.steps  # noqa: B018 - a recording without them is refused here
@@ -184,19 +162,14 @@ def table_option(holds: str) -> Callable[[Command], Command]:
     """Add --table and --force to a command, which gets `save` to call with its table; `holds` describes the table."""
 
     def decorate(command: Command) -> Command:
+        @click.option("--table", metavar="FILE", type=click.Path(path_type=Path),
+                      help=f"Also write a table (.csv or .parquet): {holds}.")  # fmt: skip
+        @click.option("--force", is_flag=True, help="Replace the table's FILE.")
         @wraps(command)
         def saving(*args: Any, table: Path | None, force: bool, **options: Any) -> None:
             command(*args, save=saver(table, force), **options)
 
-        options = (
-            click.option("--force", is_flag=True, help="Replace the table's FILE."),
-            click.option("--table", metavar="FILE", type=click.Path(path_type=Path),
-                         help=f"Also write a table (.csv or .parquet): {holds}."),
-        )  # fmt: skip
-        decorated = saving
-        for option in options:
-            decorated = option(decorated)
-        return cast(Command, decorated)
+        return cast(Command, saving)
 
     return decorate
 

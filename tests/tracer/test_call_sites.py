@@ -34,7 +34,7 @@ from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.model.columns import Names
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
-from tracer.reporting.stacks import speedscope
+from tracer.reporting.exports import speedscope
 from tracer.scrub import scrub
 
 LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"

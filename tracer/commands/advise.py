@@ -78,19 +78,17 @@ def _show_eager(facts: dict[str, Any]) -> None:
     """The kernels launched outside a graph; the gain is a prediction without a margin."""
     if facts["eager_launches"]:
         click.echo(f"\n{_EAGER_TITLE}:")
-        report.show_table(_eager_rows(facts), _eager_columns(facts))
+        report.show_table(*_eager(facts))
 
 
-def _eager_columns(facts: dict[str, Any]) -> dict[str, str]:
-    """The columns of that table; call sites only if any is known."""
-    known = any(one["site"] for one in facts["eager_launches"])
-    return {name: head for name, head in _EAGER.items() if known or name != "site"}
-
-
-def _eager_rows(facts: dict[str, Any]) -> list[dict[str, str]]:
+def _eager(facts: dict[str, Any]) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """The rows and the columns of that table; call sites only if any is known."""
     from tracer.model.collectives import shown_name
 
-    return [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
+    known = any(one["site"] for one in facts["eager_launches"])
+    columns = {name: head for name, head in _EAGER.items() if known or name != "site"}
+    found = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
+    return found, columns
 
 
 def _show_markdown(facts: dict[str, Any]) -> None:
@@ -107,8 +105,9 @@ def _show_markdown(facts: dict[str, Any]) -> None:
 def _show_markdown_eager(facts: dict[str, Any]) -> None:
     if facts["eager_launches"]:
         click.echo(f"\n{_EAGER_TITLE.capitalize()}:\n")
-        rows = [row | {name: _code(row[name]) for name in ("kernel", "operator", "site")} for row in _eager_rows(facts)]
-        _show_markdown_table(rows, _eager_columns(facts))
+        rows, columns = _eager(facts)
+        coded = [row | {name: _code(row[name]) for name in ("kernel", "operator", "site")} for row in rows]
+        _show_markdown_table(coded, columns)
 
 
 def _code(name: str) -> str:

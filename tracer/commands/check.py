@@ -118,11 +118,7 @@ def _findings(
 
 
 def read_budget(path: Path) -> Budget:
-    """Read a budget.
-
-    Raises:
-        UsageError: the file is not TOML, or not a valid budget.
-    """
+    """Read a budget. Raises UsageError if the file is not TOML, or not a valid budget."""
     from tracer.analysis.budget import parse
     from tracer.files.bounded import toml_of
 
@@ -136,12 +132,8 @@ def read_budget(path: Path) -> Budget:
 def _compared(
     base: BaseLimits, budget: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
-    """The findings for the lines of a budget's base, and the cautions of the comparison.
-
-    Raises:
-        UsageError: the base cannot be read or measured, or is not comparable.
-        TraceError: the recording cannot be measured.
-    """
+    """The findings for the lines of a budget's base, and the cautions of the comparison. Raises UsageError if the base
+    cannot be read or measured, or is not comparable."""
     from tracer.analysis.budget_check import check_base
     from tracer.analysis.comparable import obstacles
     from tracer.analysis.compare import Side, compare
@@ -174,17 +166,8 @@ def _write_budget(
 
 
 def _show(rows: list[dict[str, Any]], remarks: list[str]) -> None:
-    """Print `intertoken check`: one row per line of the budget, and the remarks below them."""
-    console = report.new_console()
     headings = {
-        "mark": "",
-        "scope": "where",
-        "name": "budget",
-        "found": "found",
-        "allowed": "allowed",
-        "by": "broken by",
-    }
+        "mark": "", "scope": "where", "name": "budget", "found": "found", "allowed": "allowed", "by": "broken by",
+    }  # fmt: skip
     shown = {key: word for key, word in headings.items() if key == "mark" or any(row[key] for row in rows)}
-    console.print(report.table_of(rows, shown))
-    for remark in remarks:
-        console.print(report.styled(remark))
+    report.show(report.table_of(rows, shown), *map(report.styled, remarks))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracer.analysis.compare import Side
-    from tracer.analysis.recorded import Measured
     from tracer.batch import Overview
 
 Rates = tuple[float, ...]
@@ -49,38 +48,26 @@ def _rate(text: str) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @step_options
 @click.option(
-    "--range",
-    "ranges",
-    multiple=True,
-    metavar="TEXT",
+    "--range", "ranges", multiple=True, metavar="TEXT",
     help="Only inside NVTX ranges with this text (or regex); give it once, or once per run.",
-)
+)  # fmt: skip
 @click.option(
-    "--untraced-tokens-per-s",
-    "--untraced-steps-per-s",
-    "rates",
-    multiple=True,
-    callback=parse_rates,
+    "--untraced-tokens-per-s", "--untraced-steps-per-s", "rates", multiple=True, callback=parse_rates,
     metavar="X[,X...]",
     help="Steps per second of the engine's own benchmark, without a profiler (tokens/s of one sequence); once per run, "
     "base first. Several repeats, separated by commas, give an interval.",
-)
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Compare runs even if not comparable, without a verdict, and replace FILE.")
 @click.option("--scheduler", metavar="ADDRESS", help="With DIR: the Dask scheduler to use.  [default: this machine]")
 @click.option(
-    "--workers",
-    type=click.IntRange(1, 1024),
-    metavar="N",
+    "--workers", type=click.IntRange(1, 1024), metavar="N",
     help="With DIR: number of processes on this machine.  [default: one per core]",
-)
+)  # fmt: skip
 @click.option(
-    "-o",
-    "--table",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
+    "-o", "--table", metavar="FILE", type=click.Path(path_type=Path),
     help="Also write a table (.csv or .parquet): one row per other run and figure, with run, figure, base, other, and "
     "estimate, low and high of their ratio (tokens/s) or difference. With DIR: one row per report and device.",
-)
+)  # fmt: skip
 def compare(
     paths: tuple[str, ...], as_json: bool, bounds: Bounds, ranges: tuple[str, ...], rates: tuple[Rates, ...],
     force: bool, scheduler: str | None, workers: int | None, table: Path | None,
@@ -163,7 +150,8 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
         for part in paths_of_run:
             name = printable(part.name if names[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
-            recordings.append(_measure(part, name, each_within, bounds, each_rates))
+            with naming(part):
+                recordings.append(load(part, each_within, bounds, *each_rates, name=name).measured)
         runs.append(Side.of(*recordings, place=printable(text)))
     return runs
 
@@ -171,11 +159,6 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
 def _parts(text: str) -> list[Path]:
     """The recordings of a run: a path, or several separated by commas."""
     return [Path(text)] if Path(text).exists() or "," not in text else [Path(part) for part in text.split(",")]
-
-
-def _measure(path: Path, name: str, within: str | None, bounds: Bounds, rates: Rates) -> Measured:
-    with naming(path):
-        return load(path, within, bounds, *rates, name=name).measured
 
 
 def _compare_reports(
@@ -187,8 +170,7 @@ def _compare_reports(
     Raises:
         UsageError: there is no report, no Dask, or no scheduler.
     """
-    from tracer.batch import find_reports, overview
-    from tracer.batch_dask import analyse, connected
+    from tracer.batch import analyse, connected, find_reports, overview
 
     root = directory.resolve()
     paths = find_reports(root)
@@ -202,10 +184,7 @@ def _compare_reports(
         "schema": "intertoken.reports/1",
         "reports": len(paths),
         "rows": len(table),
-        "runs": json_rows(summary.runs),
-        "ranks": json_rows(summary.ranks),
-        "outliers": json_rows(summary.outliers),
-        "problems": json_rows(summary.problems),
+        **{name: json_rows(part) for name, part in vars(summary).items()},
     }
     emit(as_json, facts, lambda _: _show(summary, len(paths), table), [])
 

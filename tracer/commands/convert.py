@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -57,9 +56,5 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     with report.working(f"writing {target}"):
         notes = write(trace, target, replace=force)
     notes += [f"not converted: {others} (next to the recording)"] if others else []
-    emit(False, {"events": len(trace), "target": str(target)}, _show, trace.notes + notes)
-
-
-def _show(facts: dict[str, Any]) -> None:
-    """Print `intertoken convert`."""
-    report.new_console().print(report.styled(f"{facts['target']}: {facts['events']:,} events"))
+    facts = {"events": len(trace), "target": str(target)}
+    emit(False, facts, lambda _: report.show(report.styled(f"{target}: {len(trace):,} events")), trace.notes + notes)

@@ -87,7 +87,5 @@ def _events_of(trace: Trace, name: str, within: str | None, bounds: Bounds) -> p
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print `intertoken events`."""
-    console = report.new_console()
-    console.print(report.styled(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
-    console.print(report.grid(facts["columns"]))
+    holds = report.styled(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}")
+    report.show(holds, report.grid(facts["columns"]))

@@ -23,21 +23,9 @@ from tracer.analysis.waited_for import named
 from tracer.command_options import Bounds, Save, emit, load, table_option, trace_options, untraced_option
 from tracer.files.output import check_output, write_output
 from tracer.model.collectives import shown_name
-from tracer.reporting.console import (
-    CAUSE_STYLES,
-    cause_bar,
-    distortion_words,
-    estimated_row,
-    grid,
-    new_console,
-    number,
-    rank_facts,
-    show_ranks,
-    table_of,
-    warn,
-    where_label,
-)
-from tracer.reporting.stacks import SUFFIXES, write_stacks
+from tracer.reporting import console as report
+from tracer.reporting.console import number
+from tracer.reporting.exports import STACKS, write_stacks
 from tracer.stored import node_kernels
 from tracer.text import spelled
 
@@ -73,17 +61,9 @@ _MOST_SITES: Final = 25
     "as collapsed stacks in ns.",
 )  # fmt: skip
 def gaps(
-    path: Path,
-    within: str | None,
-    bounds: Bounds,
-    as_json: bool,
-    untraced_steps_per_s: float | None,
-    save: Save,
-    inside: bool,
-    with_sites: bool,
-    stacks: Path | None,
-    host_stacks: Path | None,
-) -> None:
+    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_steps_per_s: float | None, save: Save,
+    inside: bool, with_sites: bool, stacks: Path | None, host_stacks: Path | None,
+) -> None:  # fmt: skip
     """Show how long the device idles within and between steps, and why.
 
     A profiler slows what it records. The engine's own rate, measured without a profiler, corrects the idle time and
@@ -97,68 +77,68 @@ def gaps(
     if stacks is not None:
         check_output(stacks, "a file of stacks", [".folded", ".txt"], replace=False)
     if host_stacks is not None:
-        check_output(host_stacks, "a file of stacks", SUFFIXES, replace=False)
+        check_output(host_stacks, "a file of stacks", STACKS, replace=False)
     with_functions = with_sites or stacks is not None or host_stacks is not None
     recording = load(path, within, bounds, untraced_steps_per_s, python_functions=with_functions)
-    trace, steps, report = recording.trace, recording.steps, recording.gaps_at_rate
-    gives_gap = report.untraced_gap_us is not None or report.untraced_idle_us is None
-    shown = report.corrected() if untraced_steps_per_s and gives_gap else report
-    save(report.table)
+    trace, steps, found = recording.trace, recording.steps, recording.gaps_at_rate
+    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
+    shown = found.corrected() if untraced_steps_per_s and gives_gap else found
+    save(found.table)
     summary = recording.figures("steps", "gaps")
     facts = {
         "schema": "intertoken.gaps/1",
-        **_idle_facts(summary, report),
-        "gap_us": {name: shown.gap_us.get(name) for name in report.gap_us},
+        **_idle_facts(summary, found),
+        "gap_us": {name: shown.gap_us.get(name) for name in found.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": summary.steps,
-        "gaps": len(report.table),
+        "gaps": len(found.table),
         "steps_per_s": summary.steps_per_s,
         "graph_trace": summary.graph_trace,
         "distortion": summary.distortion,
         "period_us": summary.period_us,
         "compute_us": summary.compute_us,
-        "traced_gap_us": report.gap_us,
-        "untraced_gap_us": report.untraced_gap_us,
+        "traced_gap_us": found.gap_us,
+        "untraced_gap_us": found.untraced_gap_us,
         "estimated_untraced_gap_us": asdict(summary.estimated_untraced_gap_us)
         if summary.estimated_untraced_gap_us
         else None,
         "token_source": summary.token_source,
         "warning": shown.warning,
-        "left_out": report.left_out,
+        "left_out": found.left_out,
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     if stacks is not None:
-        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, report.idle).items()]
+        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
-    sampled = sampled_functions(trace, steps, report.idle) if with_functions else None
+    sampled = sampled_functions(trace, steps, found.idle) if with_functions else None
     if host_stacks is not None:
         hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
         write = partial(write_stacks, hosts, suffix=host_stacks.suffix.lower())
         write_output(host_stacks, write, replace=False)
     if with_sites:
-        sites = idle_by_site(trace, steps, report.idle)
+        sites = idle_by_site(trace, steps, found.idle)
         facts["idle_sites"] = sites.frame().to_dict("records")
         facts |= _sampled_facts(sampled)
         recording.notes.extend(without_site(sites.unknown))
-    facts |= rank_facts(recording, report.table)
+    facts |= report.rank_facts(recording, found.table)
     unused = [UNUSED_RATE] if untraced_steps_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
     emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 
 
-def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
+def _idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
     """The idle time in the JSON of `intertoken gaps`."""
     return {
         "idle_us": summary.idle_us,
         "idle_share": summary.idle_share,
         "busy_us": summary.busy_us,
         "idle_where": summary.idle_where,
-        "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
-        "idle_parts_us": report.idle.parts_us,
-        "untraced_idle_us": report.untraced_idle_us,
-        "idle_threads": [asdict(thread) for thread in report.idle.threads],
-        "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
+        "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
+        "idle_parts_us": found.idle.parts_us,
+        "untraced_idle_us": found.untraced_idle_us,
+        "idle_threads": [asdict(thread) for thread in found.idle.threads],
+        "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 
 
@@ -172,53 +152,43 @@ def _sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
 
 def _show_gaps(facts: dict[str, Any]) -> None:
     """Print `intertoken gaps`."""
-    console = new_console()
+    console = report.new_console()
     _show_idle(console, facts)
     gap, causes = facts["gap_us"], facts["causes_us"]
     corrected = gap != facts["traced_gap_us"]
-    console.print(
-        grid(
-            {
-                "gap": _statistics(gap)
-                + ("   (untraced, corrected)" if corrected else distortion_words(facts["distortion"])),
-                **estimated_row(facts["estimated_untraced_gap_us"]),
-                "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
-                f"CUDA graphs traced: {facts['graph_trace']}",
-            }
-        )
-    )
-    console.print(cause_bar(causes))
+    how = "   (untraced, corrected)" if corrected else report.distortion_words(facts["distortion"])
+    over = f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
+    over += f"CUDA graphs traced: {facts['graph_trace']}"
+    estimated = report.estimated_row(facts["estimated_untraced_gap_us"])
+    console.print(report.grid({"gap": _statistics(gap) + how, **estimated, "over": over}))
+    console.print(report.cause_bar(causes))
     total = sum(causes.values()) or 1.0
     for name, us in causes.items():
-        line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
+        line = Text("█ ", style=report.CAUSE_STYLES.get(name, ""))
         line.append(f"{name:<50}{number(us):>8} µs  {us / total:>4.0%}", style="default")
         console.print(line)
         for part, part_us in facts["parts_us"][name].items():
-            if part_us:
-                console.print(
-                    Text(f"    {PART_NAMES[part]:<48}{_small(part_us):>8} µs  {part_us / total:>4.0%}", "dim")
-                )
+            if part_us:  # with enough digits that it does not appear as 0
+                shown = number(part_us) if part_us >= 0.05 else f"{part_us:.3f}"
+                console.print(Text(f"    {PART_NAMES[part]:<48}{shown:>8} µs  {part_us / total:>4.0%}", "dim"))
     if corrected:
-        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
+        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{report.distortion_words(facts['distortion'])}"
         console.print(Text(f"as recorded: p50 {recorded}; the places keep their recorded proportions", "dim"))
-    warn(console, facts["warning"])
-    warn(console, facts["left_out"])
-    show_ranks(console, facts)
+    report.warn(console, facts["warning"])
+    report.warn(console, facts["left_out"])
+    report.show_ranks(console, facts)
     if facts.get("idle_sites"):
         headings = {
-            "where": "host, while the device idles (as recorded)",
-            "idle_us": "µs a step",
-            "of": "",
+            "where": "host, while the device idles (as recorded)", "idle_us": "µs a step", "of": "",
             "calls_us": "of it in CUDA calls",
-        }
+        }  # fmt: skip
         rows = [row | {"where": row["site"] or "–", "of": f"{row['share']:.0%}"} for row in facts["idle_sites"]]
         console.print()
-        console.print(table_of(rows[:_MOST_SITES], headings))
+        console.print(report.table_of(rows[:_MOST_SITES], headings))
         if len(rows) > _MOST_SITES:
             rest = sum(row["idle_us"] for row in rows[_MOST_SITES:])
-            console.print(
-                Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json shows all)", "dim")
-            )
+            more = f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json shows all)"
+            console.print(Text(more, "dim"))
     if "sampled" in facts:
         _show_sampled(console, facts["sampled"])
     if "bubbles" in facts:
@@ -234,7 +204,7 @@ def _show_sampled(console: Console, facts: dict[str, Any]) -> None:
         for row in facts["functions"][:_MOST_SITES]
     ]
     console.print()
-    console.print(table_of(rows, headings))
+    console.print(report.table_of(rows, headings))
     console.print(Text(facts["note"], "dim"))
 
 
@@ -248,8 +218,8 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     if untraced:
         rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
     if facts["idle_where"]:
-        rows[where_label(facts)] = facts["idle_where"]
-    console.print(grid(rows))
+        rows[report.where_label(facts)] = facts["idle_where"]
+    console.print(report.grid(rows))
     whole = idle["mean"] or 1.0
     for place, name in PLACES.items():
         console.print(Text(f"  {name:<50}{number(idle[place]):>8} µs  {idle[place] / whole:>4.0%}"))
@@ -259,7 +229,7 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
                 console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
     threads = [{**row, "who": named(row)} for row in facts["idle_threads"] if row["idle_us"] >= _WORTH * whole]
     if threads:
-        console.print(table_of(threads, {"who": "the host waits for", "idle_us": "µs a step", "how": "which"}))
+        console.print(report.table_of(threads, {"who": "the host waits for", "idle_us": "µs a step", "how": "which"}))
     holes = [
         {
             **hole, "place": PLACES[hole["place"]], "next": spelled(shown_name(hole["next"]))[:70],
@@ -269,24 +239,15 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     ]  # fmt: skip
     if holes and any(idle[place] for place in PLACES if place != "between_steps"):
         headings = {
-            "next": "idle before",
-            "place": "where",
-            "count": "times a step",
-            "idle_us": "µs a step",
-            "part": "mostly",
-        }
-        console.print(table_of(holes, headings))
+            "next": "idle before", "place": "where", "count": "times a step", "idle_us": "µs a step", "part": "mostly",
+        }  # fmt: skip
+        console.print(report.table_of(holes, headings))
     console.print()
 
 
 def _statistics(us: dict[str, float | None]) -> str:
     """Format the known statistics."""
     return "   ".join(f"{name} {number(us[name])} µs" for name in ("p50", "p90", "mean") if us[name] is not None)
-
-
-def _small(us: float) -> str:
-    """Format a time with enough digits that it does not appear as 0."""
-    return number(us) if us >= 0.05 else f"{us:.3f}"
 
 
 def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
@@ -297,9 +258,9 @@ def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
     if not any(row["communication_us"] for row in facts["devices"]):
         del headings["communication_us"]
     console.print(Text("\nbubbles: idle time inside the steps (causes in µs a step):"))
-    console.print(table_of(facts["devices"], headings))
+    console.print(report.table_of(facts["devices"], headings))
     console.print(Text("\nstreams: idle time inside a step (µs a step), and what they wait for:"))
     waits = {f"{wait}_us": name for wait, name in WAITS.items()}
     rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
     headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}
-    console.print(table_of(rows, headings))
+    console.print(report.table_of(rows, headings))

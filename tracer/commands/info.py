@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -12,9 +12,6 @@ from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import printable
 from tracer.reporting import console as report
 from tracer.reporting.console import number
-
-if TYPE_CHECKING:
-    from tracer.analysis.node_kernels import PlacedKernels
 
 _MOST_KERNELS: Final = 5
 
@@ -40,33 +37,19 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     }
     notes = [*(steps.notes if steps else []), *recording.trace.notes]
     if placed := node_kernels(path, recording.trace, steps):
-        facts["kernels"] = _kernels(placed)
+        longest = placed.kernels()[:_MOST_KERNELS]  # at the times of the light pass, per step
+        columns = (longest.name.tolist(), longest.calls.tolist(), longest.us.tolist())
+        facts["kernels"] = [{"name": n, "calls": calls, "us": us} for n, calls, us in zip(*columns, strict=True)]
         notes.append(placed.note)
     emit(as_json, facts, show_info, notes)
-
-
-def _kernels(placed: PlacedKernels) -> list[dict[str, Any]]:
-    """The longest kernels of the node pass at the times of the light pass, per step."""
-    longest = placed.kernels()[:_MOST_KERNELS]
-    return [
-        {"name": name, "calls": calls, "us": us}
-        for name, calls, us in zip(longest.name.tolist(), longest.calls.tolist(), longest.us.tolist(), strict=True)
-    ]
 
 
 def show_info(facts: dict[str, Any]) -> None:
     """Print `intertoken info`."""
     console = report.new_console()
     events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
-    console.print(
-        report.grid(
-            {
-                "recording": f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)",
-                "device": facts["gpu"] or "–",
-                "events": events or "none",
-            }
-        )
-    )
+    recording = f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)"
+    console.print(report.grid({"recording": recording, "device": facts["gpu"] or "–", "events": events or "none"}))
     if facts["steps"] is None:
         console.print(report.styled(f"no figures: {facts['problem']}"))
         return
@@ -78,24 +61,24 @@ def show_info(facts: dict[str, Any]) -> None:
     if facts["steps_per_s"] is None:
         rates = "–" + (" (one step has no rate)" if facts["steps"] == 1 else usual)
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
-    console.print(
-        report.grid(
-            {
-                "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
-                "idle": _idle(facts),
-                **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
-                **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
-                "signature": facts["signature"],
-                "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
-                f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
-                "steps/s": rates,
-                **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
-                "gap": gap + report.distortion_words(facts["distortion"]),
-                **report.estimated_row(facts["estimated_untraced_gap_us"]),
-                **({"kernels": _longest(facts["kernels"])} if "kernels" in facts else {}),
-            }
-        )
-    )
+    per_step = ", ".join(f"{number(facts[f'{kind}_per_token'])} {kind}" for kind in ("syncs", "copies", "launches"))
+    more = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
+    per_step += "".join(f", {number(count)} {what}" for what, count in more.items() if count)
+    kernels = (f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in facts.get("kernels", ()))
+    rows = {
+        "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+        "idle": _idle(facts),
+        **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
+        **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
+        "signature": facts["signature"],
+        "per step": per_step,
+        "steps/s": rates,
+        **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
+        "gap": gap + report.distortion_words(facts["distortion"]),
+        **report.estimated_row(facts["estimated_untraced_gap_us"]),
+        **({"kernels": ", ".join(kernels)} if "kernels" in facts else {}),
+    }
+    console.print(report.grid(rows))
     report.warn(console, facts["warning"] or facts["problem"])
     report.warn(console, facts["left_out"])
 
@@ -110,14 +93,3 @@ def _idle(facts: dict[str, Any]) -> str:
     untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
     places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
     return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"
-
-
-def _longest(kernels: list[dict[str, Any]]) -> str:
-    """The kernels with their calls and time in a step."""
-    return ", ".join(f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in kernels)
-
-
-def _waits(facts: dict[str, Any]) -> str:
-    """Waits other than syncs, if any."""
-    counts = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
-    return "".join(f", {number(count)} {what}" for what, count in counts.items() if count)

@@ -64,12 +64,7 @@ def _read(row: dict[str, Any]) -> str:
 def _show(facts: dict[str, Any], unit: str) -> None:
     click.echo(f"critical path of a {unit}: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
     rows = [
-        {
-            "us": number(row["us_per_step"], 2),
-            "kind": row["kind"],
-            "name": plain(row["name"], _LONGEST),
-            "read": _read(row),
-        }
+        row | {"us": number(row["us_per_step"], 2), "name": plain(row["name"], _LONGEST), "read": _read(row)}
         for row in facts["path"][:_SHOWN]
     ]
     headings = {"us": f"µs per {unit}", "kind": "", "name": ""}
@@ -78,13 +73,12 @@ def _show(facts: dict[str, Any], unit: str) -> None:
         click.echo(f"  and {len(facts['path']) - _SHOWN} more (--json)")
     click.echo("\nsyncs, copies and launches of a step:")
     rows = [
-        {
+        row
+        | {
             "position": str(row["position"]),
-            "name": row["name"],
             "does": f"{row['letter']} {row['sync']}" if row["sync"] > 0 else row["letter"],
             "on_path": number(row["on_path_us"], 2),
             "slack": "nothing waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
-            "verdict": row["verdict"],
             "site": row.get("site") or "–",
         }
         for row in facts["calls"]

@@ -129,11 +129,8 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     A command of another interpreter, or with interpreter options other than -m, is not a Python program here.
     """
     found = shutil.which(command[0])
-    if (
-        found is None
-        or not os.path.samefile(found, sys.executable)
-        or Path(found).parent != Path(sys.executable).parent
-    ):
+    here = Path(sys.executable)
+    if found is None or not os.path.samefile(found, here) or Path(found).parent != here.parent:
         return None
     arguments = tuple(command[1:])
     if arguments[:1] == ("-m",):
@@ -145,15 +142,8 @@ def _record_pass(
     command: Sequence[str], level: str, target: Path, window: Window, save: Callable[[Trace], object], *,
     call_sites: bool = False,
 ) -> int:  # fmt: skip
-    """Record one pass of the command; `save` writes the recording to the target.
-
-    Args:
-        command: program and arguments.
-        level: "light", or "graph" or "node" to record through CUPTI.
-        target: for messages.
-        window: what of the run to record.
-        save: writes the recording.
-        call_sites: whether to keep the stack of each call; only a light pass can.
+    """Record one pass of the command, directly ("light") or through CUPTI; `save` writes the recording to the target.
+    Only a light pass can keep the stack of each call.
 
     Returns:
         the exit code, as returned by `foreground.run`.
@@ -182,15 +172,12 @@ def _record_pass(
     if outcome.trace is None:
         if not outcome.code:
             raise RecordError(f"nothing was recorded: {outcome.why}")
-        click.echo(
-            f"intertoken: {target}: nothing was recorded: the program {how_it_ended(outcome.code)}; {outcome.why}",
-            err=True,
-        )
+        ended = f"the program {how_it_ended(outcome.code)}"
+        click.echo(f"intertoken: {target}: nothing was recorded: {ended}; {outcome.why}", err=True)
         return outcome.code
     if outcome.code < 0:
-        click.echo(
-            f"intertoken: the program {how_it_ended(outcome.code)}; everything recorded until then is kept", err=True
-        )
+        ended = f"the program {how_it_ended(outcome.code)}"
+        click.echo(f"intertoken: {ended}; everything recorded until then is kept", err=True)
     _print_summary(target, len(outcome.trace), outcome.trace.notes)
     return outcome.code
 
@@ -200,11 +187,8 @@ def _advice(rings: Path) -> str:
 
 
 def _recover(left: Path, target: Path, force: bool) -> None:
-    """Write the recording that a killed recorder left.
-
-    Raises:
-        RecordError: the folder holds no recording, or its recorder still runs.
-    """
+    """Write the recording that a killed recorder left. Raises RecordError if the folder holds none, or its recorder
+    still runs."""
     from tracer.recorders import cupti_run, light, light_ring
     from tracer.reporting.exports import write
 
@@ -221,10 +205,8 @@ def _recover(left: Path, target: Path, force: bool) -> None:
 
 def _record_with_stacks(command: Sequence[str], level: str, target: Path, force: bool) -> int:
     """Record the graph or node pass of the command with the stack of each call: its Python stacks if it is a Python
-    program of this installation, without its children; otherwise nsys's backtraces.
-
-    Returns, Raises: see `_record_pass`.
-    """
+    program of this installation, without its children; otherwise nsys's backtraces. Returns and raises as
+    `_record_pass`."""
     program = python_program(command)
     reason = f"{command[0]} is not a Python program of this installation ({sys.executable})"
     if program is not None:
@@ -239,11 +221,7 @@ def _record_with_stacks(command: Sequence[str], level: str, target: Path, force:
 
 
 def _print_outcome(outcome: CuptiOutcome, code: int, target: Path) -> None:
-    """Print the outcome of a recording.
-
-    Raises:
-        TraceError: the recording could not be started or written.
-    """
+    """Print the outcome of a recording. Raises TraceError if it could not be started or written."""
     from tracer.recorders.foreground import how_it_ended
 
     if outcome.failed:
@@ -260,14 +238,8 @@ def _print_outcome(outcome: CuptiOutcome, code: int, target: Path) -> None:
 
 
 def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
-    """Record the command with nsys, if installed.
-
-    Returns:
-        the exit code, as returned by `foreground.run`.
-
-    Raises:
-        RecordError: nsys is missing, or wrote no report.
-    """
+    """Record the command with nsys; returns as `foreground.run`. Raises RecordError if nsys is missing, or wrote no
+    report."""
     from tracer.formats import nsys_sqlite
     from tracer.recorders.foreground import NSYS_REPORT, has_nsys, how_it_ended, run_under_nsys
     from tracer.reporting.exports import write
@@ -297,16 +269,8 @@ def _print_summary(target: Path, events: int, notes: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Passes:
-    """A command and how to record it.
-
-    Attributes:
-        command: program and arguments.
-        target: of the recording, or of the run directory for several.
-        window: the part of the run to record.
-        steps: how many steps to keep; None for all.
-        call_sites: whether to keep the stack of each call.
-        force: whether to replace the target.
-    """
+    """A command and how to record it: to which target (a run directory for several passes), which window of the run,
+    how many steps (None for all), whether with the stack of each call, and whether the target is replaced."""
 
     command: Sequence[str]
     target: Path
@@ -316,14 +280,8 @@ class Passes:
     force: bool
 
     def record(self, level: str, target: Path, *, is_first_of_several: bool = False) -> int:
-        """Record one pass; the first of several has its rate in run.json, to correct the others.
-
-        Returns:
-            the exit code, as returned by `foreground.run`.
-
-        Raises:
-            TraceError: the pass could not be recorded.
-        """
+        """Record one pass; the first of several has its rate in run.json, to correct the others. Returns as
+        `foreground.run`. Raises TraceError if the pass could not be recorded."""
         from tracer.formats import nsys_parquet
         from tracer.reporting.exports import write
         from tracer.stored import is_part_of_run, run_of
@@ -342,10 +300,8 @@ class Passes:
         return _record_pass(self.command, level, target, self.window, save, call_sites=self.call_sites)
 
     def record_all(self, levels: Sequence[str]) -> int:
-        """Record the command once per level into a run directory, the light pass first.
-
-        Returns:
-            the exit code of the last run of the command, as returned by `foreground.run`.
+        """Record the command once per level into a run directory, the light pass first; returns as `foreground.run` for
+        the last run of the command.
 
         Raises:
             UsageError: there is no light pass, or the target is a file.

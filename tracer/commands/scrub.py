@@ -58,9 +58,8 @@ def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, fo
       intertoken scrub rep.nsys-rep rep.sqlite
       intertoken scrub runs/llama-1.1b-sccc-sequential-cuda shared --keep 'my_kernel_.*'
     """
-    from tracer import scrub
     from tracer import scrub as scrubbing
-    from tracer.formats import check_writable
+    from tracer.formats import check_writable, nsys_parquet
     from tracer.stored import is_part_of_run
 
     if key is not None and not 0 < len(key.encode()) <= _LONGEST_KEY:
@@ -71,14 +70,14 @@ def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, fo
         except re.error as problem:
             raise UsageError(f"--keep {pattern!r} is no regular expression: {problem}") from None
     texts = scrubbing.Texts(key.encode() if key else None, keep)
-    check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part_of_run)
+    writer = check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part_of_run)
     with report.reading(source):
-        given, left_out = _read(source, in_full=_is_directory(target))
+        given, left_out = _read(source, in_full=writer is nsys_parquet.write)
     with report.working(f"scrubbing {source}"):
         traces = {"": given.trace} | given.passes
         for trace in traces.values():
             scrubbing.learn(trace, texts)
-        graph = scrub.scrub_graph(given.graph, texts) if given.graph else None
+        graph = scrubbing.scrub_graph(given.graph, texts) if given.graph else None
         scrubbed = {name: scrubbing.scrub(trace, texts) for name, trace in traces.items()}
     run = Parts(scrubbed.pop(""), scrubbed, graph)
     for name in left_out:
@@ -94,12 +93,6 @@ def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, fo
         "removed": [{"where": where, "count": count} for where, count in texts.removed.items()],
     }
     emit(as_json, shown, _show, run.trace.notes + notes)
-
-
-def _is_directory(target: Path) -> bool:
-    from tracer.formats import nsys_parquet, writer_of
-
-    return writer_of(target) is nsys_parquet.write
 
 
 def _read(source: Path, *, in_full: bool) -> tuple[Parts, list[str]]:
@@ -132,12 +125,7 @@ def _write(run: Parts, target: Path, force: bool) -> list[str]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print `intertoken scrub`."""
-    console = report.new_console()
-    for rows, titles in (
-        ([row for row in facts["texts"] if row["hashed"]], {"where": "texts of", "hashed": "hashed", "kept": "kept"}),
-        (facts["removed"], {"where": "removed", "count": "how many"}),
-    ):
-        if rows:
-            console.print(report.table_of(rows, titles))
-    console.print(report.styled(f"{facts['target']}: {facts['events']:,} events"))
+    hashed = [row for row in facts["texts"] if row["hashed"]]
+    titles = ({"where": "texts of", "hashed": "hashed", "kept": "kept"}, {"where": "removed", "count": "how many"})
+    tables = [report.table_of(*each) for each in zip((hashed, facts["removed"]), titles, strict=True) if each[0]]
+    report.show(*tables, report.styled(f"{facts['target']}: {facts['events']:,} events"))

@@ -50,7 +50,6 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print `intertoken streams`."""
     console = report.new_console()
     headings = {
         "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",

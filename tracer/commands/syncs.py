@@ -77,7 +77,6 @@ def _sites(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _show(facts: dict[str, Any], unit: str) -> None:
-    """Print `intertoken syncs`."""
     from tracer.model.calls import MEANING
 
     console = report.new_console()
@@ -102,20 +101,18 @@ def _show(facts: dict[str, Any], unit: str) -> None:
             **({"steps": f"of {facts['steps']} steps"} if in_some else {}),
             "median_us": "median µs", "max_us": "max µs", "waiting_share": "waiting", "waits_for": "waits for",
         }  # fmt: skip
-        shares = [row["waiting_share"] for row in facts["inventory"]]
-        shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]
-        waits = [row | share for row, share in zip(facts["inventory"], shown, strict=True)]
-        waits = [row | ({"stream": "–"} if row["stream"] == MISSING else {}) for row in waits]
+        waits = [
+            row
+            | {"waiting_share": None if row["waiting_share"] is None else f"{row['waiting_share']:.0%}"}
+            | {"stream": None if row["stream"] == MISSING else row["stream"]}
+            for row in facts["inventory"]
+        ]
         console.print()
         console.print(report.table_of(waits, headings))
     if facts.get("call_sites"):
         headings = {
-            "what": "what",
-            "site": "where",
-            "through": "through",
-            "per_step": "a step",
-            "us_per_step": "µs a step",
-        }
+            "what": "what", "site": "where", "through": "through", "per_step": "a step", "us_per_step": "µs a step",
+        }  # fmt: skip
         console.print()
         console.print(report.table_of([row | {"site": row["site"] or "–"} for row in facts["call_sites"]], headings))
     letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]

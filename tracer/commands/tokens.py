@@ -55,26 +55,15 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Print `intertoken tokens`."""
-    console = report.new_console()
-    console.print(report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    found = report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})")
     rows = [
-        {
-            "step": row["step"],
-            "group": row["group"],
-            "phase": row["phase"],
-            "start_us": row["start"] / 1e3,
-            "host_us": (row["end"] - row["start"]) / 1e3,
-            "compute_us": (row["end_compute"] - row["start_compute"]) / 1e3 if row["end_compute"] is not None else None,
-        }
+        {name: row[name] for name in ("step", "group", "phase")}
+        | {"start µs": row["start"] / 1e3, "host µs": (row["end"] - row["start"]) / 1e3, "compute µs": _compute_us(row)}
         for row in facts["table"]
     ]
-    headings = {
-        "step": "step",
-        "group": "group",
-        "phase": "phase",
-        "start_us": "start µs",
-        "host_us": "host µs",
-        "compute_us": "compute µs",
-    }
-    console.print(report.table_of(rows, headings))
+    names = ("step", "group", "phase", "start µs", "host µs", "compute µs")
+    report.show(found, report.table_of(rows, dict(zip(names, names, strict=True))))
+
+
+def _compute_us(row: dict[str, Any]) -> float | None:
+    return None if row["end_compute"] is None else (row["end_compute"] - row["start_compute"]) / 1e3

@@ -129,7 +129,6 @@ class Live:
     """The figures of a device of a process, or a process without steps.
 
     Attributes:
-        process, program: process id and program.
         calls, overwritten: number of calls recorded since the process started, and how many were overwritten.
         device: device number, None without steps.
         steps_per_s: rate over the last calls.
@@ -152,11 +151,8 @@ class Live:
 
 
 def live(chosen: str | None = None) -> list[Live]:
-    """Compute the figures of all running processes.
-
-    Args:
-        chosen: only the process with this id, or processes with this text in the name of their program.
-    """
+    """Compute the figures of all running processes, or of the one with the `chosen` id, or those with this text in the
+    name of their program."""
     return [row for ring in _rings(chosen, LAST_CALLS) for row in _recent(ring)]
 
 
@@ -170,11 +166,8 @@ def _recent(ring: Ring) -> Iterator[Live]:
 
 
 def snapshot(chosen: str | None = None, seconds: float | None = None) -> Trace:
-    """Return the current content of the rings as a recording; the programs keep running.
-
-    Args:
-        chosen: as in `live`.
-        seconds: only the last seconds until now; None for everything in the rings.
+    """Return the current content of the rings as a recording, or only the last seconds until now; the programs keep
+    running. `chosen` is as in `live`.
 
     Raises:
         EmptyTraceError: no chosen process runs under the recorder, or none has made a call in that time.
@@ -198,11 +191,7 @@ def _rings(chosen: str | None, last: int | None = None) -> Iterator[Ring]:
 
 def _last(trace: Trace, seconds: float, now: int) -> Trace:
     """The calls of the last seconds before now, and the device activity that they caused; a note if the last of these
-    calls is long ago.
-
-    Raises:
-        EmptyTraceError: there is none.
-    """
+    calls is long ago. Raises EmptyTraceError if there is none."""
     api = trace["api"]
     kept = api["start"] >= now - int(seconds * 1e9)
     silent = (now - int(api["end"].max())) / 1e9
@@ -256,9 +245,11 @@ def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[fl
 def metrics(rows: Sequence[Live]) -> str:
     """The rows in Prometheus's text format."""
     samples: dict[str, dict[str, float]] = {name: {} for name in _HELP}
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
     for row in rows:
         for name, labels, value in _samples(row):
-            samples[name]["{" + ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items()) + "}"] = value
+            text = ",".join(f'{key}="{each.translate(escapes)}"' for key, each in labels.items())
+            samples[name][f"{{{text}}}"] = value
     lines: list[str] = []
     for name, (kind, words) in _HELP.items():
         lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
@@ -284,16 +275,9 @@ def _samples(row: Live) -> Iterator[tuple[str, dict[str, str], float]]:
         yield "intertoken_step_launches", labels, row.launches
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
 def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], object]) -> None:
-    """Serve /metrics on the loopback address until interrupted; `say` is called with the address.
-
-    Raises:
-        OSError: the port is in use.
-    """
+    """Serve /metrics on the loopback address until interrupted; `say` is called with the address. Raises OSError if the
+    port is in use."""
 
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -19,14 +19,9 @@ from tracer.text import spelled
 MARGIN: Final = "model margin"
 
 _ROWS: Final = {
-    "tokens_per_s": "tokens/s",
-    "steps_per_s": "steps/s",
-    "period_us": "token to token, µs",
-    "idle_us": "idle a step p50, µs",
-    "gap_us": "gap p50, µs",
-    "speed-up": "speed-up",
-    "margin": MARGIN,
-}
+    "tokens_per_s": "tokens/s", "steps_per_s": "steps/s", "period_us": "token to token, µs",
+    "idle_us": "idle a step p50, µs", "gap_us": "gap p50, µs", "speed-up": "speed-up", "margin": MARGIN,
+}  # fmt: skip
 """Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
@@ -77,13 +72,8 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
     help="Multiply the duration of kernels with matching names by F.",
 )  # fmt: skip
-@click.option(
-    "--scale-host",
-    type=click.FloatRange(0, 1e6),
-    callback=no_nan,
-    metavar="F",
-    help="Multiply the time of host code by F.",
-)
+@click.option("--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F",
+              help="Multiply the time of host code by F.")  # fmt: skip
 @click.option(
     "--scale-host-compute", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F",
     help="Multiply the time of the products and attention that the host computes (layers or experts on it) by F.",
@@ -178,8 +168,12 @@ def _show(facts: dict[str, Any]) -> None:
         for key, heading in _ROWS.items()
         if key != unknown
     ]
-    rows[-2] |= {before: "1"} | {name: _speedup(one["speedup"]) for name, one in predictions.items()}
-    rows[-1] |= {name: _margin(one["speedup"]) for name, one in predictions.items()}
+    rows[-2] |= {before: "1"}
+    for name, one in predictions.items():
+        speedup = one["speedup"]
+        rows[-2][name] = f"{speedup['estimate']:.4f}" if speedup else "withheld"
+        known = speedup and speedup["low"] is not None
+        rows[-1][name] = f"{speedup['low']:.3f} to {speedup['high']:.3f}" if known else "–"
     report.show_table(rows, {name: name for name in rows[0]})
     for one in facts["predictions"]:
         if one["speedup"] and one["speedup"]["low"] is not None and one["speedup"]["low"] < 1 < one["speedup"]["high"]:
@@ -196,11 +190,3 @@ def _cell(one: dict[str, Any], key: str) -> str:
     value = one.get(key)
     value = value.get("p50") if isinstance(value, dict) else value
     return "–" if value is None else number(value)
-
-
-def _speedup(speedup: dict[str, float] | None) -> str:
-    return f"{speedup['estimate']:.4f}" if speedup else "withheld"
-
-
-def _margin(speedup: dict[str, float | None] | None) -> str:
-    return f"{speedup['low']:.3f} to {speedup['high']:.3f}" if speedup and speedup["low"] is not None else "–"

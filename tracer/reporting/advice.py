@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,8 @@ def cells(one: dict[str, Any]) -> dict[str, str]:
     """One edit as the cells of a table: edit, gain, margin, steps."""
     speedup = one["speedup"]
     low, high = (percent(speedup[end] - 1) for end in ("low", "high"))
-    return {
-        "edit": one["edit"],
-        "gain": percent(speedup["estimate"] - 1),
-        "margin": f"{low} to {high}",
-        "steps": number(one["steps_per_s"]),
-    }
+    gain, steps = percent(speedup["estimate"] - 1), number(one["steps_per_s"])
+    return {"edit": one["edit"], "gain": gain, "margin": f"{low} to {high}", "steps": steps}
 
 
 def eager_cells(one: dict[str, Any]) -> dict[str, str]:
@@ -82,17 +79,15 @@ def details(facts: dict[str, Any]) -> list[str]:
     lines += [
         f"{', '.join(one['edit'] for one in advice if one['effort'] == effort)}: effort {effort}" for effort in efforts
     ]
-    named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
+    named, placed = defaultdict[tuple[str, str], list[str]](list), defaultdict[tuple[str, ...], list[str]](list)
     for one in advice:
         for setting in one["settings"]:
             named[setting["name"], setting["seen"]].append(one["edit"])
+        if one["sites"]:
+            placed[tuple(one["sites"])].append(one["edit"])
     lines += [
         f"{', '.join(edits)}: in {facts['engine']} {name} (seen in {seen})" for (name, seen), edits in named.items()
     ]
-    placed = {tuple(one["sites"]): list[str]() for one in advice if one["sites"]}
-    for one in advice:
-        if one["sites"]:
-            placed[tuple(one["sites"])].append(one["edit"])
     lines += [f"{', '.join(edits)}: the calls are made in {'; '.join(sites)}" for sites, edits in placed.items()]
     lines += notes_of(facts)
     return [*lines, *([f"after the change, record again and check: {advice[0]['checked_by']}"] if advice else [])]

@@ -31,6 +31,7 @@ _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 """Cause of the gap -> the calls behind it."""
 
 _ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
+_LEAST: Final = 0.05  # what is not shown as 0
 _ESTIMATED: Final = "untraced, estimated"
 RATE_BASIS: Final = {
     "untraced": "untraced",
@@ -59,11 +60,8 @@ def phrases(comparison: Comparison) -> list[Phrase]:
     rate = _rate(comparison)
     if comparison.needed is not None:
         power = f"would show an effect of that size ({POWER:.0%} power)"
-        rate += [
-            Phrase("; about "),
-            Phrase(f"{comparison.needed:,} {comparison.unit} per run", figure_of_needed(comparison.unit)),
-        ]
-        rate += [Phrase(f" {power}")]
+        runs = Phrase(f"{comparison.needed:,} {comparison.unit} per run", figure_of_needed(comparison.unit))
+        rate += [Phrase("; about "), runs, Phrase(f" {power}")]
     if comparison.verdict == "no interval":
         rate.append(Phrase(f" ({comparison.method}, so no interval can be given)"))
     first, second = rate, [*_gpu(comparison), *_gap(comparison)]
@@ -108,9 +106,8 @@ def _verdict(comparison: Comparison) -> str:
     base, other = comparison.base.name, comparison.other.name
     if comparison.verdict in ("faster", "slower"):
         return f"{other} is {comparison.verdict} than {base}"
-    return f"{other} against {base}" + (
-        f": {comparison.verdict}" if comparison.verdict == "no difference shown" else ""
-    )
+    verdict = f": {comparison.verdict}" if comparison.verdict == "no difference shown" else ""
+    return f"{other} against {base}{verdict}"
 
 
 def _gpu(comparison: Comparison) -> Iterator[Phrase]:
@@ -180,11 +177,10 @@ def _counted(kind: str, change: float) -> str:
 def _measured(comparison: Comparison) -> Iterator[Phrase]:
     """Whether the gaps are measured, estimated or inflated, with the tracing overhead of traced passes."""
     base, other = _kind(comparison.base), _kind(comparison.other)
+    yield Phrase(base)
     if base == other:
-        yield Phrase(base)
         yield from _distortion(comparison.base, comparison.other)
         return
-    yield Phrase(base)
     yield from _distortion(comparison.base)
     yield Phrase(f" against {other}")
     yield from _distortion(comparison.other)
@@ -211,25 +207,20 @@ def _mean_gap(comparison: Comparison) -> float:
 
 def is_shown(change: Interval) -> bool:
     """Whether the interval of a difference excludes 0, also after rounding for display."""
-    least = 0.05
-    return change.low is not None and change.high is not None and (change.low >= least or change.high <= -least)
+    return change.bounds is not None and (change.bounds[0] >= _LEAST or change.bounds[1] <= -_LEAST)
 
 
 def percent(speedup: Interval | None) -> str:
     """Format a speed-up in percent, with its interval; "" if there is none."""
     if speedup is None:
         return ""
-    first, *bounds = (
-        None if x is None else signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
-    )
-    return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
+    first, *bounds = (signed(100 * (x - 1)) for x in (speedup.estimate, *(speedup.bounds or ())))
+    return f"{first} %" + (f" [{', '.join(bounds)}]" if bounds else "")
 
 
 def difference(change: Interval | None) -> str:
     """Format a difference with its interval; "" if there is none."""
     if change is None:
         return ""
-    text = signed(change.estimate)
-    if change.low is None or change.high is None:
-        return text
-    return f"{text} [{signed(change.low)}, {signed(change.high)}]"
+    bounds = f" [{', '.join(map(signed, change.bounds))}]" if change.bounds else ""
+    return f"{signed(change.estimate)}{bounds}"

@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 
 
 CAUSE_STYLES: Final = {
-    "communication": "color(89)",
-    "sync": "color(166)",
-    "copy": "color(32)",
-    "launch": "color(36)",
-    "host": "color(245)",
-    "other process/thread": "color(175)",
-}
+    "communication": "color(89)", "sync": "color(166)", "copy": "color(32)", "launch": "color(36)",
+    "host": "color(245)", "other process/thread": "color(175)",
+}  # fmt: skip
 _BAR_WIDTH: Final = 60
 
 

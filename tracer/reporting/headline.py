@@ -43,12 +43,8 @@ def gap(of: Summary) -> Figure:
 def rate(of: Summary) -> Figure:
     """Steps per second. That of an untraced recording is the measured one if known, which leaves out what is between
     its repeats."""
-    return _untraced(
-        of,
-        of.untraced_steps_per_s,
-        of.steps_per_s if of.traced else of.measured_steps_per_s or of.steps_per_s,
-        "steps/s",
-    )
+    recorded = of.steps_per_s if of.traced else of.measured_steps_per_s or of.steps_per_s
+    return _untraced(of, of.untraced_steps_per_s, recorded, "steps/s")
 
 
 def _untraced(of: Summary, untraced: float | Interval | None, recorded: float | None, unit: str) -> Figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,21 +22,16 @@ def facts_of(finding: Finding) -> dict[str, Any]:
     """A finding in `intertoken.check/1`."""
     line, allowed = finding.line, finding.line.allowed
     if isinstance(allowed, Limit):
-        bounds: Any = {"min": _finite(allowed.least), "max": _finite(allowed.most)}
+        ends = {"min": allowed.least, "max": allowed.most}
+        bounds: Any = {end: bound if isfinite(bound) else None for end, bound in ends.items()}
     else:
         bounds = list(allowed)
     return {
-        "range": line.scope.within,
-        "device": line.scope.device,
-        "site": line.scope.site,
-        "name": line.name,
-        "found": finding.found,
-        "allowed": bounds,
-        "verdict": finding.verdict,
-        "excess": finding.excess,
+        "range": line.scope.within, "device": line.scope.device, "site": line.scope.site, "name": line.name,
+        "found": finding.found, "allowed": bounds, "verdict": finding.verdict, "excess": finding.excess,
         "interval": finding.interval,
         "surplus": None if finding.surplus is None else asdict(finding.surplus),
-    }
+    }  # fmt: skip
 
 
 def rows(findings: Sequence[Finding]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -133,7 +129,3 @@ def github(finding: Finding, budget: Path) -> str | None:
 
 def _escaped(text: str, more: str = "") -> str:
     return "".join(f"%{ord(c):02X}" if c in f"%\r\n{more}" else c for c in text)
-
-
-def _finite(bound: float) -> float | None:
-    return bound if abs(bound) != float("inf") else None
