@@ -22,15 +22,9 @@ Source: TypeAlias = str | Path | Trace | Recording
 
 
 def analyse(
-    source: str | Path | Trace,
-    *,
-    name: str | None = None,
-    within: str | None = None,
-    steps: slice | None = None,
-    phase: str | None = None,
-    pattern: str | None = None,
-    untraced_steps_per_s: float | Sequence[float] = (),
-) -> Recording:
+    source: str | Path | Trace, *, name: str | None = None, within: str | None = None, steps: slice | None = None,
+    phase: str | None = None, pattern: str | None = None, untraced_steps_per_s: float | Sequence[float] = (),
+) -> Recording:  # fmt: skip
     """Analyse a recording: its steps, syncs, idle time, gaps and critical path.
 
     Args:
@@ -83,10 +77,8 @@ def _run(source: Source | Sequence[Source], unnamed: str) -> Side:
     several = [source] if isinstance(source, (str, Path, Trace, Recording)) else list(source)
     if not several:
         raise UsageError("no recording given: a run to compare needs at least one")
-    found = [one if isinstance(one, Recording) else analyse(one, name=_name(one, unnamed)) for one in several]
+    found = []
+    for one in several:  # traces that were not read from a file get names, so that the two runs differ
+        name = unnamed if isinstance(one, Trace) and not one.name else None
+        found.append(one if isinstance(one, Recording) else analyse(one, name=name))
     return Side.of(*(one.measured for one in found), place=",".join(one.place for one in found))
-
-
-def _name(source: str | Path | Trace, unnamed: str) -> str | None:
-    """The name of a trace that was not read from a file, so that the two runs of a comparison differ."""
-    return unnamed if isinstance(source, Trace) and not source.name else None

@@ -68,12 +68,7 @@ class Intertoken(click.Group):
             self._is_complete = True
 
     def add_lazy(self, target: str, short_help: str) -> None:
-        """Add a command that is imported on use.
-
-        Args:
-            target: "MODULE:NAME"; the command has the function's name.
-            short_help: its line in the list of commands.
-        """
+        """Add a command that is imported on use. The target is "MODULE:NAME"; the command has the function's name."""
         self._lazy[target.partition(":")[2]] = target, short_help
 
     def list_commands(self, ctx: click.Context) -> list[str]:

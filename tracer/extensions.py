@@ -23,15 +23,8 @@ VIEWS: Final = "intertoken.views"
 
 @cache
 def extensions(group: str, kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Import the entry points of a group, once, and return their names and objects.
-
-    Args:
-        group: one of the groups above.
-        kind: the required class of the objects.
-
-    Raises:
-        ExtensionError: an entry point cannot be imported, or is not of the class.
-    """
+    """Import the entry points of one of the groups above, once, and return their names and objects. Raises
+    ExtensionError if one cannot be imported, or is not of the class `kind`."""
     return tuple((entry.name, _loaded(entry, kind)) for entry in _installed().select(group=group))
 
 
@@ -40,10 +33,8 @@ def view(name: str) -> Callable[..., Any] | None:
     return next((entry.load() for entry in entry_points(group=VIEWS, name=name)), None)
 
 
-@cache
-def _installed() -> Any:
-    """All entry points, read once: this opens a file of every distribution."""
-    return entry_points()
+_installed = cache(entry_points)
+"""All entry points, read once: this opens a file of every distribution."""
 
 
 def _loaded(entry: EntryPoint, kind: Any) -> Any:

@@ -41,14 +41,8 @@ _STANDARD: Final = sysconfig.get_path("stdlib")
 
 @dataclass(frozen=True)
 class Observed:
-    """One recording of a test, and its token steps.
-
-    Attributes:
-        trace: the recording.
-        stacks: correlation of a call -> its Python stack.
-        steps: the steps that count.
-        left_out: whether a first step was excluded.
-    """
+    """One recording of a test: the Python stack of each call by its correlation, the token steps that count, and
+    whether a first step was left out."""
 
     trace: Trace
     stacks: Mapping[int, Stack]
@@ -89,29 +83,18 @@ class RecordedTest:
 
     @property
     def trace(self) -> Trace:
-        """The recording.
-
-        Raises:
-            RecordError: the test made no recording, or several.
-        """
+        """The recording. Raises RecordError if the test made none, or several."""
         return self._only.trace
 
     @property
     def report(self) -> SyncReport:
-        """Counts, class, signature and calls of the steps so far, without the first if there are several.
-
-        Raises:
-            RecordError: as for `trace`.
-            EmptyTraceError: no call is inside a step.
-        """
+        """Counts, class, signature and calls of the steps so far, without the first if there are several. Raises as
+        `trace`, and EmptyTraceError if no call is inside a step."""
         return self._only.measured.syncs
 
     def start(self) -> None:
-        """Start recording.
-
-        Raises:
-            RecordError: another profiler uses CUPTI, or the marker requires CUPTI and there is none.
-        """
+        """Start recording. Raises RecordError if another profiler uses CUPTI, or the marker requires CUPTI and there is
+        none."""
         if self._backend != "cupti":
             self._hosts = self._open.enter_context(watched())
         if self._backend == "host":
@@ -135,10 +118,7 @@ class RecordedTest:
 
     def observed(self) -> list[Observed]:
         """The recordings: that of CUPTI if it saw calls that copy, launch, wait or order, else of each host recorder.
-
-        Raises:
-            RecordError: no recorder saw such a call.
-        """
+        Raises RecordError if no recorder saw such a call."""
         recorders: list[tuple[Recorder, Mapping[int, Stack]]] = [(host, host.stacks) for host in self._hosts]
         if self._cupti is not None:
             recorders.insert(0, (self._cupti, self._cupti_stacks))
@@ -155,12 +135,8 @@ class RecordedTest:
         return found
 
     def failure(self) -> str | None:
-        """Why the test breaks its budget; None if it does not, or has no budget.
-
-        Raises:
-            RecordError: there is a budget, but nothing was recorded.
-            TraceError: a recording lacks what the budget needs.
-        """
+        """Why the test breaks its budget; None if it does not, or has no budget. Raises RecordError if there is a
+        budget, but nothing was recorded, TraceError if a recording lacks what the budget needs."""
         if self._budget is None:
             return None
         expected = self._budget.signature(Scope())
@@ -169,9 +145,7 @@ class RecordedTest:
             findings: list[Finding] = [judge(line, each.measured, expected) for line in self._budget.lines]
             if any(finding.verdict == "broken" for finding in findings):
                 which = f"recording {number + 1} of {len(observed)}: " if len(observed) > 1 else ""
-                return which + _failure_message(
-                    findings, each.measured.syncs, each.steps, each.left_out, expected, each.stacks, each.reported
-                )
+                return which + _failure_message(findings, each, expected)
         return None
 
     @property
@@ -199,14 +173,9 @@ class RecordedTest:
 
 
 def recording_for(marks: Sequence[Mapping[str, Any]]) -> RecordedTest:
-    """The recording of a test with these markers, closest first; the closest marker with a keyword sets its value.
-
-    Args:
-        marks: the keywords of each; without any, or with only backend and steps, there is no budget.
-
-    Raises:
-        UsageError: an unknown keyword, or an invalid value.
-    """
+    """The recording of a test whose markers have these keywords, closest first; the closest marker with a keyword sets
+    its value. Without any, or with only backend and steps, there is no budget. Raises UsageError: an unknown keyword,
+    or an invalid value."""
     given = {key: value for mark in reversed(marks) for key, value in mark.items()}
     origin = "@pytest.mark.sync_budget"
     known = ("syncs", "copies", "launches", "class_", "signature", *_OPTIONS)
@@ -229,44 +198,30 @@ def _whole_body(trace: Trace) -> Steps:
     return Steps(rows, "test", "the whole test body")
 
 
-def _failure_message(
-    findings: Sequence[Finding], report: SyncReport, steps: Steps, left_out: bool, expected: str | None,
-    stacks: Mapping[int, Stack], reported: bool,
-) -> str:  # fmt: skip
-    """The lines of the budget, the signatures, and the first surplus call with its stack.
-
-    Args:
-        findings: one per line of the budget.
-        report: the syncs, copies and launches of the steps.
-        steps: the steps that count.
-        left_out: whether a first step was excluded.
-        expected: the signature of the budget, if it has one.
-        stacks: correlation of a call -> its Python stack.
-        reported: whether the innermost frames belong to a backend that reports its calls.
-    """
-    counted = f"medians of {len(steps)} token steps" if len(steps) > 1 else "from one step"
-    of_steps = f"{printable(steps.detail)}{'; the first is excluded' * left_out}"
-    lines = [
-        f"the sync budget is broken; counts are {counted} ({of_steps})",
-        *(_row(finding) for finding in findings if finding.line.name != "signature"),
-        f"signature found:    {report.signature}  ({report.signature_share:.0%} of the steps)",
-    ]
+def _failure_message(findings: Sequence[Finding], of: Observed, expected: str | None) -> str:
+    """The lines of the budget, the signatures (expected: that of the budget, if it has one), and the first surplus call
+    with its stack."""
+    report, count = of.measured.syncs, len(of.steps)
+    counted = f"medians of {count} token steps" if count > 1 else "from one step"
+    of_steps = f"{printable(of.steps.detail)}{'; the first is excluded' * of.left_out}"
+    lines = [f"the sync budget is broken; counts are {counted} ({of_steps})"]
+    for finding in findings:
+        if finding.line.name != "signature":
+            value, allowed = figure(finding.found), allowed_words(finding)
+            row = f"  {MARKS[finding.verdict]} {finding.line.name:<10} found {value:<6} allowed {allowed:<6} "
+            lines.append(printable(f"{row}{excess_words(finding)}").rstrip())
+    lines.append(f"signature found:    {report.signature}  ({report.signature_share:.0%} of the steps)")
     if expected is not None:
         lines.append(f"signature expected: {expected}")
     surplus = next((finding.surplus for finding in findings if finding.surplus is not None), None)
     if surplus is not None:
-        lines += [surplus_words(surplus), *_stack_lines(surplus, stacks, reported)]
+        lines += [surplus_words(surplus), *_stack_lines(surplus, of.stacks, of.reported)]
     return "\n".join(lines)
 
 
-def _row(finding: Finding) -> str:
-    value, allowed = figure(finding.found), allowed_words(finding)
-    row = f"  {MARKS[finding.verdict]} {finding.line.name:<10} found {value:<6} allowed {allowed:<6} "
-    return printable(f"{row}{excess_words(finding)}").rstrip()
-
-
 def _stack_lines(surplus: Surplus, stacks: Mapping[int, Stack], reported: bool) -> Iterator[str]:
-    """The user's own line first, with its source; then all frames, innermost first, libraries in brackets."""
+    """The user's own line first, with its source; then all frames, innermost first, libraries in brackets. If the calls
+    are `reported`, the innermost frames belong to a backend."""
     stack = list(_inside_the_test(stacks.get(surplus.correlation, ())))
     if not stack:
         yield "  called while no Python code was running"

@@ -38,7 +38,6 @@ class CuptiOutcome:
         unavailable: why CUPTI cannot record here; the program was not started.
         failed: why there is no recording.
         events: the number of events in the recording; None without a recording.
-        notes: of the trace.
         signal: the name of the signal that ended the program after the recording was written, if any.
     """
 
@@ -50,11 +49,8 @@ class CuptiOutcome:
 
 
 def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[CuptiOutcome, int]:
-    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`.
-
-    Returns:
-        The outcome of the recording, and the exit code as returned by `foreground.run`.
-    """
+    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`. Returns the outcome of the
+    recording, and the exit code as returned by `foreground.run`."""
     with os.fdopen(os.memfd_create("intertoken"), "rb") as report:
         options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new", str(target))
         command = (*foreground.module_command(__name__), *options, *program)
@@ -136,14 +132,8 @@ def _unwind_at_signals(outcome: CuptiOutcome) -> None:
 
 def _interrupt_again(is_due: Callable[[int], bool]) -> int:
     """Python runs a handler between two of its instructions, in the main thread. A signal that arrives right before a
-    system call, or in another thread, does not interrupt that call: send it to the main thread until it does.
-
-    Args:
-        is_due: whether the handler of a signal has yet to run.
-
-    Returns:
-        The file descriptor to which Python writes the numbers of signals.
-    """
+    system call, or in another thread, does not interrupt that call: send it to the main thread until it does, as long
+    as its handler `is_due`. Returns the file descriptor to which Python writes the numbers of signals."""
     heard, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(heard, True)
     main = threading.get_ident()

@@ -89,13 +89,8 @@ GRAPH: Final = "one graph launch per step"
 
 @dataclass(frozen=True)
 class Setting:
-    """An engine's setting for a change that `intertoken advise` proposes.
-
-    Attributes:
-        change: `COPIES`, `RUN_AHEAD` or `GRAPH`.
-        name: the option, environment variable or function, as users of the engine write it.
-        seen: the version in which it was seen.
-    """
+    """A setting of an engine for a change that `intertoken advise` proposes (`COPIES`, `RUN_AHEAD` or `GRAPH`): the
+    option, environment variable or function, as users of the engine write it, and the version in which it was seen."""
 
     change: str
     name: str

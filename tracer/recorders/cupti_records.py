@@ -285,7 +285,7 @@ def _host(calling: NDArray[np.int64], annotating: NDArray[np.int64], sources: So
 
 
 def _tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
-    """Build all tables except nvtx, threads and processes; `notes` receives one on device activities without times."""
+    """Build all tables except nvtx, threads and processes; a note is added if device activities have no times."""
     frames = {
         "kernels": _kernels(records, sources),
         "memcpys": _memcpys(records, sources),

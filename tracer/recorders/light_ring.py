@@ -365,7 +365,8 @@ def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
 
 def nvtx_table(ring: Ring, notes: list[str], last: int = 0) -> pd.DataFrame:
     """Build the nvtx table. Ranges still open end with the last event of the ring, or with what else was recorded of
-    the process (`last`, ns of CLOCK_MONOTONIC); `notes` receives their number, and that of ranges without text."""
+    the process (`last`, ns of CLOCK_MONOTONIC); `notes` says how many, and how many are left out without their texts.
+    """
     events, names = ring.ranges, np.array(ring.calls or [""])
     if ring.texts is None or not len(events):
         return pd.DataFrame()
