@@ -58,7 +58,8 @@ class _TapedScheduler(Scheduler):
             cache.place(range(cache.sequences), [0] * cache.sequences, position)
         self.begin(self._tokens, position)
         if cache is not None:  # a unified cache has fewer cells than all contexts together
-            self.room = min(self.room, (cache.rows // step.batch - position) // step.prompt)
+            growing = cache.sequences if self._alternates else step.batch  # the other half grows as well
+            self.room = min(self.room, (cache.rows - cache.sequences * position) // (growing * step.prompt))
 
     def go_on(self) -> None:
         """Give the next step arbitrary tokens."""

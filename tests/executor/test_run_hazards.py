@@ -259,9 +259,10 @@ def test_the_race_computes_nonsense_and_the_event_strategy_does_not(name):
     assert np.array_equal(logits_of_prompt("aaag", name, True), expected)
 
 
-def test_a_unified_cache_has_room_for_the_tape_where_it_has_for_the_run():
+@pytest.mark.parametrize("options", [{}, {"halves": True, "gpu_layers": 2}])
+def test_a_unified_cache_has_room_for_the_tape_where_it_has_for_the_run(options):
     """Few tokens of many sequences, of which one has a long prompt."""
-    run = Configuration(kv="unified", batch=120, prompt=(100, *[1] * 119), tokens=1, warmup=1, repeats=1)
+    run = Configuration(kv="unified", batch=120, prompt=(100, *[1] * 119), tokens=1, warmup=0, repeats=1, **options)
     (result,) = execute([run])
     assert result.tokens.shape == (1, 1, 120)
 
