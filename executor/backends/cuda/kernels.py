@@ -4,11 +4,9 @@ Matrix products of one token use our matrix-vector kernels, those of up to eight
 kernel, and all others with f32 or f16 weights cuBLAS. Sums are f32. Activations are f32, except in cuBLAS products with
 f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
 
-Products with matrices (`mul_mat_call`): which ops are fused with a product, and how it is divided among blocks.
+Products with matrices (`mul_mat_calls`): which ops are fused with a product, and how it is divided among blocks.
 Measured on an H200 (benchmarks/gpu_decode.py): one warp per row saturates the memory for short rows, one block per row
 for long ones. The wrong choice costs a factor of two either way.
- Attention is bound to the kernels in attention.cu, and
-linear attention to those in delta_net.cu.
 """
 
 from __future__ import annotations
@@ -92,49 +90,38 @@ def _binary(known: str) -> Op:
         column = len(y.shape) > 1 and y.shape[-1] == 1 and x.shape[-1] > 1
         name = f"{node.op}_{'column_' if column else ''}{suffix(node, out.dtype, known)}"
         repeat = x.shape[-1] if column else y.size
-        arguments = (c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(y.ptr), c_int(out.size), c_int(repeat))
-        return [library.call("elementwise.cu", name, grid(out.size), BLOCK, arguments, kept=(out, *src))]
+        return [library.call("elementwise.cu", name, grid(out.size), BLOCK, out, x, y, out.size, repeat)]
 
     return op
 
 
 def _unary(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(out.size))
-    return [library.call("elementwise.cu", f"{node.op}_f32", grid(out.size), BLOCK, arguments, kept=(out, *src))]
+    return [library.call("elementwise.cu", f"{node.op}_f32", grid(out.size), BLOCK, out, src[0], out.size)]
 
 
 def _l2_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    width = node.shape[-1]
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width), c_float(node.params["eps"]))
-    rows = (out.size // width, 1)
-    return [library.call("elementwise.cu", "l2_norm_f32", rows, block_of_rows(width, 256), arguments, kept=(out, *src))]
+    width, eps = node.shape[-1], c_float(node.params["eps"])
+    rows, block = (out.size // width, 1), block_of_rows(width, 256)
+    return [library.call("elementwise.cu", "l2_norm_f32", rows, block, out, src[0], width, eps)]
 
 
 def _sum_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     width = src[0].shape[-1]
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width))
-    rows = (out.size, 1)
-    return [
-        library.call("elementwise.cu", "sum_rows_f32", rows, block_of_rows(width, 256), arguments, kept=(out, *src))
-    ]
+    block = block_of_rows(width, 256)
+    return [library.call("elementwise.cu", "sum_rows_f32", (out.size, 1), block, out, src[0], width)]
 
 
 def _cpy(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     suffix(node, src[0].dtype, "f32 i32")
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(out.size))
-    return [library.call("elementwise.cu", "cpy_32", grid(out.size), BLOCK, arguments, kept=(out, *src))]
+    return [library.call("elementwise.cu", "cpy_32", grid(out.size), BLOCK, out, src[0], out.size)]
 
 
 def _rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     _n, heads, head = node.shape
     if node.params["mode"] != "normal" or node.params["dims"] != head:
         return _norm_rope(library, node, out, src)
-    turns = library.turns(node.params["base"], head)
-    arguments = (
-        c_void_p(out.ptr), c_void_p(src[0].ptr), c_void_p(src[1].ptr), c_void_p(turns.data.ptr),
-        c_int(out.size // 2), c_int(heads), c_int(head // 2),
-    )  # fmt: skip
-    return [library.call("elementwise.cu", "rope_f32", grid(out.size // 2), BLOCK, arguments, kept=(out, *src, turns))]
+    pairs, turns = out.size // 2, library.turns(node.params["base"], head)
+    return [library.call("elementwise.cu", "rope_f32", grid(pairs), BLOCK, out, *src, turns, pairs, heads, head // 2)]
 
 
 def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
@@ -143,12 +130,10 @@ def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) 
     width = node.shape[-1]
     if width % 4:
         raise ExecutionError(f"backend 'cuda' has rms_norm for multiples of 4, not for {width} ({node.name})")
-    weight = src[1].ptr if len(src) > 1 else 0
-    arguments = (
-        c_void_p(out.ptr), c_void_p(src[0].ptr), c_void_p(weight), c_int(width), c_float(norm.params["eps"])
-    )  # fmt: skip
-    block = min(512, -(-width // 128) * 32)
-    return [library.call("elementwise.cu", "rms_norm_f32", (out.size // width, 1), block, arguments, kept=(out, *src))]
+    weight = src[1] if len(src) > 1 else c_void_p()
+    rows, block = (out.size // width, 1), min(512, -(-width // 128) * 32)
+    eps = c_float(norm.params["eps"])
+    return [library.call("elementwise.cu", "rms_norm_f32", rows, block, out, src[0], weight, width, eps)]
 
 
 def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
@@ -161,50 +146,43 @@ def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array])
     dims, named = rope.params["dims"], iter(src)
     x, weight, positions = next(named), next(named).ptr if norm else 0, next(named)
     rows = next(named).ptr if "set_rows" in parts else 0
-    turns = library.turns(rope.params["base"], dims)
     packed = NormRopeArguments(
-        x.ptr, weight, positions.ptr, turns.data.ptr, rows, out.ptr, heads, head, dims,
+        x.ptr, weight, positions.ptr, library.turns(rope.params["base"], dims).ptr, rows, out.ptr, heads, head, dims,
         rope.params["mode"] == "neox", norm.shape[-1] if norm else head, norm.params["eps"] if norm else 0.0,
     )  # fmt: skip
     name = f"norm_rope_{suffix(node, out.dtype, 'f32 f16')}"
-    return [library.call("norm_rope.cu", name, (heads, positions.size), 32, (packed,), kept=(out, *src, turns))]
+    return [library.call("norm_rope.cu", name, (heads, positions.size), 32, packed)]
 
 
 def _argmax(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(src[0].shape[-1]))
-    return [library.call("elementwise.cu", "argmax_f32", (out.size, 1), 1024, arguments, kept=(out, *src))]
+    return [library.call("elementwise.cu", "argmax_f32", (out.size, 1), 1024, out, src[0], src[0].shape[-1])]
 
 
 def _get_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     table, rows = src
-    width = out.size // rows.size
-    name = f"get_rows_{suffix(node, table.dtype, 'f32 f16 q8_0')}"
-    arguments = (
-        c_void_p(out.ptr), c_void_p(table.ptr), c_void_p(rows.ptr), c_int(width), c_int64(table.size),
-        c_int(rows.shape[-1]), c_int(table.shape[-2] if len(table.shape) > 2 else 0),
-    )  # fmt: skip
-    return [library.call("rows.cu", name, (-(-width // BLOCK), rows.size), BLOCK, arguments, kept=(out, *src))]
+    width, height = out.size // rows.size, table.shape[-2] if len(table.shape) > 2 else 0
+    name, blocks = f"get_rows_{suffix(node, table.dtype, 'f32 f16 q8_0')}", (-(-width // BLOCK), rows.size)
+    sizes = (width, c_int64(table.size), rows.shape[-1], height)
+    return [library.call("rows.cu", name, blocks, BLOCK, out, table, rows, *sizes)]
 
 
 def _set_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     values, rows, _destination = src
     width = values.size // rows.size
     name = f"set_rows_{suffix(node, out.dtype, 'f32 f16 i32')}"
-    arguments = (c_void_p(out.ptr), c_void_p(values.ptr), c_void_p(rows.ptr), c_int(width))
-    return [library.call("rows.cu", name, grid(width, rows.size), BLOCK, arguments, kept=(out, *src))]
+    return [library.call("rows.cu", name, grid(width, rows.size), BLOCK, out, values, rows, width)]
 
 
 def _mul_mat(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     weight, x = src
-    if takes_tokens(weight, x.shape[0]):
-        return [tokens_call(library, out, src)]
-    if x.shape[0] > 1 and weight.dtype in ("float32", "float16"):
+    (outputs, inputs), tokens, dtype = weight.shape, x.shape[0], weight.dtype
+    if dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % VALUES_PER_LOAD[dtype] == 0:
+        packed = TokensArguments(weight.ptr, x.ptr, out.ptr, outputs, inputs, tokens)
+        blocks, block = (-(-outputs // _TOKENS_TILE), 1), 32 * _TOKENS_WARPS
+        return [library.call("mul_mat_tokens.cu", "mul_mat_tokens_f16", blocks, block, packed)]
+    if tokens > 1 and dtype in ("float32", "float16"):
         return gemm(library, out, weight, x)
-    return [mul_mat_call(library, node, out, src)]
-
-
-def _fused(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    return [mul_mat_call(library, node, out, src)]
+    return mul_mat_calls(library, node, out, src)
 
 
 class ExpertsArguments(ctypes.Structure):
@@ -218,28 +196,20 @@ class ExpertsArguments(ctypes.Structure):
 
 def _soft_max(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     width = node.shape[-1]
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width))
-    block = block_of_rows(width)
-    return [library.call("experts.cu", "soft_max_f32", (out.size // width, 1), block, arguments, kept=(out, *src))]
+    rows = (out.size // width, 1)
+    return [library.call("experts.cu", "soft_max_f32", rows, block_of_rows(width), out, src[0], width)]
 
 
 def _top_k(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     width, k = src[0].shape[-1], node.params["k"]
     if width > _MOST_EXPERTS:
         raise ExecutionError(f"backend 'cuda' has top_k for {_MOST_EXPERTS} columns, not for {width} ({node.name})")
-    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width), c_int(k))
-    return [library.call("experts.cu", "top_k_f32", (out.size // k, 1), 32, arguments, kept=(out, *src))]
+    return [library.call("experts.cu", "top_k_f32", (out.size // k, 1), 32, out, src[0], width, k)]
 
 
 def _reduce(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    x, weights = src
-    tokens, width = node.shape
-    arguments = (
-        c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(weights.ptr), c_int(weights.shape[-1]), c_int(width)
-    )  # fmt: skip
-    return [
-        library.call("experts.cu", "moe_expert_reduce_f32", grid(width, tokens), BLOCK, arguments, kept=(out, *src))
-    ]
+    (tokens, width), chosen = node.shape, src[1].shape[-1]
+    return [library.call("experts.cu", "moe_expert_reduce_f32", grid(width, tokens), BLOCK, out, *src, chosen, width)]
 
 
 def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
@@ -258,14 +228,7 @@ def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]
     most = max(1, library.cuda.multiprocessors * _EXPERT_BLOCKS // ids.size)
     blocks = (min(-(-outputs // _EXPERT_WARPS), most), ids.size)
     name = f"mul_mat_id_swiglu_{dtype}" if second else f"mul_mat_id_{dtype}"
-    return [
-        library.call(
-            "experts.cu", name, blocks, _EXPERT_WARPS * 32, (packed,), shared_bytes=4 * inputs, kept=(out, *src)
-        )
-    ]
-
-
-"""Maps an op name to the function that binds its kernel."""
+    return [library.call("experts.cu", name, blocks, _EXPERT_WARPS * 32, packed, shared_bytes=4 * inputs)]
 
 
 LONG_ROW: Final = 4096
@@ -317,57 +280,36 @@ class TokensArguments(ctypes.Structure):
     )
 
 
-def takes_tokens(weight: Any, tokens: int) -> bool:
-    """Whether `tokens_call` has a kernel for the product."""
-    dtype, (_outputs, inputs) = weight.dtype, weight.shape
-    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % VALUES_PER_LOAD[dtype] == 0
-
-
-def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
-    """Return the call of a product of up to `MOST_TOKENS` tokens."""
-    weight, x = src
-    outputs, inputs = weight.shape
-    packed = TokensArguments(weight.ptr, x.ptr, out.ptr, outputs, inputs, x.shape[0])
-    grid = (-(-outputs // _TOKENS_TILE), 1)
-    name = "mul_mat_tokens_f16"
-    return library.call("mul_mat_tokens.cu", name, grid, 32 * _TOKENS_WARPS, (packed,), kept=(out, *src))
-
-
-def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> KernelCall:
-    """Return the call of a product and the ops fused with it.
+def mul_mat_calls(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> Calls:
+    """Bind a product of one token, or with q8_0 weights, and the ops fused with it.
 
     Raises:
         ExecutionError: rows do not fit the kernels' loads, or the KV cache has a different dtype.
     """
     named = dict(zip(FUSED[node.op], src, strict=True))
-    weight, x = named["weight"], named["x"]
+    weight, tokens = named["weight"], named["x"].shape[0]
     outputs, inputs = weight.shape
     _check(node, weight.dtype, inputs, named)
     arguments = Arguments(**{name: array.ptr for name, array in named.items() if name != "destination"})
     arguments.out, arguments.outputs, arguments.inputs = out.ptr, outputs, inputs
-    turns = None
     for part in node.params.get("parts", ()):
         if part.op == "rope":
-            turns = library.turns(part.params["base"], part.shape[-1])
-            arguments.head, arguments.turns = part.shape[-1], turns.data.ptr
+            arguments.head = part.shape[-1]
+            arguments.turns = library.turns(part.params["base"], part.shape[-1]).ptr
         elif part.op == "rms_norm":
             arguments.eps = part.params["eps"]
     name = f"{_NAMES[node.op]}_{SUFFIX[weight.dtype]}"
-    kept = (out, *src, turns)
     if inputs < LONG_ROW or "norm" in named:
         groups = outputs // 2 if "positions" in named else outputs
         block, blocks = _cut_matrix(library, name, groups, 4 * inputs)
-        grid = (blocks, x.shape[0])
-        return library.call(
-            "mul_mat_warp.cu", name, grid, block, (arguments,), shared_bytes=4 * inputs, kept=kept
-        )  # fmt: skip
+        return [library.call("mul_mat_warp.cu", name, (blocks, tokens), block, arguments, shared_bytes=4 * inputs)]
     warps, chunks = cut_row(inputs, weight.dtype)
     rows = outputs // (library.cuda.multiprocessors * BLOCKS_PER_MULTIPROCESSOR) + 1
     arguments.rows_per_block = rows = max(rows + rows % 2, LEAST_ROWS_PER_BLOCK)
-    return library.call(
-        "mul_mat_block.cu", name, (-(-outputs // rows), x.shape[0]), 32 * warps, (arguments,),
-        shared_bytes=4 * warps * (rows + 1), kept=kept, macros={"CHUNKS": chunks},
-    )  # fmt: skip
+    return [library.call(
+        "mul_mat_block.cu", name, (-(-outputs // rows), tokens), 32 * warps, arguments,
+        shared_bytes=4 * warps * (rows + 1), macros={"CHUNKS": chunks},
+    )]  # fmt: skip
 
 
 def _cut_matrix(library: Library, name: str, groups: int, shared_bytes: int) -> tuple[int, int]:
@@ -505,8 +447,8 @@ def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array])
         q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(parts), _address(done), out.ptr,
         heads, kv_heads, head, cells, stride_cells, n // groups, splits, listed, node.params["scale"],
     )  # fmt: skip
-    grid, threads, kept = (blocks * splits, n), VARIANTS[together].threads, (out, *src, parts, done)
-    return [library.call("attention.cu", f"{name}_{together}", grid, threads, (packed,), kept=kept)]
+    grid, threads = (blocks * splits, n), VARIANTS[together].threads
+    return [library.call("attention.cu", f"{name}_{together}", grid, threads, packed, kept=(parts, done))]
 
 
 def _resident(library: Library, name: str) -> dict[int, int]:
@@ -542,17 +484,13 @@ class DeltaNetArguments(ctypes.Structure):
 
 def _ssm_conv(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     """Bind ssm_conv and the silu fused after it, if any."""
-    x, weight, state = src
+    x, _weight, state = src
     sequences, kept, channels = state.shape
     if kept + 1 > _MOST_TAPS:
         raise ExecutionError(f"backend 'cuda' has ssm_conv for {_MOST_TAPS} taps, not for {kept + 1} ({node.name})")
-    arguments = (
-        c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(weight.ptr), c_void_p(state.ptr),
-        c_int(channels), c_int(kept + 1), c_int(x.shape[0] // sequences),
-    )  # fmt: skip
     name = "ssm_conv_silu_f32" if node.op.endswith("silu") else "ssm_conv_f32"
-    blocks = (-(-channels // BLOCK), sequences)
-    return [library.call("delta_net.cu", name, blocks, BLOCK, arguments, kept=(out, *src))]
+    blocks, tokens = (-(-channels // BLOCK), sequences), x.shape[0] // sequences
+    return [library.call("delta_net.cu", name, blocks, BLOCK, out, *src, channels, kept + 1, tokens)]
 
 
 def _gated_delta_net(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
@@ -567,28 +505,18 @@ def _gated_delta_net(library: Library, node: Tensor, out: Array, src: Sequence[A
     packed = DeltaNetArguments(
         *(array.ptr for array in src), out.ptr, heads, q.shape[1], key_size, value_size, tokens, node.params["scale"]
     )
-    blocks = (-(-value_size // 32), sequences * heads)
-    return [library.call(
-        "delta_net.cu", "gated_delta_net_f32", blocks, _WARPS * 32, (packed,), kept=(out, *src),
-        macros={"ROWS": key_size // _WARPS},
-    )]  # fmt: skip
-
-
-ATTENTION: Final[Mapping[str, Op]] = {
-    "flash_attn_ext": _attention,
-    "ssm_conv": _ssm_conv,
-    "ssm_conv+silu": _ssm_conv,
-    "gated_delta_net": _gated_delta_net,
-}
-"""Maps an op name to the function that binds its kernel."""
+    blocks, macros = (-(-value_size // 32), sequences * heads), {"ROWS": key_size // _WARPS}
+    return [library.call("delta_net.cu", "gated_delta_net_f32", blocks, _WARPS * 32, packed, macros=macros)]
 
 
 OPS: Final[Mapping[str, Op]] = {
     "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
     "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
-    "set_rows": _set_rows, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
+    "set_rows": _set_rows, **dict.fromkeys(FUSED, mul_mat_calls), "mul_mat": _mul_mat,
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
     "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, "soft_max": _soft_max,
     "top_k": _top_k, "moe_expert_reduce": _reduce, "mul_mat_id": _mul_mat_id,
-    "mul_mat_id+mul_mat_id+swiglu": _mul_mat_id, **ATTENTION,
+    "mul_mat_id+mul_mat_id+swiglu": _mul_mat_id, "flash_attn_ext": _attention, "ssm_conv": _ssm_conv,
+    "ssm_conv+silu": _ssm_conv, "gated_delta_net": _gated_delta_net,
 }  # fmt: skip
+"""Maps an op to the function that binds its kernels."""

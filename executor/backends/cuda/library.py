@@ -25,9 +25,6 @@ MOST_SHARED_BYTES: Final = 200 * 1024
 """Maximum dynamic shared memory that a block may request; the hardware has slightly more."""
 _PLAIN_SHARED_BYTES: Final = 48 * 1024
 
-Argument = Any
-"""A ctypes value or structure."""
-
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
@@ -40,7 +37,7 @@ class KernelCall:
         shared_bytes: dynamic shared memory.
         arguments: address of the array of argument addresses.
         key: equal for calls that do the same to the same memory.
-        kept: objects that must live as long as the call: the arguments and the memory they point to.
+        kept: objects that must live as long as the call: the arguments, and memory that they point to.
     """
 
     function: int
@@ -84,16 +81,22 @@ class Library:
         self._cublas: tuple[Any, dict[int, int]] | None = None
 
     def call(
-        self, file: str, name: str, grid: tuple[int, int], block: int, arguments: Sequence[Argument],
-        *, shared_bytes: int = 0, kept: Sequence[Any] = (), macros: Mapping[str, int] | None = None,
+        self, file: str, name: str, grid: tuple[int, int], block: int, *arguments: Any,
+        shared_bytes: int = 0, kept: Sequence[Any] = (), macros: Mapping[str, int] | None = None,
     ) -> KernelCall:  # fmt: skip
-        """Pack a call of a kernel from a file compiled with these macros."""
+        """Pack a call of a kernel from a file compiled with these macros.
+
+        Args:
+            arguments: arrays, passed by their address; integers, passed as int; and values of ctypes.
+            kept: memory that a structure among the arguments points to, if nothing else keeps it.
+        """
         function = self.function(file, name, macros)
         self._allow_shared(function, shared_bytes, name)
-        addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-        packed = ctypes.addressof(addresses)
-        key = (function, grid, block, shared_bytes, *(bytes(argument) for argument in arguments))
-        return KernelCall(function, grid, block, shared_bytes, packed, key, (addresses, *arguments, *kept))
+        packed = [_packed(argument) for argument in arguments]
+        addresses = (c_void_p * len(packed))(*map(ctypes.addressof, packed))
+        key = (function, grid, block, shared_bytes, *map(bytes, packed))
+        alive = (addresses, packed, arguments, kept)
+        return KernelCall(function, grid, block, shared_bytes, ctypes.addressof(addresses), key, alive)
 
     def function(self, file: str, name: str, macros: Mapping[str, int] | None = None) -> int:
         """Return the handle of an `extern "C"` kernel."""
@@ -113,11 +116,11 @@ class Library:
         return max(count, 1)
 
     def turns(self, base: float, head_size: int) -> Any:
-        """Return the half turns of rope per position, (head size / 2,) float64 on the device."""
+        """Return the memory of the half turns of rope per position, (head size / 2,) float64."""
         key = (base, head_size)
         if key not in self._turns:
             values = base ** (-np.arange(head_size // 2) / (head_size // 2)) / np.pi
-            self._turns[key] = self.cuda.cupy.asarray(values)
+            self._turns[key] = self.cuda.cupy.asarray(values).data
             self.cuda.runtime.deviceSynchronize()
         return self._turns[key]
 
@@ -157,6 +160,13 @@ class Library:
             self.cuda.driver.funcSetAttribute(function, attribute, MOST_SHARED_BYTES)
 
 
+def _packed(argument: Any) -> Any:
+    """Return an argument of a kernel as a value of ctypes."""
+    if isinstance(argument, int):
+        return c_int(argument)
+    return c_void_p(argument.ptr) if hasattr(argument, "ptr") else argument
+
+
 def check_cublas(status: int) -> None:
     """Raise ExecutionError unless a cuBLAS call succeeded."""
     if status:
@@ -183,7 +193,7 @@ class Gemm:
     Attributes:
         x: address of x, in the weight's dtype.
         kind: the cuBLAS constant of that dtype.
-        kept: objects that must live as long as the call.
+        kept: memory of x that nothing else keeps.
     """
 
     library: Library
@@ -191,7 +201,7 @@ class Gemm:
     weight: Any
     x: int
     kind: int
-    kept: tuple[Any, ...]
+    kept: Any = None
 
     @property
     def key(self) -> Hashable:
@@ -214,11 +224,10 @@ class Gemm:
 def gemm(library: Library, out: Any, weight: Any, x: Any) -> Sequence[KernelCall | Gemm]:
     """Return the calls of a product; with f16 weights, x is first rounded to f16 in separate memory."""
     if weight.dtype == "float32":
-        return [Gemm(library, out, weight, x.ptr, _R_32F, (x,))]
+        return [Gemm(library, out, weight, x.ptr, _R_32F)]
     rounded = library.cuda.cupy.cuda.alloc(2 * x.size)
-    arguments = (c_void_p(rounded.ptr), c_void_p(x.ptr), c_int(x.size))
-    cast = library.call("elementwise.cu", "cast_f16", (-(-x.size // 256), 1), 256, arguments, kept=(rounded, x))
-    return [cast, Gemm(library, out, weight, rounded.ptr, _R_16F, (rounded,))]
+    cast = library.call("elementwise.cu", "cast_f16", (-(-x.size // 256), 1), 256, rounded, x, x.size)
+    return [cast, Gemm(library, out, weight, rounded.ptr, _R_16F, rounded)]
 
 
 BLOCK: Final = 256
