@@ -14,14 +14,14 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from ctypes import c_float, c_int64, c_uint64, c_void_p
+from ctypes import c_float, c_int64, c_uint64
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from executor.backends.cuda.kernels import CudaKernel, bind
-from executor.backends.cuda.library import Cuda, KernelCall, Library, load_cuda
+from executor.backends.cuda.library import Cuda, Library, load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import encoded
 from executor.graph import BLOCK_FORMATS, Tensor
@@ -74,15 +74,9 @@ class CopyCount:
 
 
 class Slot:
-    """Pinned memory in the shape of one input, and the last copy that read it.
+    """Pinned memory in the shape of one input, and the last copy that read it: its stream, and its number there.
 
-    Attributes:
-        values: the memory.
-        address: address of its first byte.
-        copies: count of the stream that read it last.
-        number: number of that copy on its stream; it is done once `CopyCount.done` reaches it.
-        stream: that stream.
-        next: the slot to take after this one.
+    The copy is done once `copies.done` reaches the number.
     """
 
     __slots__ = ("address", "copies", "next", "number", "stream", "values")
@@ -160,88 +154,6 @@ class CudaGraph:
     kernels: Mapping[Tensor, CudaKernel]
 
 
-def instantiate(
-    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], *, early: bool
-) -> CudaGraph:
-    """Capture a plan and instantiate it.
-
-    Raises:
-        ExecutionError: an event is waited for before it is recorded.
-    """
-    graph = _captured(cuda, plan, kernels, stream_of, early)
-    handle = cuda.runtime.graphInstantiate(graph)
-    cuda.runtime.graphDestroy(graph)
-    return CudaGraph(handle, kernels)
-
-
-def update(
-    cuda: Cuda, old: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
-    *, early: bool,
-) -> bool:  # fmt: skip
-    """Capture a plan and update an instantiated graph with it. Return False if they differ too much.
-
-    The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
-    """
-    graph, b = _captured(cuda, plan, kernels, stream_of, early), cuda.bindings
-    status, _ = b.cuGraphExecUpdate(b.CUgraphExec(old.handle), b.CUgraph(graph))
-    cuda.runtime.graphDestroy(graph)
-    if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
-        return False
-    if status != b.CUresult.CUDA_SUCCESS:
-        raise ExecutionError(f"graph update failed: {status.name}")
-    old.kernels = kernels
-    return True
-
-
-def _captured(
-    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
-    early: bool,
-) -> int:  # fmt: skip
-    """Capture a plan as a graph.
-
-    Args:
-        stream_of: stream number -> address.
-        early: let a kernel that directly follows another on its stream start before that one has ended.
-
-    Raises:
-        ExecutionError: an event is waited for before it is recorded.
-    """
-    runtime, main = cuda.runtime, stream_of(MAIN_STREAM)
-    events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
-    for stream in range(plan.streams):
-        stream_of(stream)
-    runtime.streamBeginCapture(main, _RELAXED)
-    try:
-        _issue(cuda, plan, kernels, stream_of, events, early)
-    finally:
-        graph = runtime.streamEndCapture(main)
-        for event in events:
-            runtime.eventDestroy(event)
-    return int(graph)
-
-
-def _issue(
-    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], events: list[int],
-    early: bool,
-) -> None:  # fmt: skip
-    recorded: set[int] = set()
-    after_kernel: set[int] = set()  # streams whose latest item is a kernel
-    for instruction in plan.instructions:
-        number = instruction.stream
-        stream = stream_of(number)
-        if isinstance(instruction, Launch):
-            kernels[instruction.node].issue(cuda, stream, early and number in after_kernel)
-            after_kernel.add(number)
-        elif isinstance(instruction, Record):
-            cuda.runtime.eventRecord(events[instruction.event], stream)
-            recorded.add(instruction.event)
-        else:
-            if instruction.event not in recorded:
-                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
-            cuda.runtime.streamWaitEvent(stream, events[instruction.event])
-            after_kernel.discard(number)
-
-
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 _PEER_ACCESS_ALREADY_ENABLED: Final = 704  # cudaErrorPeerAccessAlreadyEnabled
 TAKEN_BY_DRIVER: Final = 256
@@ -251,20 +163,14 @@ the call returns. For 4 bytes this saves the GPU 1 of 2.5 us over pinned memory 
 
 
 class CudaCopies(Backend):
-    """The copy functions of the backend.
-
-    Attributes:
-        _copies: number of copies issued and completed, per stream.
-        _copied: event recorded after copies to other GPUs; created on first use.
-        _reached: GPUs for which peer access has been tried.
-    """
+    """The copy functions of the backend."""
 
     _cuda: Cuda
     _device: int
     _streams: Streams
-    _copies: dict[int, CopyCount]
-    _copied: CudaEvent | None
-    _reached: set[int]
+    _copies: dict[int, CopyCount]  # per stream
+    _copied: CudaEvent | None  # recorded after copies to other GPUs; created on first use
+    _reached: set[int]  # GPUs for which peer access has been tried
     _copy: Callable[[int, int, int, int, int], None]
     _wait: Callable[[int], None]
 
@@ -479,7 +385,11 @@ class CudaBackend(CudaCopies):
         if destination.size <= MADE_ON_DEVICE:
             super().load_random(destination, weight, seed)
             return
-        _random_on_device(self._library, destination, weight, seed).issue(self._cuda, self._streams[0])
+        name = {"float32": "normal_f32", "float16": "normal_f16", "q8_0": "normal_q8_0"}[weight.dtype]
+        numbers = c_uint64(seed << 32 | zlib.crc32(weight.name.encode()))
+        size, scale = c_int64(destination.size), c_float(weight.shape[-1] ** -0.5)
+        call = self._library.call("random.cu", name, (2048, 1), 256, destination, numbers, size, scale)
+        call.issue(self._cuda, self._streams[0])
         self._wait(self._streams[0])
 
     # Compute
@@ -524,16 +434,65 @@ class CudaBackend(CudaCopies):
     # Graphs
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
-        """Capture the plan as a CUDA graph."""
-        self.activate()
-        graph = instantiate(self._cuda, plan, kernels, self._streams.__getitem__, early=self._early)
+        """Capture the plan as a CUDA graph.
+
+        Raises:
+            ExecutionError: an event is waited for before it is recorded.
+        """
+        runtime, captured = self._cuda.runtime, self._captured(plan, kernels)
+        graph = CudaGraph(runtime.graphInstantiate(captured), kernels)
+        runtime.graphDestroy(captured)
         self._graphs.append(graph)
         return graph
 
     def update_graph(self, graph: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> bool:
-        """Capture the plan and try to apply it with `cuGraphExecUpdate`."""
+        """Capture the plan and try to apply it with `cuGraphExecUpdate`.
+
+        The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
+        """
+        captured, b = self._captured(plan, kernels), self._cuda.bindings
+        status, _ = b.cuGraphExecUpdate(b.CUgraphExec(graph.handle), b.CUgraph(captured))
+        self._cuda.runtime.graphDestroy(captured)
+        if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
+            return False
+        if status != b.CUresult.CUDA_SUCCESS:
+            raise ExecutionError(f"graph update failed: {status.name}")
+        graph.kernels = kernels
+        return True
+
+    def _captured(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> int:
+        """Capture a plan as a graph."""
         self.activate()
-        return update(self._cuda, graph, plan, kernels, self._streams.__getitem__, early=self._early)
+        runtime, main = self._cuda.runtime, self._streams[MAIN_STREAM]
+        events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
+        for stream in range(plan.streams):
+            self._streams[stream]  # creates it: a capture must not
+        runtime.streamBeginCapture(main, _RELAXED)
+        try:
+            self._issue(plan, kernels, events)
+        finally:
+            graph: int = runtime.streamEndCapture(main)
+            for event in events:
+                runtime.eventDestroy(event)
+        return graph
+
+    def _issue(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel], events: list[int]) -> None:
+        recorded: set[int] = set()
+        after_kernel: set[int] = set()  # streams whose latest item is a kernel
+        for instruction in plan.instructions:
+            number = instruction.stream
+            stream = self._streams[number]
+            if isinstance(instruction, Launch):
+                kernels[instruction.node].issue(self._cuda, stream, self._early and number in after_kernel)
+                after_kernel.add(number)
+            elif isinstance(instruction, Record):
+                self._cuda.runtime.eventRecord(events[instruction.event], stream)
+                recorded.add(instruction.event)
+            else:
+                if instruction.event not in recorded:
+                    raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
+                self._cuda.runtime.streamWaitEvent(stream, events[instruction.event])
+                after_kernel.discard(number)
 
     def free_graph(self, graph: CudaGraph) -> None:
         """Wait until the GPU is done with the graph, then destroy it."""
@@ -563,13 +522,3 @@ class CudaBackend(CudaCopies):
         with self._here():
             stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream
-
-
-def _random_on_device(library: Library, destination: Any, weight: Tensor, seed: int) -> KernelCall:
-    """Return a call that fills a matrix like `random_weight`, but with different random numbers."""
-    arguments = (
-        c_void_p(destination.ptr), c_uint64(seed << 32 | zlib.crc32(weight.name.encode())),
-        c_int64(destination.size), c_float(weight.shape[-1] ** -0.5),
-    )  # fmt: skip
-    name = {"float32": "normal_f32", "float16": "normal_f16", "q8_0": "normal_q8_0"}[weight.dtype]
-    return library.call("random.cu", name, (2048, 1), 256, arguments)
