@@ -103,9 +103,9 @@ def measure(model: str, batch: int, fused: bool, repeats: int) -> dict[str, Any]
     plan, plan_ms = timed(lambda: make_plan(split.nodes, order, streams), repeats)
     passes = {"dependencies": dependencies_ms, "regions": regions_ms, "plan": plan_ms}
     allocators = {}
-    for name, allocator in ALLOCATORS.items():
+    for name in ALLOCATORS:
         schedule = Schedule(split, regions, streams, plan)
-        memory, allocation_ms = timed(partial(allocate, schedule, allocator), repeats)
+        memory, allocation_ms = timed(partial(allocate, schedule, name), repeats)
         hazards, hazards_ms = timed(partial(find_hazards, split, plan, memory.offsets), repeats)
         expected, networkx_ms = timed(partial(networkx_hazards, plan, dict(memory.offsets)), 3)
         assert {frozenset((h.first.name, h.second.name)) for h in hazards} == expected

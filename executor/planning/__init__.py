@@ -61,7 +61,8 @@ def prepare(
         UnsafePlanError: a plan has hazards.
     """
     mode = lookup("concurrency mode", concurrency, MODES)
-    chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
+    allocator = allocator or mode.allocator
+    lookup("allocator", allocator, ALLOCATORS)
     placement = only(placement) if isinstance(placement, str) else placement
     assigned = assign_devices(step.graph, placement)
     made = []
@@ -71,12 +72,12 @@ def prepare(
         regions = here.regions(split.nodes, order)
         streams = map_streams(split.nodes, regions)
         plan = make_plan(split.nodes, order, streams, cut=here.cut)
-        memory = allocate(Schedule(split, regions, streams, plan), chosen)
+        memory = allocate(Schedule(split, regions, streams, plan), allocator)
         made.append(PreparedSplit(split, regions, plan, memory, find_hazards(split, plan, memory.offsets)))
     prepared = Prepared(step, tuple(made))
     if (hazards := prepared.hazards) and not allow_hazards:
         raise UnsafePlanError(
-            f"concurrency {mode.name!r} with allocator {chosen.name!r} has data races ({len(hazards)}): {hazards[0]}. "
+            f"concurrency {mode.name!r} with allocator {allocator!r} has data races ({len(hazards)}): {hazards[0]}. "
             f"Choose allocator {mode.allocator!r}, which has none; --allow-hazards runs it anyway"
         )
     return prepared

@@ -6,10 +6,10 @@ concurrent streams: `executor.planning.hazards` checks every plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, Final, Protocol
+from typing import Final
 
 from executor.graph import Flag, Tensor
 from executor.planning.concurrency import MAIN_STREAM, Region, bits
@@ -79,92 +79,65 @@ class BufferPlan:
     tensor_bytes: int
 
 
-class Allocator(Protocol):
-    """Decides how long a tensor owns its bytes."""
-
-    name: ClassVar[str]
-
-    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Return the lifetime of each use."""
+Allocator = Callable[[Sequence[Use], Schedule], list[Lifetime]]
+"""Decides how long each tensor owns its bytes."""
 
 
-class SequentialReuse:
+def sequential(uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
     """Recycle bytes after their last reader in graph order."""
-
-    name: ClassVar[str] = "sequential"
-
-    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Return lifetimes from the first kernel to the last."""
-        return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
+    return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
 
 
-class Interleaved:
-    """Like `SequentialReuse`, but with the kernels of a region's branches taken in turn, one from each branch.
+def interleaved(uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+    """Like `sequential`, but with the kernels of a region's branches taken in turn, one from each branch.
 
     ggml first separated branches this way. It is correct only while the branches run in lockstep.
     """
-
-    name: ClassVar[str] = "interleaved"
-
-    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Return lifetimes from the first kernel to the last in the interleaved order."""
-        position = list(range(len(schedule.split.nodes)))
-        for region in schedule.regions:
-            order = _in_turn(region)
-            for slot, node in zip(sorted(order), order, strict=True):
-                position[node] = slot
-        positions = dict(enumerate(position)) | {_BEFORE: _BEFORE, len(position): len(position)}
-        moved = [[positions[i] for i in use.nodes] for use in uses]
-        return _until([min(m) for m in moved], [max(m) for m in moved], uses, schedule)
+    position = list(range(len(schedule.split.nodes)))
+    for region in schedule.regions:
+        order = _in_turn(region)
+        for slot, node in zip(sorted(order), order, strict=True):
+            position[node] = slot
+    positions = dict(enumerate(position)) | {_BEFORE: _BEFORE, len(position): len(position)}
+    moved = [[positions[i] for i in use.nodes] for use in uses]
+    return _until([min(m) for m in moved], [max(m) for m in moved], uses, schedule)
 
 
-class NoAllocFree:
+def no_alloc_free(uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
     """Recycle bytes used between a region's fork and its join only after the join."""
-
-    name: ClassVar[str] = "no_alloc_free"
-
-    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Return lifetimes from the first kernel to the last, or to the join of every region that this overlaps."""
-        return _until([u.nodes[0] for u in uses], [self._last(u, schedule.regions) for u in uses], uses, schedule)
-
-    def _last(self, use: Use, regions: Sequence[Region]) -> int:
-        first, last = use.nodes[0], use.nodes[-1]
-        for region in regions:  # ascending forks: an extension can only overlap later regions
+    ends = []
+    for first, last in ((use.nodes[0], use.nodes[-1]) for use in uses):
+        for region in schedule.regions:  # ascending forks: an extension can only overlap later regions
             if first < region.join and last > region.fork:
                 last = max(last, region.join)
-        return last
+        ends.append(last)
+    return _until([use.nodes[0] for use in uses], ends, uses, schedule)
 
 
-class StreamAware:
-    """Recycle bytes once all kernels that use them are visible to the stream that needs the bytes."""
+def stream_aware(uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+    """Recycle bytes once all kernels that use them are visible to the stream that needs the bytes.
 
-    name: ClassVar[str] = "stream_aware"
-
-    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Free the bytes for a stream at its first kernel that stream order and events place after all uses."""
-        end, streams = len(schedule.split.nodes), range(schedule.plan.streams)
-        visible = becomes_visible_at(schedule.split.nodes, schedule.plan)
-        visible |= {_BEFORE: [_BEFORE + 1 for _ in streams], end: [end + 1 for _ in streams]}
-        return [
-            Lifetime(
-                use.tensor,
-                _stream(use.nodes[0], schedule),
-                use.nodes[0],
-                tuple(max(visible[node][stream] for node in use.nodes) for stream in streams),
-            )
-            for use in uses
-        ]
+    They are free for a stream at its first kernel that stream order and events place after all uses.
+    """
+    end, streams = len(schedule.split.nodes), range(schedule.plan.streams)
+    visible = becomes_visible_at(schedule.split.nodes, schedule.plan)
+    visible |= {_BEFORE: [_BEFORE + 1 for _ in streams], end: [end + 1 for _ in streams]}
+    free_at = [tuple(max(visible[node][stream] for node in use.nodes) for stream in streams) for use in uses]
+    return [
+        Lifetime(use.tensor, _stream(use.nodes[0], schedule), use.nodes[0], free)
+        for use, free in zip(uses, free_at, strict=True)
+    ]
 
 
 ALLOCATORS: Final[Mapping[str, Allocator]] = {
-    a.name: a for a in (SequentialReuse(), Interleaved(), NoAllocFree(), StreamAware())
-}
+    "sequential": sequential, "interleaved": interleaved, "no_alloc_free": no_alloc_free, "stream_aware": stream_aware
+}  # fmt: skip
 """Maps a name to its allocator."""
 
 
-def allocate(schedule: Schedule, allocator: Allocator) -> BufferPlan:
+def allocate(schedule: Schedule, allocator: str) -> BufferPlan:
     """Place the split's tensors in one arena."""
-    return place(allocator.lifetimes(find_uses(schedule.split), schedule), allocator.name)
+    return place(ALLOCATORS[allocator](find_uses(schedule.split), schedule), allocator)
 
 
 def find_uses(split: Split) -> list[Use]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Final
 
 from executor.graph import Flag, Tensor, memory_order
 
@@ -146,59 +146,42 @@ class Region:
     branches: tuple[Branch, ...]
 
 
-def all_regions(regions: Sequence[Region]) -> Iterator[Region]:
-    """Yield these regions and their inner ones, outer before inner."""
+def all_regions(regions: Sequence[Region], level: int = 0) -> Iterator[tuple[Region, int]]:
+    """Yield these regions and their inner ones, outer before inner, with their nesting depth."""
     for region in regions:
-        yield region
+        yield region, level
         for branch in region.branches:
-            yield from all_regions(branch.inner)
+            yield from all_regions(branch.inner, level + 1)
 
 
-class ConcurrencyMode(Protocol):
-    """Decides which parts of a split may run concurrently."""
+@dataclass(frozen=True)
+class ConcurrencyMode:
+    """Which parts of a split may run concurrently.
 
-    name: ClassVar[str]
-    allocator: ClassVar[str]
-    """The default allocator."""
-    cut: ClassVar[bool]
-    """Whether each part of the plan between events is a separate graph."""
+    Attributes:
+        allocator: the default allocator.
+        branches: whether the branches of every region get separate streams.
+        cut: whether each part of the plan between events is a separate graph, launched on its stream.
+    """
+
+    name: str
+    allocator: str
+    branches: bool
+    cut: bool
 
     def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
         """Return the regions whose branches get separate streams, in graph order."""
+        return find_regions(nodes, order) if self.branches else []
 
 
-class Sequential:
-    """Everything on one stream."""
-
-    name: ClassVar[str] = "sequential"
-    allocator: ClassVar[str] = "sequential"
-    cut: ClassVar[bool] = False
-
-    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
-        """Return no regions."""
-        return []
-
-
-class Branches:
-    """The branches of every region on separate streams, all in one graph."""
-
-    name: ClassVar[str] = "branches"
-    allocator: ClassVar[str] = "stream_aware"
-    cut: ClassVar[bool] = False
-
-    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
-        """Return all regions worth separate streams."""
-        return find_regions(nodes, order)
-
-
-class Subgraphs(Branches):
-    """Every branch, and every part between regions, as a separate graph launched on its stream."""
-
-    name: ClassVar[str] = "subgraphs"
-    cut: ClassVar[bool] = True
-
-
-MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequential(), Branches(), Subgraphs())}
+MODES: Final[Mapping[str, ConcurrencyMode]] = {
+    mode.name: mode
+    for mode in (
+        ConcurrencyMode("sequential", "sequential", branches=False, cut=False),
+        ConcurrencyMode("branches", "stream_aware", branches=True, cut=False),
+        ConcurrencyMode("subgraphs", "stream_aware", branches=True, cut=True),
+    )
+}
 """Maps a name to its concurrency mode."""
 
 
@@ -267,16 +250,8 @@ class _Finder:
         main = max(able, key=lambda part: self.weight(kernels[part]))
         others = [part for part in able if part != main]
         stay = inside & ~sum(others)
-        return [
-            Region(
-                fork,
-                join,
-                (
-                    Branch(tuple(bits(stay)), tuple(r for part in components if part & stay for r in inner[part])),
-                    *(Branch(tuple(bits(part)), inner[part]) for part in others),
-                ),
-            )
-        ]
+        first = Branch(tuple(bits(stay)), tuple(r for part in components if part & stay for r in inner[part]))
+        return [Region(fork, join, (first, *(Branch(tuple(bits(part)), inner[part]) for part in others)))]
 
     def _components(self, inside: int) -> list[int]:
         """Return the connected components, in the order of their first nodes."""

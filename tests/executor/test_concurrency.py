@@ -46,7 +46,7 @@ def test_branches_need_nothing_of_each_other_and_are_closed(graph):
     tied = find_dependencies(graph.nodes)
     regions = regions_of(graph.nodes)
     streams = map_streams(graph.nodes, regions)
-    for region in all_regions(regions):
+    for region, _level in all_regions(regions):
         assert len(region.branches) > 1
         for branch in region.branches:
             for i in branch.nodes:

@@ -29,7 +29,7 @@ def laid_out(graph, regions, streams, allocator):
     """The split, its plan, and where tensors lie."""
     split = split_of(graph)
     plan = make_plan(split.nodes, find_dependencies(split.nodes), streams)
-    return split, plan, allocate(Schedule(split, regions, streams, plan), ALLOCATORS[allocator]).offsets
+    return split, plan, allocate(Schedule(split, regions, streams, plan), allocator).offsets
 
 
 # The search: the host and the streams take steps in every possible order

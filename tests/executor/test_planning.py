@@ -132,7 +132,7 @@ def named(prepared):
     nodes = prepared.splits[0].split.nodes
     return [
         (nodes[r.fork].name, nodes[r.join].name, [nodes[b.nodes[0]].name for b in r.branches])
-        for r in all_regions(prepared.splits[0].regions)
+        for r, _level in all_regions(prepared.splits[0].regions)
     ]
 
 

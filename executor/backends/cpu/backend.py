@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from queue import SimpleQueue
 from typing import Any, ClassVar, Final
 
@@ -63,17 +63,12 @@ class CpuBackend(Backend):
     _correlations, _event_ids, _graph_ids = count(1), count(1), count(1)  # unique in a recording
 
     def __init__(
-        self,
-        device: int = 0,
-        staged: bool = True,
-        kernels: Mapping[str, NumpyKernel] = KERNELS,
-        staging_slots: int = 32,
-        threads: int | None = None,
-        pinned: bool = False,
-    ) -> None:
+        self, device: int = 0, staged: bool = True, kernels: Mapping[str, NumpyKernel] = KERNELS,
+        staging_slots: int = 32, threads: int | None = None, pinned: bool = False,
+    ) -> None:  # fmt: skip
         self._device, self.staged = device, staged
         self._kernels, self._compiled = kernels, CompiledKernels(threads, pinned)
-        self._staging = StagingRing(staging_slots)
+        self._slots = cycle([StagingSlot() for _ in range(staging_slots)])  # if all are taken, a copy waits
         self._streams: dict[int, CpuStream] = {}
         self._failure: ExecutionError | None = None
         self._closed = False
@@ -129,7 +124,8 @@ class CpuBackend(Backend):
     def _copy_in(self, destination: CpuArray, source: HostArray, stream: int, staged: bool) -> None:
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
-        values, slot = self._staging.stage(source) if staged else (source, None)
+        slot = next(self._slots) if staged else None
+        values = slot.fill(source) if slot else source
         copy = partial(self._run_copy, "HtoD", destination, values, stream, correlation, slot)
         self._stream(stream).put(copy)
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
@@ -275,11 +271,11 @@ class CpuBackend(Backend):
         """Update the graph where CUDA would allow it: if kernels, records and waits keep their places."""
         start, correlation = self._clock(), next(self._correlations)
         new = self.instantiate(plan, kernels)
-        same = topology(graph) == topology(new)
+        same: bool = topology(graph) == topology(new)
         if same:
             graph.programs = new.programs
         self._recorder.api("graphExecUpdate", start, self._clock(), correlation)
-        return bool(same)
+        return same
 
     def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
         """Queue the instructions of each stream as one piece of work."""
@@ -384,17 +380,13 @@ class HostBackend(Immediate, CpuBackend):
     def report_to(self, recorder: HostRecorder) -> None:
         """Do nothing: the host makes no CUDA calls to report."""
 
-    def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
+    def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int = MAIN_STREAM) -> None:
         """Copy immediately."""
         np.copyto(destination, source)
 
-    copy_constant_to_device = copy_to_host = copy_to_device
+    copy_constant_to_device = copy_to_host = load = copy_to_device
 
     def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
-        """Copy immediately."""
-        np.copyto(destination, source)
-
-    def load(self, destination: CpuArray, source: HostArray) -> None:
         """Copy immediately."""
         np.copyto(destination, source)
 
@@ -436,7 +428,7 @@ class Ticket:
 
 
 class StagingSlot:
-    """One slot; taken from `stage` until the copy that reads it calls `free`."""
+    """Memory for one copy; taken from `fill` until the copy that reads it calls `free`."""
 
     def __init__(self) -> None:
         self._bytes: HostArray = np.empty(0, np.uint8)
@@ -454,20 +446,6 @@ class StagingSlot:
     def free(self) -> None:
         """Release the slot after its copy. Any thread may call this."""
         self._taken.release()
-
-
-class StagingRing:
-    """Slots, taken in turn. If all are taken, the next copy waits for the oldest."""
-
-    def __init__(self, slots: int) -> None:
-        self._slots = [StagingSlot() for _ in range(slots)]
-        self._next = 0
-
-    def stage(self, source: HostArray) -> tuple[HostArray, StagingSlot]:
-        """Copy the source to a slot; return the copy and the slot."""
-        slot = self._slots[self._next]
-        self._next = (self._next + 1) % len(self._slots)
-        return slot.fill(source), slot
 
 
 Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
