@@ -79,23 +79,16 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(epilog=EXAMPLES, context_settings={"show_default": True})
 @click.option(
-    "--backend",
-    cls=_Named,
-    default="cpu",
-    show_default=True,
+    "--backend", cls=_Named, default="cpu",
     help="Device: {}. sim computes nothing: it predicts times from a cost profile, in virtual time.",
-)
+)  # fmt: skip
+@click.option("--model", cls=_Named, default="tiny", help="Model shape, with seeded random weights: {}.")
 @click.option(
-    "--model", cls=_Named, default="tiny", show_default=True, help="Model shape, with seeded random weights: {}."
-)
-@click.option(
-    "--profile",
-    cls=_Named,
-    metavar="NAME|FILE",
+    "--profile", cls=_Named, metavar="NAME|FILE",
     help="Cost profile of sim: {}, or a JSON file of your own.  [default: h200-linux]",
-)
+)  # fmt: skip
 @click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")
 @click.option(
@@ -103,24 +96,20 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
     help="Synchronisation strategies: {}.  [default: all that are safe]",
 )  # fmt: skip
 @click.option(
-    "--concurrency", cls=_Named, metavar="MODE,...", callback=_names, default="sequential", show_default=True,
+    "--concurrency", cls=_Named, metavar="MODE,...", callback=_names, default="sequential",
     help="Streams inside a token: {}.",
 )  # fmt: skip
-@click.option(
-    "--allocator",
-    cls=_Named,
-    help="{}.  [default: that of the concurrency mode]",
-)
+@click.option("--allocator", cls=_Named, help="{}.  [default: that of the concurrency mode]")
 @click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
 @click.option(
-    "--launch", default="graph", show_default=True,
+    "--launch", default="graph",
     help="graph: one call per step; rebuild: the same, rebuilt for every step; eager: one call per kernel.",
 )  # fmt: skip
 @click.option(
     "--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda and sim]"
 )
 @click.option(
-    "--sampling", default="host", show_default=True,
+    "--sampling", default="host",
     help="host: fetch the logits and take the largest; device: sample in the graph and fetch the tokens.",
 )  # fmt: skip
 @click.option(
@@ -129,56 +118,46 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
     "[default: all]",
 )  # fmt: skip
 @click.option(
-    "--experts",
-    default="device",
-    show_default=True,
+    "--experts", default="device",
     help="Place of the experts. device; cpu: on the host; copy: weights on the host, computed on the device.",
-)
+)  # fmt: skip
 @click.option(
-    "--staging/--no-staging", default=True, show_default=True,
+    "--staging/--no-staging", default=True,
     help="Whether asynchronous copies read staging memory, or the host's own, which must not change until they end.",
 )  # fmt: skip
 @click.option(
-    "--halves/--no-halves", default=False, show_default=True,
+    "--halves/--no-halves", default=False,
     help="Whether each token step is run in two halves of its sequences, so that host and device compute concurrently.",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1),
     help="Threads for matrix products on cpu and on the host.  [default: one per core, minus one above 4 cores]",
 )  # fmt: skip
+@click.option("--pinned/--not-pinned", default=False, help="Whether each of these threads has its own core.")
+@click.option("--devices", type=click.IntRange(1), default=1, help="Devices that share the layers.")
+@click.option("--batch", type=click.IntRange(1), default=1, help="Independent sequences.")
 @click.option(
-    "--pinned/--not-pinned", default=False, show_default=True, help="Whether each of these threads has its own core."
-)
-@click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
-@click.option(
-    "--prompt", metavar="N,...", callback=_lengths, default="0", show_default=True,
+    "--prompt", metavar="N,...", callback=_lengths, default="0",
     help="Prompt tokens per sequence. Several lengths are assigned to the sequences in turn.",
 )  # fmt: skip
 @click.option(
-    "--micro-batch",
-    type=click.IntRange(1),
-    default=512,
-    show_default=True,
+    "--micro-batch", type=click.IntRange(1), default=512,
     help="Maximum prompt tokens per step, but at least one per sequence.",
-)
-@click.option("--shared-prompt", is_flag=True, help="Give all sequences the same prompt, computed once.")
-@click.option(
-    "--kv", default="streams", show_default=True,
-    help="KV cache: streams (one per sequence) or unified (one for all, masked).",
 )  # fmt: skip
-@click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
-@click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
+@click.option("--shared-prompt", is_flag=True, help="Give all sequences the same prompt, computed once.")
+@click.option("--kv", default="streams", help="KV cache: streams (one per sequence) or unified (one for all, masked).")
+@click.option("--tokens", type=click.IntRange(1), default=32, help="Token steps per repeat.")
+@click.option("--repeats", type=click.IntRange(1), default=3, help="Repeats, interleaved.")
+@click.option("--warmup", type=click.IntRange(0), default=4, help="Steps before the first repeat.")
 @click.option(
     "--passes", metavar="NAME,...", callback=_names,
     help="light (no profiler), graph and node (CUPTI at that level).  [default: all that the backend has]",
 )  # fmt: skip
 @click.option(
-    "--trace-kinds", default="lean", show_default=True, type=click.Choice(["lean", "all"]),
+    "--trace-kinds", default="lean", type=click.Choice(["lean", "all"]),
     help="Contents of the traced passes: lean is kernels, graphs and API calls; all adds copies, syncs and events.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of weights and first tokens.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of weights and first tokens.")
 @click.option(
     "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
     type=click.Path(file_okay=False, path_type=Path), help="Directory that receives one run directory per combination.",
@@ -187,16 +166,9 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
 @click.option("--dry-run", "plans", is_flag=True, help="Only plan, check and name the runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(
-    strategies: tuple[str, ...],
-    concurrency: tuple[str, ...],
-    passes: tuple[str, ...],
-    trace_kinds: str,
-    runs: Path,
-    force: bool,
-    plans: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+    strategies: tuple[str, ...], concurrency: tuple[str, ...], passes: tuple[str, ...], trace_kinds: str, runs: Path,
+    force: bool, plans: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Run and record a decode loop for every combination of strategy and concurrency mode.
 
     Repeats are interleaved: the first of every combination, then the second, so that drift affects all equally.
@@ -261,15 +233,8 @@ def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> N
     from executor.run.directory import measured, plan_facts
 
     traced = [name for name in figures[0] if name != "light"]
-    headings = [
-        "tokens/s",
-        "low-high",
-        "speed-up",
-        "gap µs",
-        *(f"{name} ×" for name in traced),
-        "streams",
-        "buffer KiB",
-    ]
+    of_passes = (f"{name} ×" for name in traced)
+    headings = ("tokens/s", "low-high", "speed-up", "gap µs", *of_passes, "streams", "buffer KiB")
     table = Table("run", *headings, box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain
 
@@ -16,7 +16,7 @@ from executor.backends.interface import Backend, HostArray
 from executor.graph.fusion import fuse
 from executor.graph.models import MODELS, Builder, sample_on_device
 from executor.graph.models.kv_cache import KvCache, plan_cache
-from executor.graph.models.step import DecodeStep, first_tokens
+from executor.graph.models.step import DecodeStep, random_tokens
 from executor.names import lookup
 from executor.planning import Prepared, prepare
 from executor.planning.devices import Device
@@ -61,23 +61,16 @@ class Result:
 
 
 def execute(
-    configurations: Sequence[Configuration],
-    *,
-    keep_logits: bool | Container[Configuration] = False,
-    progress: Callable[[], None] = lambda: None,
-    models: Mapping[str, Builder] = MODELS,
-    strategies: Mapping[str, type[Strategy]] = STRATEGIES,
-    open_backend: Callable[[Device], Backend] = open_backend,
+    configurations: Sequence[Configuration], *, keep_logits: bool | Container[Configuration] = False,
+    progress: Callable[[], None] = lambda: None, models: Mapping[str, Builder] = MODELS,
+    strategies: Mapping[str, type[Strategy]] = STRATEGIES, open_backend: Callable[[Device], Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
-) -> list[Result]:
+) -> list[Result]:  # fmt: skip
     """Run all configurations on one instance of each backend.
 
     Args:
-        configurations: the configurations to run.
         keep_logits: the configurations whose logits are returned for every step; True for all.
         progress: called after each warm-up and each repeat.
-        models: name -> builder.
-        strategies: name -> class.
         open_backend: device -> started backend.
         make_recorder: creates the recorder of each configuration, for backends that report their calls
             (`Backend.reports`); None for no recording, in a pass that is recorded from outside. The trace is then
@@ -125,14 +118,6 @@ def prepare_configuration(configuration: Configuration) -> Prepared:
     return _Run(configuration, False, MODELS, STRATEGIES, None).prepared
 
 
-@dataclass
-class _Kept:
-    seconds: list[float] = field(default_factory=list)
-    tokens: list[HostArray] = field(default_factory=list)
-    logits: list[HostArray] = field(default_factory=list)
-    spans: list[tuple[int, int]] = field(default_factory=list)
-
-
 class _Run:
     """The state of one configuration during warm-up and repeats."""
 
@@ -178,9 +163,10 @@ class _Run:
         if not c.allow_hazards:
             prefill = self._prefill.prepared if self._prefill else ()
             refuse_hazards(self._parts[0], self._strategy, prefill=prefill, others=self._parts[1:])
-        self._first = first_tokens(step, c.seed)
+        self._first = random_tokens(step.vocabulary, c.seed, c.batch)
         self._recorder = recorder
-        self._kept = _Kept()
+        self._seconds, self._spans = list[float](), list[tuple[int, int]]()
+        self._tokens, self._logits = list[HostArray](), list[HostArray]()
 
     def _prepare(self, step: DecodeStep, concurrency: str = "sequential", allocator: str | None = None) -> Prepared:
         c = self.configuration
@@ -251,13 +237,13 @@ class _Run:
             with annotate("repeat", index=number):
                 start = self._backends[0].clock()
                 tokens, logits = self._steps("token", self.configuration.tokens)
-                self._kept.seconds.append((self._backends[0].clock() - start) / 1e9)
+                self._seconds.append((self._backends[0].clock() - start) / 1e9)
             if self.prepared.step.history is not None and isinstance(self._scheduler, GrowingScheduler):
                 history = self._scheduler.now.read_history()
                 tokens, logits = list(history["tokens"]), list(history.get("logits", ()))
-        self._kept.tokens.append(np.stack(tokens))
+        self._tokens.append(np.stack(tokens))
         if self._keep_logits:
-            self._kept.logits.append(np.stack(logits))
+            self._logits.append(np.stack(logits))
 
     def _steps(self, text: str, count: int) -> tuple[list[HostArray], list[HostArray]]:
         tokens, kept = [], []
@@ -276,7 +262,7 @@ class _Run:
         start = time.monotonic_ns()
         with self._reporting():
             yield
-        self._kept.spans.append((start, time.monotonic_ns()))
+        self._spans.append((start, time.monotonic_ns()))
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -294,15 +280,9 @@ class _Run:
             self._recorder.stop()
 
     def result(self) -> Result:
-        kept = self._kept
-        logits = np.stack(kept.logits) if self._keep_logits else None
+        logits = np.stack(self._logits) if self._keep_logits else None
+        trace = self._recorder.trace if self._recorder is not None else Trace({})
+        graphs = [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.now.pieces]
         return Result(
-            self.configuration,
-            self.prepared,
-            kept.seconds,
-            np.stack(kept.tokens),
-            logits,
-            self._recorder.trace if self._recorder is not None else Trace({}),
-            [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.now.pieces],
-            kept.spans,
+            self.configuration, self.prepared, self._seconds, np.stack(self._tokens), logits, trace, graphs, self._spans
         )

@@ -90,9 +90,7 @@ class Configuration:
     def placement(self) -> Placement:
         """The placement on devices."""
         cores = (self.threads, self.pinned)
-        devices = tuple(
-            Device(self.backend, index, self.staging, self.profile, *cores) for index in range(self.devices)
-        )
+        devices = tuple(Device(self.backend, i, self.staging, self.profile, *cores) for i in range(self.devices))
         host = Device(HOST.backend, 0, True, None, *cores)
         if (simulated := backend_class(self.backend).default_profile) is not None:
             host = Device(HOST.backend, 0, self.staging, self.profile or simulated, *cores)
@@ -150,22 +148,10 @@ def check(configuration: Configuration) -> None:
             raise UsageError(f"backend {configuration.backend!r} simulates one device")
         if configuration.experts == "copy":
             raise UsageError(f"backend {configuration.backend!r} computes no values, which choose the experts to copy")
-    if configuration.context is not None and configuration.context < 1:
-        raise UsageError(f"context must be at least 1, not {configuration.context}")
-    least_of = {
-        "batch": 1,
-        "tokens": 1,
-        "repeats": 1,
-        "warmup": 0,
-        "seed": 0,
-        "micro_batch": 1,
-        "devices": 1,
-        "gpu_layers": 0,
-        "threads": 1,
-    }
-    for option, least in least_of.items():
-        if getattr(configuration, option) is not None and getattr(configuration, option) < least:
-            raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
+    least_of = dict.fromkeys(("context", "batch", "tokens", "repeats", "micro_batch", "devices", "threads"), 1)
+    for option, least in (least_of | {"warmup": 0, "seed": 0, "gpu_layers": 0}).items():
+        if (value := getattr(configuration, option)) is not None and value < least:
+            raise UsageError(f"{option} must be at least {least}, not {value}")
     if configuration.halves:
         if configuration.batch < 2:
             raise UsageError("halves need a batch of at least 2 sequences")

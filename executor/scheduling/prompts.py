@@ -106,7 +106,7 @@ class Prefill:
 
     def run(self) -> HostArray:
         """Compute all prompts; return the token that each sequence continues with, (S,) int32."""
-        self._cache.clear()
+        self._cache.truncate(0)
         first = self._first.copy()
         for group in self._prompts.groups:
             self._taken[:] = group

@@ -54,7 +54,7 @@ class _TapedScheduler(Scheduler):
         """Begin with arbitrary tokens, at the start or after one token per sequence."""
         step, position, cache = self.step_taken, 0 if from_zero else 1, self.step_taken.cache
         if cache is not None:
-            cache.clear()
+            cache.truncate(0)
             cache.place(range(cache.sequences), [0] * cache.sequences, position)
         self.begin(self._tokens, position)
         if cache is not None:  # a unified cache has fewer cells than all contexts together

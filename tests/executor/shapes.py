@@ -1,8 +1,9 @@
 """Shapes that only tests have, odd sizes and what the product's tiny shapes leave out, and values of their weights."""
 
 from dataclasses import replace
+from functools import partial
 
-from executor.graph.models import SHAPES, DeltaNet, Experts, Shape, builder_of
+from executor.graph.models import SHAPES, DeltaNet, Experts, Shape, build
 from executor.graph.models.step import random_weight
 
 ODD = Shape(
@@ -24,7 +25,7 @@ TEST_SHAPES = {
     ),
 }  # fmt: skip
 
-MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
+MODELS_HERE = {name: partial(build, shape) for name, shape in TEST_SHAPES.items()}
 
 
 def random_weights(graph, seed):

@@ -120,7 +120,7 @@ class Device:
             ]
 
     def clear(self):
-        self.cache.clear()
+        self.cache.truncate(0)
         self.expected = [[] for _ in range(SEQUENCES)]
 
     def sequences(self):

@@ -1,10 +1,11 @@
 """Steps that are cut into splits make exactly the calls that their strategy says, token after token and in prompts."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from executor.graph.models import MODELS, SHAPES, Experts, builder_of
+from executor.graph.models import MODELS, SHAPES, Experts, build
 from executor.planning.concurrency import MAIN_STREAM
 from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
@@ -34,7 +35,7 @@ LAUNCHES = ("graph", "eager", "rebuild")
 def mixture(used):
     """Three layers of 8 experts; one used, or all, makes one run of neighbours in every matrix."""
     shape = SHAPES["moe-tiny"]
-    return builder_of(replace(shape, experts=Experts(count=8, used=used, renormalise=True)))
+    return partial(build, replace(shape, experts=Experts(count=8, used=used, renormalise=True)))
 
 
 MODELS_HERE = MODELS | {"moe-one": mixture(1), "moe-all": mixture(8)}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -27,24 +28,18 @@ WEIGHTS: Final[Mapping[str, str]] = {"f32": "float32", "f16": "float16", "q8_0":
 
 
 def build(
-    shape: Shape,
-    *,
-    batch: int = 1,
-    prompt: int = 1,
-    cache: KvCache | None = None,
-    sequences: Sequence[int] | None = None,
-    attended: int | None = None,
-    on_device: bool = False,
-    history: int = 0,
-    keep_logits: bool = False,
-) -> DecodeStep:
+    shape: Shape, *, weights: str | None = None, context: int | None = None, batch: int = 1, prompt: int = 1,
+    cache: Callable[[int], KvCache] | None = None, sequences: Sequence[int] | None = None, attended: int | None = None,
+    on_device: bool = False, history: int = 0, keep_logits: bool = False,
+) -> DecodeStep:  # fmt: skip
     """Build the graph of one step.
 
     Args:
-        shape: shape of the model.
+        weights: a name of `WEIGHTS`; None for the shape's own.
+        context: maximum tokens per sequence; None for the shape's own.
         batch: number of independent sequences, each with its own state.
         prompt: tokens that the step takes per sequence; logits are computed only for the last one.
-        cache: the KV cache of the sequences; None for one stream per sequence with the shape's context.
+        cache: creates the KV cache of the sequences for a context; None for one stream per sequence.
         sequences: numbers of the `batch` sequences of the cache that the step takes; None for all. The numbers may
             change between steps, so that one graph serves all sequences in turn.
         attended: number of cells of each stream that attention covers; None for all.
@@ -56,24 +51,26 @@ def build(
         raise ValueError(f"a step that advances on the device takes one token per sequence, not {prompt}")
     if shape.delta_net is not None and sequences is not None:
         raise ValueError("a model with recurrent state takes all sequences in every step")
-    cache = cache or KvCache("streams", batch, shape.context)
+    shape = replace(shape, weights=lookup("weight format", weights, WEIGHTS)) if weights else shape
+    context = context or shape.context
+    kv = cache(context) if cache else KvCache("streams", batch, context)
     graph = Graph()
-    attended = attended or cache.cells
-    step = step_tensors(graph, cache, batch, prompt, attended, Flag.NONE if on_device else Flag.INPUT)
-    feed = Feed(cache, range(batch) if sequences is None else sequences, prompt, attended)
+    attended = attended or kv.cells
+    step = step_tensors(graph, kv, batch, prompt, attended, Flag.NONE if on_device else Flag.INPUT)
+    feed = Feed(kv, range(batch) if sequences is None else sequences, prompt, attended)
     if not on_device:
-        logits = _decoder(Blocks(graph, shape, cache, step, step.mask))
+        logits = _decoder(Blocks(graph, shape, kv, step, step.mask))
         return DecodeStep(
-            graph, logits, cache.context, feed.inputs, _starting(graph), prompt=prompt, cache=cache, attended=attended
+            graph, logits, kv.context, feed.inputs, _starting(graph), prompt=prompt, cache=kv, attended=attended
         )
 
     # the cells of a stream are consecutive, as are the columns of the mask; sequences sharing a stream take turns
-    turns = graph.leaf("stride", (1,), "int32") if cache.stride > 1 else None
+    turns = graph.leaf("stride", (1,), "int32") if kv.stride > 1 else None
     opened = graph.leaf("kq_mask_idxs", (batch,), "int64") if turns else step.k_rows
-    logits = _decoder(Blocks(graph, shape, cache, step, _opened_mask(graph, step, opened)))
+    logits = _decoder(Blocks(graph, shape, kv, step, _opened_mask(graph, step, opened)))
     counters = {step.positions: None, step.k_rows: turns, step.v_rows: turns, opened: turns}
     kept = advance_on_device(graph, step.tokens, counters.items(), logits, history, keep_logits)
-    return DecodeStep(graph, logits, cache.context, feed.inputs, _starting(graph, feed, history), kept, cache=cache)
+    return DecodeStep(graph, logits, kv.context, feed.inputs, _starting(graph, feed, history), kept, cache=kv)
 
 
 def _starting(graph: Graph, feed: Feed | None = None, steps: int = 0) -> StepValues:
@@ -127,21 +124,16 @@ def _mixed(blocks: Blocks, layer: int, normed: Tensor) -> Tensor:
 
 
 def advance_on_device(
-    graph: Graph,
-    tokens: Tensor,
-    counters: Iterable[tuple[Tensor, Tensor | None]],
-    logits: Tensor,
-    steps: int,
+    graph: Graph, tokens: Tensor, counters: Iterable[tuple[Tensor, Tensor | None]], logits: Tensor, steps: int,
     keep_logits: bool,
-) -> History:
+) -> History:  # fmt: skip
     """Append nodes that sample greedily, keep results for the host to read later, and advance the counters.
 
     Args:
-        graph: a graph that ends with the logits.
+        graph: a graph that ends with the logits, (N, vocabulary).
         tokens: (N,) int32 state, overwritten with the sampled tokens.
         counters: integer state tensors that grow with every step, each with its increment, a tensor (1,), or None
             for 1.
-        logits: (N, vocabulary).
         steps: number of steps to keep.
         keep_logits: keep the logits in addition to the tokens.
     """
@@ -168,30 +160,9 @@ def sample_on_device(step: DecodeStep) -> DecodeStep:
     return replace(step, sampled=ops.argmax(step.graph, step.logits, name="sampled", flags=Flag.OUTPUT))
 
 
-def builder_of(shape: Shape) -> Builder:
-    """Return the builder of a shape, see `MODELS`."""
-
-    def builder(
-        *, weights: str | None = None, context: int | None = None, cache: Callable[[int], KvCache] | None = None,
-        **options: Any,
-    ) -> DecodeStep:  # fmt: skip
-        dtype = lookup("weight format", weights, WEIGHTS) if weights else shape.weights
-        chosen = replace(shape, weights=dtype, context=context or shape.context)
-        return build(chosen, cache=cache(chosen.context) if cache else None, **options)
-
-    return builder
-
-
 @dataclass(frozen=True)
 class Blocks:
-    """Appends blocks to a graph.
-
-    Attributes:
-        shape: shape of the model.
-        cache: the KV cache of all sequences.
-        step: tensors of the step.
-        mask: the mask that attention reads.
-    """
+    """Appends blocks to a graph; `mask` is what attention reads."""
 
     graph: Graph
     shape: Shape
@@ -488,7 +459,5 @@ SHAPES: Final[Mapping[str, Shape]] = {
 }  # fmt: skip
 """Maps the name of a model to its shape."""
 
-MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
-"""Maps a name to builder(weights, context, cache, batch, prompt, sequences, attended, on_device, history, keep_logits),
-see `build`. weights is a name of `WEIGHTS`, and cache creates the KV cache for a context. weights and context
-default to the model's own."""
+MODELS: Final[Mapping[str, Builder]] = {name: partial(build, shape) for name, shape in SHAPES.items()}
+"""Maps the name of a model to the builder of its steps, see `build`."""

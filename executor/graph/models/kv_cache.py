@@ -120,10 +120,6 @@ class KvCache:
         self.lengths[sequence] = first
         self.removals += 1
 
-    def clear(self) -> None:
-        """Remove all tokens of all sequences."""
-        self.truncate(0)
-
     def truncate(self, position: Position) -> None:
         """Limit the sequences to this many tokens, one number for all or one per sequence."""
         for sequence, first in enumerate(np.broadcast_to(position, self.sequences).tolist()):

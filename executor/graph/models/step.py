@@ -128,11 +128,6 @@ def write_random(destination: Any, weight: Tensor, seed: int) -> None:
         flat[begin : begin + _PART] = values
 
 
-def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the token or prompt that each sequence starts from, sequence by sequence."""
-    return random_tokens(step.vocabulary, seed, step.batch * step.prompt)
-
-
 def random_tokens(vocabulary: int, seed: int, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """Return seeded tokens, (count,)."""
     return np.random.default_rng([seed, 0]).integers(vocabulary, size=count, dtype=np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 
-from executor.graph.models import builder_of
+from executor.graph.models import build
 from tests.executor.shapes import TEST_SHAPES, random_weights
 
 SEED = 11
@@ -123,7 +123,7 @@ def logits_of(name, tokens):
     """(tokens, vocabulary) float32."""
     shape, (config, model) = TEST_SHAPES[name], (getattr(transformers, cls) for cls in MODELS[name])
     loaded = model(configuration(config, shape)).eval()
-    loaded.load_state_dict(state_dict(random_weights(builder_of(shape)().graph, SEED), shape), strict=True)
+    loaded.load_state_dict(state_dict(random_weights(build(shape).graph, SEED), shape), strict=True)
     with torch.no_grad():
         return loaded(torch.from_numpy(tokens)[None]).logits[0].numpy()
 
