@@ -109,7 +109,7 @@ TABLES: Final = {
     "causes": Download("Causes of the gap: mean per run, µs", causes_table),
     "syncs": Download(
         "Syncs of a token: what they wait for, µs",
-        _of_each(lambda run: None if run.syncs is None else run.syncs.inventory()),
+        _of_each(lambda run: None if run.syncs is None else run.syncs.inventory().frame()),
     ),
     "calls": Download(
         "Host calls of every token, ns", _of_each(lambda run: None if run.syncs is None else run.syncs.calls)

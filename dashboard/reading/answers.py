@@ -167,7 +167,7 @@ def _inventory(run: Run) -> list[Listed]:
     by_position = calls.groupby([what, calls.groupby([what, calls["step"]]).cumcount() + 1])
     threads = run.trace["threads"]
     inventory = []
-    for row in run.syncs.inventory().to_dict("records"):
+    for row in run.syncs.inventory().records():
         waits = by_position.get_group((row["what"], row["position"]))
         call = waits.iloc[len(waits) // 2]
         process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
@@ -179,7 +179,7 @@ def _inventory(run: Run) -> list[Listed]:
             **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
             "key": str(row["position"]) if row["what"] == WAITS[SYNC] else f"{row['what']} {row['position']}",
             "thread": f"{name} {thread}".strip(),
-            "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
+            "path": plain(" › ".join(ranges_around(run.trace.nvtx, start, process, thread)), 300),
         }
         inventory.append(Listed(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
     return inventory

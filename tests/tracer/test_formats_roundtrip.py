@@ -343,7 +343,7 @@ def answer(trace):
         syncs, gaps = found.syncs, found.gaps
     except TraceError as problem:
         return said | {"problem": str(problem)}
-    waits = syncs.inventory()
+    waits = syncs.inventory().frame()
     waits = waits.astype(object).assign(name=[plain(str(name)) for name in waits["name"]])
     return said | {
         "counts": syncs.counts.drop(columns="start").to_dict("list"),

@@ -299,7 +299,7 @@ def test_a_copy_runs_behind_the_work_for_whose_event_its_stream_waits(graph_ns: 
     steps = find_steps(trace)
     copies, graphs = trace["memcpys"].query("kind == 'DtoH'"), trace["graph_launches"]
     assert (copies["start"].to_numpy() >= graphs["end"].to_numpy()).all()
-    assert sync_report(trace, steps).inventory()["waits_for"].tolist() == [waits]
+    assert sync_report(trace, steps).inventory().waits_for.tolist() == [waits]
     causality = Causality.of(trace)
     assert causality.dag.backward == 0
     halved = predict(base_of(causality, steps), [ScaleKernels(".*", 0.5)], timeline=False)

@@ -58,4 +58,4 @@ def test_without_answers_a_loop_ends_when_work_does(queries: int, ends_at: int, 
     script.launch((1, 5), (6, ends_at))
     for at in range(145 - 10 * queries, 145, 10):
         script.call("hipEventQuery", at, at + 5)
-    assert analyse(script.trace).syncs.inventory()["queries"].tolist() == loops
+    assert analyse(script.trace).syncs.inventory().queries.tolist() == loops

@@ -9,6 +9,8 @@ from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal
 
+import numpy as np
+
 from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, BaseLimits, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
@@ -20,7 +22,7 @@ from tracer.analysis.summary import Summary
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
-from tracer.model.columns import Names
+from tracer.model.columns import Names, among
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
@@ -246,8 +248,7 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
 
 def _most_of_a_step(report: SyncReport, letters: str) -> float:
     """The maximum number of calls with these letters in any step."""
-    steps = report.calls.loc[report.calls["letter"].isin(list(letters)), "step"]
-    return float(steps.value_counts().max()) if len(steps) else 0.0
+    return float(np.bincount(report.rows.at[among(report.rows.letter, letters)]).max(initial=0))
 
 
 def fulfilled_budget(measured: ScopeFigures) -> str:

@@ -9,11 +9,13 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Final
 
-import pandas as pd
+import numpy as np
 
-from tracer.analysis.syncs import SyncReport, expand
+from tracer.analysis.syncs import SyncReport, expand, letters_by_step
 from tracer.model.calls import BLOCKING_COPY, CALLS, COPY, POLL, SYNC
+from tracer.model.columns import among
 from tracer.model.schema import DEVICE_DOMAINS
+from tracer.model.tables import Nvtx
 from tracer.model.trace import Trace
 
 _ALL: Final = "".join((*CALLS, POLL))
@@ -80,9 +82,8 @@ def first_surplus(trace: Trace, report: SyncReport, kinds: str, most: float, sig
         most: the number of them that a step may make.
         signature: the expected one, if any.
     """
-    calls = report.calls
-    counts = calls["letter"].isin(list(kinds)).groupby(calls["step"]).sum()
-    over = counts.index[counts > most]
+    rows = report.rows
+    over = np.flatnonzero(np.bincount(rows.at[among(rows.letter, kinds)]) > most)
     expected = None if signature is None else expand(signature)
     return _in_step(trace, report, int(over[0]), kinds, most, expected) if len(over) else None
 
@@ -90,28 +91,29 @@ def first_surplus(trace: Trace, report: SyncReport, kinds: str, most: float, sig
 def first_deviation(trace: Trace, report: SyncReport, signature: str) -> Surplus | None:
     """The first call where the signature has none, in the first step with such a call."""
     expected = expand(signature)
-    words = report.calls.sort_values("start", kind="stable").groupby("step")["shown"].agg("".join)
-    steps = words[words != expected].drop_duplicates().index  # equal steps deviate alike
-    deviations = (_in_step(trace, report, int(step), _ALL, math.inf, expected) for step in steps)
+    words = letters_by_step(report.rows, report.steps, report.rows.shown)
+    first = {word: at for at, word in reversed([*enumerate(words)]) if word != expected}  # equal steps deviate alike
+    deviations = (_in_step(trace, report, at, _ALL, math.inf, expected) for at in sorted(first.values()))
     return next((call for call in deviations if call is not None), None)
 
 
 def _in_step(
-    trace: Trace, report: SyncReport, step: int, kinds: str, most: float, expected: str | None
+    trace: Trace, report: SyncReport, at: int, kinds: str, most: float, expected: str | None
 ) -> Surplus | None:  # fmt: skip
-    rows = report.calls[report.calls["step"] == step].sort_values("start", kind="stable")
-    position = surplus_position(rows["shown"].tolist(), rows["letter"].tolist(), kinds, most, expected)
+    """The first surplus call of the step at this position."""
+    rows = report.rows[report.rows.at == at]
+    rows = rows[np.argsort(rows.start, kind="stable")]
+    position = surplus_position(rows.shown.tolist(), rows.letter.tolist(), kinds, most, expected)
     if position < 0:
         return None
-    call, counts = rows.iloc[position], report.counts
-    begin = int(counts["start"][counts["step"] == step].iloc[0])
-    at, process, thread = (int(call[column]) for column in ("start", "process", "thread"))
-    texts = ranges_around(trace["nvtx"], at, process, thread)
-    return Surplus(str(call["name"]), process, thread, int(call["correlation"]), step, (at - begin) / 1e3, texts)
+    start, process, thread = (int(each[position]) for each in (rows.start, rows.process, rows.thread))
+    texts, since = ranges_around(trace.nvtx, start, process, thread), (start - int(report.per_step.start[at])) / 1e3
+    number, step = int(rows.correlation[position]), int(rows.step[position])
+    return Surplus(rows.name.at(position), process, thread, number, step, since, texts)
 
 
-def ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
-    """The texts of the ranges of trace["nvtx"] that contain a moment of a thread, the outermost first."""
-    on_thread = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
-    around = nvtx[on_thread & (nvtx["start"] <= at) & (nvtx["end"] > at)]
-    return tuple(map(str, around.sort_values(["start", "end"], ascending=[True, False])["text"]))
+def ranges_around(nvtx: Nvtx, at: int, process: int, thread: int) -> tuple[str, ...]:
+    """The texts of the ranges that contain a moment of a thread, the outermost first."""
+    on_thread = (nvtx.process == process) & (nvtx.thread == thread) & ~nvtx.domain.rows(*DEVICE_DOMAINS)
+    around = nvtx[on_thread & (nvtx.start <= at) & (nvtx.end > at)]
+    return tuple(around.text[np.lexsort((-around.end, around.start))])

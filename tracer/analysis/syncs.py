@@ -11,21 +11,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.calls import Calls, between_devices, host_calls
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import BLOCKING_COPY, COPIES, COPY, GRAPH_LAUNCH, LAUNCH, LAUNCHES, POLL, SYNC
-from tracer.model.columns import Columns, Letters, Texts, among, grouped, joined, last_at, last_before, spread
-from tracer.model.intervals import Ints
+from tracer.model.columns import (
+    Columns,
+    Letters,
+    Texts,
+    among,
+    grouped,
+    joined,
+    last_at,
+    last_before,
+    medians,
+    modes,
+    ranks,
+    runs,
+    spread,
+    within,
+)
+from tracer.model.intervals import Floats, Ints
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
 """The letters of the calls in which a host waits -> their name."""
@@ -86,6 +103,33 @@ class StepCounts(Columns):
     polls: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class Inventory(Columns):
+    """The waits of a step: its syncs in order, then its blocking copies and its polling loops.
+
+    Attributes:
+        what: of `WAITS`.
+        position: 1, 2, ... among its kind.
+        name, stream: the most common ones.
+        steps: that have it.
+        median_us, max_us: how long it takes.
+        waiting_share: the share of the steps in which the device was still busy; NaN if unknown for all.
+        queries: of a polling loop, median.
+        waits_for: the activity it most often waited for; "" for none.
+    """
+
+    what: Texts
+    position: Ints
+    name: Texts
+    stream: Ints
+    steps: Ints
+    median_us: Floats
+    max_us: Floats
+    waiting_share: Floats
+    queries: Floats
+    waits_for: Texts
+
+
 @dataclass(frozen=True)
 class SyncReport:
     """What the token steps of a trace do between host and device.
@@ -128,36 +172,32 @@ class SyncReport:
         """`rows` as a DataFrame."""
         return self.rows.frame()
 
-    def inventory(self) -> pd.DataFrame:
-        """The waits of a step: its syncs in order, then its blocking copies and its polling loops.
-
-        Columns: position (1, 2, ... among its kind), what (of `WAITS`), name, stream, steps (that have it), median_us,
-        max_us, waiting_share (share of the steps in which the device was still busy; NaN if unknown for all),
-        waits_for (the activity it most often waited for), queries (of a polling loop, median).
-        """
-        waits = self.calls[self.calls["letter"].isin(WAITS)].copy()
-        waits["order"] = waits["letter"].map({letter: i for i, letter in enumerate(WAITS)})
-        waits["what"] = waits["letter"].map(WAITS)
-        waits["position"] = waits.groupby(["step", "order"]).cumcount() + 1
-        waits["us"] = (waits["end"] - waits["start"]) / 1e3
-        waits["waiting"] = (waits["waited_for"] != "").astype(float).mask(waits["waited_for"] == UNKNOWN)
-        keys = ["order", "what", "position"]
-        table = waits.groupby(keys).agg(
-            name=("name", _commonest),
-            stream=("stream", _commonest),
-            steps=("step", "size"),
-            median_us=("us", "median"),
-            max_us=("us", "max"),
-            waiting_share=("waiting", "mean"),
-            queries=("queries", "median"),
+    def inventory(self) -> Inventory:
+        """The waits of a step."""
+        order = np.argmax(self.rows.letter[:, None] == [*WAITS], axis=1)
+        chosen = among(self.rows.letter, WAITS)
+        waits, order = self.rows[chosen], order[chosen]
+        position, us = within(waits.step, order) + 1, (waits.end - waits.start) / 1e3
+        number, (by_place, first) = ranks(order, position), runs(order, position)
+        count, row = len(first), by_place[first]
+        is_known, is_busy = waits.waited_for != UNKNOWN, waits.waited_for != ""
+        known, busy, waiting = (
+            np.bincount(number[each], minlength=count) for each in (is_known, is_busy, is_known & is_busy)
         )
-        busy = waits[waits["waited_for"] != ""].groupby(keys)["waited_for"].agg(_commonest)
-        table["waits_for"] = busy.reindex(table.index).fillna("")
-        return table.reset_index().drop(columns="order")
-
-
-def _commonest(values: pd.Series) -> object:
-    return values.mode().iloc[0]
+        longest = np.zeros(count)
+        np.maximum.at(longest, number, us)
+        return Inventory(
+            what=np.array([*WAITS.values()], dtype=object)[order[row]],
+            position=position[row],
+            name=waits.name.words[modes(waits.name.codes, number, count)],
+            stream=modes(waits.stream, number, count),
+            steps=np.bincount(number, minlength=count),
+            median_us=medians(us, number, count),
+            max_us=longest,
+            waiting_share=np.where(known > 0, waiting / known.clip(1), np.nan),
+            queries=medians(waits.queries, number, count),
+            waits_for=np.where(busy > 0, modes(waits.waited_for[is_busy], number[is_busy], count), ""),
+        )
 
 
 def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncReport:
@@ -175,16 +215,15 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
     lag = fetch_lag(trace, made, at, waits, asked)
     name, until = np.full(len(made), "", dtype=object), np.full(len(made), MISSING)
     name[waiting], until[waiting] = _waited_for(trace, waits, asked)
-    columns: dict[str, Any] = {column: getattr(made, column) for column in Calls.column_names()}
     step = spread(steps.rows.step, at, MISSING)
-    every = SyncCalls(
-        **columns, queries=queries, shown=blocking_pairs(made), waited_for=name, waited_until=until, step=step, at=at
+    every = SyncCalls.from_table(
+        made, queries=queries, shown=blocking_pairs(made), waited_for=name, waited_until=until, step=step, at=at
     )
     rows = every if (at >= 0).all() else every[at >= 0]
     if not len(rows):
         raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
-    strategy, share = _class(_letters_by_step(rows, len(steps), _input_letters(trace, rows, steps)))
-    word, times = _letters_by_step(rows, len(steps), rows.shown).most_common(1)[0]
+    strategy, share = _class(Counter(letters_by_step(rows, len(steps), _input_letters(trace, rows, steps))))
+    word, times = Counter(letters_by_step(rows, len(steps), rows.shown)).most_common(1)[0]
     per_step = {
         kind: np.bincount(rows.at[among(rows.letter, kinds)], minlength=len(steps)) for kind, kinds in _COUNTED.items()
     }
@@ -215,8 +254,7 @@ def _with_polls(trace: Trace, calls: Calls) -> tuple[Calls, Ints]:
         loops = loops[np.isin(loops.thread, calls.thread[among(calls.letter, LAUNCHES)])]  # excludes watchdogs
     if not len(loops):
         return calls, np.zeros(len(calls), np.int64)
-    polls = Calls(*(getattr(loops, column) for column in Calls.column_names()))
-    every, queries = joined([calls, polls]), np.append(np.zeros(len(calls), np.int64), loops.queries)
+    every, queries = joined([calls, Calls.from_table(loops)]), np.append(np.zeros(len(calls), np.int64), loops.queries)
     order = np.lexsort((every.start, every.thread, every.process))
     return every[order], queries[order]
 
@@ -272,11 +310,11 @@ def _input_letters(trace: Trace, calls: SyncCalls, steps: Steps) -> Letters:
     return letters
 
 
-def _letters_by_step(calls: SyncCalls, steps: int, letters: Letters) -> Counter[str]:
-    """The number of occurrences of each distinct string of letters."""
+def letters_by_step(calls: SyncCalls, steps: int, letters: Letters) -> list[str]:
+    """The letters of each step, of its calls in the order of their starts."""
     order = np.lexsort((calls.start, calls.at))
     ordered, bounds = letters[order].tolist(), np.searchsorted(calls.at[order], np.arange(steps + 1)).tolist()
-    return Counter("".join(ordered[a:b]) for a, b in pairwise(bounds))
+    return ["".join(ordered[a:b]) for a, b in pairwise(bounds)]
 
 
 def _waited_for(trace: Trace, waits: Calls, asked: Targets) -> tuple[Texts, Ints]:

@@ -42,7 +42,7 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
     """
     recording = load(path, within, bounds, python_functions=with_sites)
     summary = recording.figures("steps", "syncs")
-    inventory = recording.syncs.inventory()
+    inventory = recording.syncs.inventory().frame()
     save(inventory)
     facts = {
         "schema": "intertoken.syncs/1",

@@ -59,9 +59,20 @@ class Columns:
         """The names of the columns, in order."""
         return tuple(cls.__dataclass_fields__)
 
+    @classmethod
+    def from_table(cls, table: Columns, **more: Any) -> Self:
+        """A table whose columns are those of another one, but for the columns given here."""
+        return cls(**{name: getattr(table, name) for name in cls.column_names() if name not in more}, **more)
+
     def changed(self, **columns: Any) -> Self:
         """The table with other values in some columns."""
         return replace(self, **columns)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows, by column."""
+        names = self.column_names()
+        columns = ([*each] if isinstance(each, Names) else each.tolist() for each in (getattr(self, n) for n in names))
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def frame(self) -> pd.DataFrame:
         """The same as a DataFrame; names become categorical columns."""
@@ -482,6 +493,20 @@ def medians(values: NDArray[Any], number: Ints, count: int) -> Floats:
     ordered, first = np.append(values[order], np.nan), np.cumsum(sizes) - sizes
     low, high = (np.where(sizes > 0, first + middle, len(values)) for middle in ((sizes - 1) // 2, sizes // 2))
     return (ordered[low] + ordered[high]) / 2
+
+
+def modes(values: NDArray[Any], number: Ints, count: int) -> NDArray[Any]:
+    """The most common value of each number below `count`, the least of several; any value for a number that no row has.
+
+    Example:
+        >>> modes(np.array([7, 9, 7, 5]), np.array([0, 0, 0, 1]), 2).tolist()
+        [7, 5]
+    """
+    distinct, codes = np.unique(values, return_inverse=True)
+    keys, times = np.unique(number * len(distinct) + codes, return_counts=True)
+    found, order = np.zeros(count, np.int64), np.lexsort((-keys, times))
+    found[keys[order] // len(distinct)] = keys[order] % len(distinct)  # the last assignment stays
+    return distinct[found] if len(distinct) else np.empty(count, values.dtype)
 
 
 def median(values: NDArray[Any]) -> float:

@@ -23,7 +23,19 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import CALLS, COPIES, LAUNCHES, SYNC
-from tracer.model.columns import Columns, Letters, Names, Texts, among, grouped, joined, numbers, quantiles, within
+from tracer.model.columns import (
+    Columns,
+    Letters,
+    Names,
+    Texts,
+    among,
+    grouped,
+    joined,
+    modes,
+    numbers,
+    quantiles,
+    within,
+)
 from tracer.model.fits import fits_for
 from tracer.model.intervals import Bools, Floats, Ints, covered
 from tracer.model.schema import HOST_COMPUTE, MISSING
@@ -433,7 +445,7 @@ def by_position(calls: CallSlack, sites: Texts | None = None) -> PathCalls:
     of_place = np.bincount(place, minlength=count)
     letters = np.array(["", *CALLS])
     kept = np.flatnonzero((of_place > 0) & (of_place * 2 >= steps))
-    letter = letters[_most(place, np.argmax(calls.letter[:, None] == letters, axis=1), count)[kept]]
+    letter = letters[modes(np.argmax(calls.letter[:, None] == letters, axis=1), place, count)[kept]]
     on_path, slack = (quantiles(ns, place, _MEDIAN)[1] for ns in (calls.on_path_ns, calls.slack_ns))
     position = np.flatnonzero(of_place)
     on_path, slack = (ns[np.searchsorted(position, kept)] for ns in (on_path, slack))
@@ -443,23 +455,12 @@ def by_position(calls: CallSlack, sites: Texts | None = None) -> PathCalls:
     verdict[beside], verdict[beside & is_sync] = BESIDE, BESIDE_SYNC
     site = np.full(len(kept), "", dtype=object)
     if sites is not None and len(sites):
-        words, number = np.unique(sites.astype(str), return_inverse=True)
-        site = words.astype(object)[_most(place, number, count)[kept]]
+        site = modes(sites, place, count)[kept]
     return PathCalls(
-        kept + 1, calls.name.words[_most(place, calls.name.codes, count)[kept]], letter,
+        kept + 1, calls.name.words[modes(calls.name.codes, place, count)[kept]], letter,
         np.where(is_sync, np.cumsum(is_sync), MISSING), of_place[kept], on_path / 1e3,
         np.where(slack < NEVER / 2, slack / 1e3, np.nan), site, verdict,
     )  # fmt: skip
-
-
-def _most(place: Ints, code: Ints, count: int) -> Ints:
-    """The most common code of the rows of each place below `count`, the least one of several; 0 without any row."""
-    codes = int(code.max(initial=0)) + 1
-    keys, times = np.unique(place * codes + code, return_counts=True)
-    found = np.zeros(count, np.int64)
-    order = np.lexsort((-keys, times))
-    found[keys[order] // codes] = keys[order] % codes  # the last assignment stays
-    return found
 
 
 def syncs_by_position(calls: CallSlack) -> PathCalls:
