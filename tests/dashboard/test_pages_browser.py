@@ -63,6 +63,11 @@ def test_the_syncs_fill_with_predictions_lead_to_a_what_if_and_are_saved_without
     ):  # fmt: skip
         page.says(key, words)
     page.until(lambda: "…" not in page.text("syncs"), "all answers")
+    page.alter("formula")
+    page.enter("#download")
+    first = page.until(lambda: page.run("return window.saved"), "a file").splitlines()[1]
+    assert '"\'=1+1"' in first
+    assert '"−4.88"' in first, "numbers as shown"
     page.follow("#syncs a[href*='without=1']")
     page.linked("whatif/")
     page.says("figures", "without sync 1")
@@ -70,14 +75,6 @@ def test_the_syncs_fill_with_predictions_lead_to_a_what_if_and_are_saved_without
     page.follow("#syncs [row-id='3'] [col-id='show'] a")
     page.linked("event=")
     page.says("cost", "Row 3 of the syncs")
-    page.visit(f"{samples}syncs/?run={TRACED}")
-    page.says("said-of-all", "tokens/s [model margin")
-    page.until(lambda: "…" not in page.text("syncs"), "all answers")
-    page.alter("formula")
-    page.enter("#download")
-    first = page.until(lambda: page.run("return window.saved"), "a file").splitlines()[1]
-    assert '"\'=1+1"' in first
-    assert '"−4.88"' in first, "numbers as shown"
 
 
 def test_a_what_if_by_keyboard_and_by_its_link(page, samples):
@@ -107,7 +104,7 @@ def test_a_what_if_by_keyboard_and_by_its_link(page, samples):
     page.until(lambda: page.one("#latency").get_attribute("value") == "", "no number, no field")
     page.enter("#reset")
     page.unlinked("sync=")
-    page.load(f"{samples}whatif/?run={TRACED}&without=2")
+    page.visit(f"{samples}whatif/?run={TRACED}&without=2")
     page.says("without", ", waits for ")
     page.until(lambda: page.run("cut", "#without .dash-dropdown-value") == [], "its whole text")
 
@@ -160,12 +157,8 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, f
     page.says("picked", "blk.0.attn_k mul_mat · stream 1")
     page.click_on("#picked .to-graph")
     page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
-    for link, key, words in (
-        ("broken", "nothing", "missing required field `nodes`"), ("gone", "nothing", "no run 'gone'"),
-        ("hostile&node=blk.0.attn", "panel", f"op\n{HOSTILE}"),
-    ):  # fmt: skip
-        page.visit(f"{filled}graph/?run={link}")
-        page.says(key, words)
+    page.visit(f"{filled}graph/?run=hostile&node=blk.0.attn")
+    page.says("panel", f"op\n{HOSTILE}")
     tap(HOSTILE)
     page.says("panel", HOSTILE)
 
@@ -191,7 +184,7 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(page,
     page.press(Keys.ENTER)
     assert page.run("return document.activeElement.id") == "content"
     with page.screen(390, 844, mobile=False):  # a scroll bar takes some; a phone would show all of a wider page
-        page.load(f"{filled}?run={TINY}", BARS)
+        page.visit(f"{filled}?run={TINY}", BARS)
         page.run("document.querySelectorAll('details').forEach((folded) => (folded.open = true))")
         page.shows("#row-list li li")
         widths = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, innerWidth]"
@@ -211,7 +204,7 @@ def test_hostile_names_are_shown_on_every_page_and_the_policy_stops_what_would_g
         page.until(lambda: len(page.all("#downloads-of-runs tr")) > 5, "links")
         executed = "#page img, #page b[onclick], #page a[href^=javascript]"
         assert page.all(executed) == []
-        for place, key in (("gap/", "figures"), ("syncs/", "run"), ("whatif/", "timeline"), ("graph/", "nothing")):
+        for place, key in (("gap/", "figures"), ("whatif/", "timeline"), ("graph/", "nothing")):
             page.visit(f"{address}{place}{View(runs=(HOSTILE,)).query()}&host=0.5")
             page.says(key, "<img")
             assert page.all(executed) == []
@@ -356,7 +349,7 @@ def test_why_one_run_is_faster_where_its_figures_stand_and_tokens_worth_a_look(p
 
 def test_the_first_screen_needs_no_scrolling_and_answers_of_search_and_go_to_move_nothing(page, bundled):
     with page.screen(1440, 900):
-        for runs in (LLAMA_TWO[:1], VLLM_TWO, LLAMA_TWO):
+        for runs in (VLLM_TWO[:1], LLAMA_TWO):
             page.visit(f"{bundled}{link(runs)}")
             found = page.until(lambda: page.run("places"), "all of it")
             assert page.run("return scrollY") == 0
@@ -397,8 +390,6 @@ def test_a_link_to_what_is_not_there_says_which(page, bundled):
         page.visit(f"{bundled}{place}?run=no-such-run&run={WAYS[1]}&theme=light")
         page.says("missing", "The link names no-such-run, which is not among the 10 recordings here.")
         page.linked("no-such-run")
-    page.visit(f"{bundled}graph/?run=no-such-run")
-    page.says("content", "There is no run 'no-such-run'")
 
 
 def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_and_reads_the_rest_behind(page, tmp_path):
@@ -454,7 +445,7 @@ def test_files_that_are_chosen_dropped_or_come_are_read_or_say_in_place_why_not(
         (tmp_path / "runs" / "broken.json").write_bytes(broken)
         why = "contains a number with more than 100 digits, so it is not a trace"
         page.until(lambda: page.run("unread", "broken") == ["broken", why], "the reason, whole")
-        page.browser.find_elements(By.LINK_TEXT, "Show it")[1].click()
+        page.browser.find_element(By.LINK_TEXT, "Show it").click()
         page.shows(BARS)
         page.until(lambda: page.browser.current_url.endswith("?run=large"), "that one")
         page.leave()

@@ -75,6 +75,7 @@ def test_a_link_says_what_it_said_and_what_is_senseless_in_it_is_left_out():
         assert WhatIfView.parse(search) == WhatIfView(View()), search
     mixed = "?token=3&align=sideways&area=9..0&by=nothing&event=1.2.&rate=x:a&rate=5:b"
     assert View.parse(mixed) == View(token=3, area=Area((0, 9)), rates=(Rate("b", 5.0),))
+    assert View.parse("?bookmark=0..9.a.x&bookmark=0..9.a.x").bookmarks == (Bookmark("a", 0, 9, "x"),)
     huge = View.parse(f"?range={-(10**40)}..{10**40}&token={10**40}")
     assert all(abs(number) < 2**62 for number in (*huge.range, huge.token))
 
