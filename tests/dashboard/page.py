@@ -192,12 +192,12 @@ class Page:
         """The texts of the shapes and annotations of this name."""
         return self.run("drawn", name)
 
-    def spot(self, name, share=0.5, number=None):
-        """Where to point at a bar, px, once nothing above moves it: the first of a name in view, or of a number."""
+    def spot(self, name, share=0.5, number=None, words=""):
+        """Where to point at a bar, px, once nothing above moves it: of a number, or the first in view that says so."""
         seen = []
 
         def rests():
-            seen.append(self.run("spot", name, share, number))
+            seen.append(self.run("spot", name, share, number, words))
             return seen[-1] and len(seen) > 2 and seen[-1] == seen[-2] == seen[-3]
 
         self.until(rests, f"a bar of {name} at rest")

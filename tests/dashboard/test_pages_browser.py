@@ -153,7 +153,7 @@ def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, f
     page.says("compare-words", "steps/s")  # which stands above and moves it
     page.linked("range=", "token=")
     page.shows(BARS)
-    page.click(*page.spot("kernel"))
+    page.click(*page.spot("kernel", words="mul_mat(blk.0.attn_k)"))
     page.says("picked", "blk.0.attn_k mul_mat · stream 1")
     page.click_on("#picked .to-graph")
     page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")

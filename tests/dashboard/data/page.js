@@ -33,8 +33,10 @@ return isOpen();
 const plot = document.querySelector('#timeline .js-plotly-plot');
 const { shapes = [], annotations = [] } = plot?._fullLayout ?? {};
 return [...shapes, ...annotations].filter((mark) => mark.name === arguments[0]).map((mark) => mark.text ?? "");
-// spot: the place of a bar of a name, px, at a share of its width: of a number or the first that is wholly in view
-const [name, share, number] = arguments;
+// spot: the place of a bar of a name, px, at a share of its width: of a number, or the first in view that says something
+const [name, share, number, words] = arguments;
+const said = ({ hovertemplate, hovertext }, mark) =>
+  hovertemplate.replace("%{hovertext}", () => [hovertext].flat().at(mark) ?? hovertext);
 const plot = document.querySelector((name === "minimap" ? "#minimap" : "#timeline") + " .js-plotly-plot");
 if (!plot?._fullLayout) return null;
 const { xaxis, yaxis } = plot._fullLayout;
@@ -44,6 +46,7 @@ if (name === "minimap") return [left + xaxis._length * share, box.top + box.heig
 for (const trace of plot._fullData.filter((trace) => trace.name === name))
   for (let mark = number ?? 0; mark < (number === null ? trace.x.length : number + 1); mark++) {
     const x = xaxis.l2p(trace.base[mark] + trace.x[mark] * share), y = top + yaxis.l2p(trace.y[mark]);
+    if (words && !said(trace, mark).includes(words)) continue;
     if (number !== null || (x > 5 && x < xaxis._length - 5 && y > 0 && y < innerHeight)) return [left + x, y].map(Math.round);
   }
 return null;
