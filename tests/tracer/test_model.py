@@ -95,6 +95,24 @@ def test_equal_rows_are_found_at_any_time_and_before_one(rows, others, times):
     assert correlations.of(*arrays([row[::-1] for row in rows])).tolist() == wanted
 
 
+@given(ROWS, ROWS, st.lists(st.integers(0, 9), min_size=24, max_size=24))
+def test_pairs_of_equal_rows_and_figures_of_groups_as_one_by_one(rows, others, times):
+    mine, theirs = columns.pairs(arrays(rows), arrays(others))
+    assert list(zip(mine.tolist(), theirs.tolist(), strict=True)) == [
+        (i, j) for i, row in enumerate(rows) for j, other in enumerate(others) if row == other
+    ]
+    asked, when = np.array(times[: len(rows)], np.int64), np.array(times[12 : 12 + len(others)], np.int64)
+    wanted = [min(((t, i) for i, (t, other) in enumerate(zip(when, others, strict=True)) if other == row and t >= at),
+                  default=(0, -1))[1] for row, at in zip(rows, asked, strict=True)]  # fmt: skip
+    assert columns.first_at(arrays(rows), asked, arrays(others), when).tolist() == wanted
+    number = columns.ranks(*arrays(rows))
+    groups = {group: asked[number == group] for group in np.unique(number).tolist()}
+    assert columns.medians(asked, number, 12)[list(groups)].tolist() == [np.median(each) for each in groups.values()]
+    found, first_quarters = columns.quantiles(asked, number, 0.25)
+    assert found.tolist() == list(groups)
+    assert first_quarters.tolist() == [np.quantile(each, 0.25) for each in groups.values()]
+
+
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 WINDOWS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), min_size=1, max_size=5)
 
