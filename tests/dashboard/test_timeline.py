@@ -38,8 +38,10 @@ from tests.dashboard.traces import KERNELS, PERIOD, decode
 from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.steps import Steps
+from tracer.analysis.steps import Others, StepRows, Steps
 from tracer.analysis.tokens import find_steps
+from tracer.engines.engine import DECODE
+from tracer.model.columns import Names
 from tracer.model.intervals import covered, total
 from tracer.model.schema import MISSING, PYTHON_FUNCTION
 
@@ -279,8 +281,10 @@ def test_what_a_recording_holds_beside_its_steps(tmp_path):
     trace = Trace.from_columns(api={"start": [10, 12, 20, 30, 40], "end": [11, 13, 25, 31, 41], "name": names,
                                     "thread": [1] * 5, "process": [1] * 5})  # fmt: skip
     assert captures(trace).to_numpy().tolist() == [[CAPTURE, 10, 25]], "one that does not end is none"
-    others = pd.DataFrame({"phase": ["prefill", "eager"], "start": [60, 160], "end": [90, 190]})
-    steps = Steps(pd.DataFrame({"start": [100, 200], "end": [150, 250]}), "nvtx", "", others=others)
+    others = Others(Names.of(["prefill", "eager"]), np.array([60, 160]), np.array([90, 190]))
+    none, of_decode = np.zeros(2, np.int64), Names.of([DECODE] * 2)
+    times = np.array([100, 200]), np.array([150, 250])
+    steps = Steps(StepRows(none, *times, *[none] * 3, of_decode, *[none] * 4), "nvtx", "", others=others)
     assert phases_of(trace, steps, (0, 300)).to_numpy().tolist() == [
         [BEFORE, 0, 60], [CAPTURE, 10, 25], ["prefill", 60, 90], ["eager pass: a prompt or warm-up", 160, 190],
         [AFTER, 250, 300],
