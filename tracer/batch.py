@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.causes import CAUSES
 from tracer.errors import IntertokenError, UsageError, printable
 from tracer.model import run_json
+from tracer.model.columns import grouped, median
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -220,18 +222,19 @@ def _rank(path: str, source: str) -> int | None:
 
 
 def _device_figures(recording: Measured) -> Iterator[tuple[int, dict[str, float]]]:
-    for device, steps in recording.device_steps.groupby(level="device"):
-        gaps = steps["gap"].dropna()
+    for (device,), rows in sorted(grouped(recording.device_steps.device), key=itemgetter(0)):
+        steps = recording.device_steps[rows]
+        gaps = steps.gap[~np.isnan(steps.gap)]
         if len(gaps):
-            period = float(steps["period"].median())
-            of_gaps = {"p50": gaps.median(), "p90": np.percentile(gaps, 90), "mean": gaps.mean()}
+            period_us = median(steps.period[~np.isnan(steps.period)])
+            of_gaps = {"p50": median(gaps), "p90": np.percentile(gaps, 90), "mean": gaps.mean()}
             yield (
-                int(str(device)),
+                device,
                 {
-                    "recorded_tokens_per_s": (recording.tokens_per_step or np.nan) * 1e6 / period,
-                    "recorded_steps_per_s": 1e6 / period,
+                    "recorded_tokens_per_s": (recording.tokens_per_step or np.nan) * 1e6 / period_us,
+                    "recorded_steps_per_s": 1e6 / period_us,
                     **{f"gap_{name}_us": float(gap) for name, gap in of_gaps.items()},
-                    **{f"{column}_us": float(steps[column].mean()) for column in (*CAUSES, "busy", "compute")},
+                    **{f"{column}_us": steps.mean(column) for column in (*CAUSES, "busy", "compute")},
                 },
             )
 

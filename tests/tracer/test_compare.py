@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +17,10 @@ from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
-from tracer.analysis.sides import COLUMNS
+from tracer.analysis.sides import KernelChanges
 from tracer.errors import UsageError
 from tracer.files.bounded import tomllib
+from tracer.model.columns import Names
 from tracer.reporting.compare import run_facts
 from tracer.reporting.compare_words import percent, sentence
 
@@ -254,8 +254,9 @@ def comparison(told: dict[str, Any]) -> Any:
     change = other.gap_us["p50"] - base.gap_us["p50"]
     gap = interval(told.get("gap_us", [change, change - 2, change + 2]))
     causes = {name: Interval(us, us - 0.5, us + 0.5) for name, us in told.get("causes", {}).items()}
-    kernels = pd.DataFrame([dict(zip(("name", "verdict"), row, strict=True)) for row in told.get("kernels", [])],
-                           columns=COLUMNS)  # fmt: skip
+    names, verdicts = np.array(told.get("kernels", []), dtype=object).reshape(-1, 2).T
+    figures = np.zeros((13, len(names)))
+    kernels = KernelChanges(Names.of(names), np.zeros(len(names), np.int64), *figures, verdicts)
     plain = {"basis": "untraced", "verdict": "faster", "needed": None, "unit": "repeats", "method": "Welch's t"}
     return SimpleNamespace(
         base=base, other=other, rate="tokens/s", gap_us=gap, mean_gap_us=gap, kernels=kernels,

@@ -40,7 +40,7 @@ class Refusal:
 def obstacles(base: Measured, other: Measured) -> list[str]:
     """Why the two are not comparable; empty if they are, or if the recordings do not say."""
     found = [unlike(key, base.conditions, other.conditions) for key in MUST_AGREE]
-    base_names, other_names = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
+    base_names, other_names = (set(r.kernels.name) - {WHOLE_GRAPH} for r in (base, other))
     if base_names and other_names and base_names.isdisjoint(other_names):
         found.append(f"no kernel in common ({min(base_names)}, ... against {min(other_names)}, ...)")
     return [text for text in found if text]

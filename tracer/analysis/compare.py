@@ -18,7 +18,6 @@ from math import hypot
 from typing import Final, Literal
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.causes import CAUSES, present
 from tracer.analysis.comparable import (
@@ -38,6 +37,7 @@ from tracer.analysis.recorded import COUNTS, Unit
 from tracer.analysis.sides import (
     BASE,
     OTHER,
+    KernelChanges,
     Speedup,
     clusters,
     columns,
@@ -156,7 +156,7 @@ class Comparison:
     causes_us: dict[str, Interval]
     busy_us: Interval | None
     counts: dict[str, float]
-    kernels: pd.DataFrame
+    kernels: KernelChanges
     verdict: Verdict
     refusal: Refusal | None
     needed: int | None
@@ -216,7 +216,7 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
     refusal = _together(Refusal(f"not comparable, comparison forced: {'; '.join(against)}", "record the same in both")
                         if against else None, work, tracing)  # fmt: skip
     stated = work is None and tracing is None
-    total = _time_per_token(base) / _time_per_token(other)
+    total = base.steps.mean("period") / other.steps.mean("period")
     verdict = "no verdict" if refusal is not None else _verdict(speedup.ratio)
     gaps = work is None and times_alike(base, other)
     mean = _means(base, other, paired)
@@ -253,7 +253,7 @@ def _tracing(base: Side, other: Side, speedup: Speedup) -> Refusal | None:
     instead = measure_untraced(base, other)
     if speedup.ratio.low is None and speedup.method.startswith("only"):
         return Refusal(f"{speedup.method.partition(',')[0]} were recorded", instead)
-    added = [_time_per_token(run) * (1 - run.least_share) for run in (base, other)]
+    added = [run.steps.mean("period") * (1 - run.least_share) for run in (base, other)]
     return Refusal(
         "the difference is within what tracing can have added to a step of either run (the time in which the device "
         f"does not compute, plus some time for each kernel recorded): up to {added[1]:,.0f} µs in {other.name} and "
@@ -284,8 +284,8 @@ def _paired(base: Side, other: Side) -> bool:
     """Whether each side is one recording, with the same steps, and the same steps are followed by another."""
     if not len(base.recordings) == len(other.recordings) == 1:
         return False
-    base_known, other_known = (run.steps[["period", "gap"]].notna() for run in (base, other))
-    return base_known.equals(other_known)
+    unknown = [np.isnan(run.steps.values("period", "gap")) for run in (base, other)]
+    return np.array_equal(base.steps.step, other.steps.step) and np.array_equal(unknown[0], unknown[1])
 
 
 def _gap(base: Side, other: Side, paired: bool) -> Interval:
@@ -330,11 +330,13 @@ def _counts(base: Side, other: Side) -> dict[str, float]:
 def _mean_differences(base: Side, other: Side, names: list[str], paired: bool) -> list[Interval]:
     """Difference of the means of columns of `Recording.steps`."""
     if clusters(base, other):
-        base_means, other_means = (np.array([r.steps[names].mean() for r in run.recordings]) for run in (base, other))
+        base_means, other_means = (
+            np.array([[*map(r.steps.mean, names)] for r in run.recordings]) for run in (base, other)
+        )
         return [welch(a, b) for a, b in zip(base_means.T, other_means.T, strict=True)]
     if paired:
-        difference = (other.steps[names] - base.steps[names]).dropna()
-        return means(difference.to_numpy(dtype=np.float64)).intervals()
+        difference = other.steps.values(*names) - base.steps.values(*names)
+        return means(difference[~np.isnan(difference).any(axis=1)]).intervals()
     return means(columns(other, names), OTHER).minus(means(columns(base, names), BASE)).intervals()
 
 
@@ -343,16 +345,12 @@ def _gap_error(base: Side, other: Side, cause: str) -> float:
     with that of correcting the causes."""
     parts = []
     for run in (base, other):
-        mean = run.steps[["gap", cause]].mean().to_numpy()
-        share = mean[-1] / mean[0] if mean[0] > 0 else 0.0
+        gap = run.steps.mean("gap")
+        share = run.steps.mean(cause) / gap if gap > 0 else 0.0
         parts.append(share * float(np.mean([r.gap_error for r in run.recordings])))
         if cause != "gap" and any(r.corrected for r in run.recordings):
-            parts.append(fits_of(run.recordings[0].conditions.get("gpu", "")).causes.error * mean[0])
+            parts.append(fits_of(run.recordings[0].conditions.get("gpu", "")).causes.error * gap)
     return hypot(*parts)
-
-
-def _time_per_token(run: Side) -> float:
-    return float(run.steps["period"].mean())
 
 
 def _verdict(speedup: Interval) -> Verdict:

@@ -8,7 +8,6 @@ from math import log
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
@@ -16,11 +15,12 @@ from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.step_work import Compute, StepSpans, activity_steps, of_steps, step_spans, tokens_per_step
+from tracer.analysis.syncs import StepCounts
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
-from tracer.model.columns import Names, positions, runs, spread
-from tracer.model.intervals import Floats, Ints, covered
+from tracer.model.columns import Columns, Names, firsts, median, numbers, positions, ranks, spread
+from tracer.model.intervals import Bools, Floats, Ints, covered
 from tracer.model.run_json import conditions
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, names_of
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 Unit = Literal["tokens/s", "steps/s"]
 
 COUNTS: Final = ("syncs", "copies", "launches")
-KERNEL: Final = ["name", "blocks"]
-"""What identifies comparable kernels: the short name and the grid's class, its blocks rounded up to a power of two."""
-
 WHOLE_GRAPH: Final = "CUDA graph"
 
 _NEARLY_ALL: Final = 0.9  # of the steps; requests start and end one by one
@@ -70,6 +67,75 @@ class Untraced:
 
 
 @dataclass(frozen=True, eq=False)
+class StepTimes(Columns):
+    """Times of steps, µs; NaN if unknown.
+
+    Attributes:
+        step: of each.
+        period: to the next step.
+        compute: first start to last end.
+        busy: union of its kernels.
+        gap: to the next step, and its causes, a column for each key of `CAUSES`.
+    """
+
+    step: Ints
+    period: Floats
+    compute: Floats
+    busy: Floats
+    gap: Floats
+    communication: Floats
+    sync: Floats
+    copy: Floats
+    launch: Floats
+    host: Floats
+    other: Floats
+
+    def values(self, *names: str) -> Floats:
+        """(n, m): these columns."""
+        return np.stack([getattr(self, name) for name in names], axis=1)
+
+    def mean(self, name: str) -> float:
+        """The mean of a column over the steps that have it; NaN if none has."""
+        values: Floats = getattr(self, name)
+        known = ~np.isnan(values)
+        return float(np.where(known, values, 0).sum() / known.sum()) if known.any() else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSteps(StepTimes):
+    """Steps on a device each."""
+
+    device: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredSteps(StepTimes):
+    """Steps, averaged over the devices, with the number of their calls; NaN if the trace has no API calls."""
+
+    syncs: Floats
+    copies: Floats
+    launches: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class StepKernels(Columns):
+    """The kernels of each step.
+
+    Attributes:
+        step: of each.
+        name, blocks: what identifies comparable kernels: the short name and the grid's class, its blocks rounded up to
+            a power of two.
+        calls, us: their number, and their time.
+    """
+
+    step: Ints
+    name: Names
+    blocks: Ints
+    calls: Ints
+    us: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Measured:
     """The token steps of one trace; times in µs.
 
@@ -87,10 +153,9 @@ class Measured:
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`).
         gap_error: half the 95 % interval of a corrected gap due to the untraced rate, µs; 0 if not corrected.
-        device_steps: index (device, step); period, compute (first start to last end), busy (union of its kernels),
-            gap, one column per key of `CAUSES`, all µs; NaN if no step follows.
-        steps: index step; the same averaged over the devices; syncs, copies, launches.
-        kernels: one row per step and kernel: step, name, blocks, calls, us.
+        device_steps: the steps on each device.
+        steps: the same averaged over the devices.
+        kernels: those of each step, collectives included. All whole graphs count as one kernel of one block.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
         notes: caveats about the trace and its steps.
         different: as `Steps.different`: "" unless the steps are of several engines.
@@ -110,9 +175,9 @@ class Measured:
     gaps: GapReport
     corrected: bool
     gap_error: float
-    device_steps: pd.DataFrame
-    steps: pd.DataFrame
-    kernels: pd.DataFrame
+    device_steps: DeviceSteps
+    steps: MeasuredSteps
+    kernels: StepKernels
     strategy: str | None
     signature: str | None
     notes: tuple[str, ...]
@@ -131,8 +196,8 @@ class Measured:
     @property
     def kernels_per_step(self) -> float:
         """The median number of individually recorded kernels per step."""
-        calls = self._recorded_kernels().groupby("step")["calls"].sum()
-        return float(calls.reindex(self.kernels["step"].unique(), fill_value=0).median())
+        number, count = numbers(self.kernels.step)
+        return median(np.bincount(number, self.kernels.calls * self._is_recorded, count))
 
     @property
     def least_share(self) -> float:
@@ -144,19 +209,22 @@ class Measured:
         """
         if not self.traced:
             return 1.0
-        kernels = self._recorded_kernels()
-        shortest = float((kernels["us"] / kernels["calls"]).min()) if len(kernels) else 0.0
-        stretch = shortest * float(kernels["calls"].sum()) / max(self.kernels["step"].nunique(), 1)
-        least, period = float(self.steps["busy"].mean()) - stretch, float(self.steps["period"].mean())
-        return min(max(least / period, 0.0), 1.0)
+        kernels = self.kernels[self._is_recorded]
+        shortest = float((kernels.us / kernels.calls).min()) if len(kernels) else 0.0
+        stretch = shortest * float(kernels.calls.sum()) / max(numbers(self.kernels.step)[1], 1)
+        least = self.steps.mean("busy") - stretch
+        return min(max(least / self.steps.mean("period"), 0.0), 1.0)
 
-    def _recorded_kernels(self) -> pd.DataFrame:
-        return self.kernels[self.kernels["name"] != WHOLE_GRAPH]
+    @property
+    def _is_recorded(self) -> Bools:
+        """Which kernels were recorded individually."""
+        return ~self.kernels.name.rows(WHOLE_GRAPH)
 
 
-def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
-    """Syncs, copies and launches per token: medians over `Measured.steps`; empty without API calls."""
-    return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
+def counts_per_token(steps: MeasuredSteps) -> dict[str, float]:
+    """Syncs, copies and launches per token: medians over the steps; empty without API calls."""
+    calls = {kind: getattr(steps, kind) for kind in COUNTS}
+    return {kind: float(np.nanmedian(found)) for kind, found in calls.items() if not np.isnan(found).all()}
 
 
 def measure(recording: Recording) -> Measured:
@@ -202,7 +270,7 @@ def measure(recording: Recording) -> Measured:
         corrected=corrected,
         gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
         device_steps=times,
-        steps=times.groupby("step").mean().join(counts, how="left"),
+        steps=_over_devices(times, counts),
         kernels=_kernels(trace, steps),
         strategy=strategy,
         signature=signature,
@@ -234,8 +302,7 @@ def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
     return Untraced("tokens/s", rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
 
 
-def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate: float | None) -> pd.DataFrame:
-    """Period, compute, busy, gap and causes per device and step; see `Measured.device_steps`."""
+def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate: float | None) -> DeviceSteps:
     spans = spans[np.lexsort((spans.ordinal, spans.group, spans.device))]
     same = (spans.device[1:] == spans.device[:-1]) & (spans.group[1:] == spans.group[:-1])
     follows = np.append(same & (np.diff(spans.ordinal) == 1), False)
@@ -248,11 +315,33 @@ def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate
         for column, name in CAUSES.items():
             recorded = report.causes_us[name]
             causes_us[column] = causes_us[column] * (untraced[name] / recorded if recorded else 0.0)
-    columns = {
-        "period": np.where(follows & (period > 0), period, np.nan), "compute": (spans.end - spans.start) / 1e3,
-        "busy": _busy(compute, spans) / 1e3, "gap": spread(gap_us, of, np.nan),
-    } | {column: spread(us, of, np.nan) for column, us in causes_us.items()}  # fmt: skip
-    return pd.DataFrame(columns, index=pd.MultiIndex.from_arrays([spans.device, spans.step], names=["device", "step"]))
+    return DeviceSteps(
+        step=spans.step,
+        device=spans.device,
+        period=np.where(follows & (period > 0), period, np.nan),
+        compute=(spans.end - spans.start) / 1e3,
+        busy=_busy(compute, spans) / 1e3,
+        gap=spread(gap_us, of, np.nan),
+        **{column: spread(us, of, np.nan) for column, us in causes_us.items()},
+    )
+
+
+def _over_devices(times: DeviceSteps, counts: StepCounts | None) -> MeasuredSteps:
+    """The means over the devices, and the calls of each step."""
+    number = ranks(times.step)
+    count = int(number.max(initial=-1)) + 1
+    step = times.step[firsts(number, count)]
+
+    def mean(values: Floats) -> Floats:
+        known = ~np.isnan(values)
+        sums, sizes = np.bincount(number, np.where(known, values, 0), count), np.bincount(number, known, count)
+        return np.divide(sums, sizes, out=np.full(count, np.nan), where=sizes > 0)
+
+    calls = [np.full(count, np.nan)] * len(COUNTS)
+    if counts is not None:
+        of = positions([step], [counts.step])
+        calls = [getattr(counts, kind)[of].astype(np.float64) for kind in COUNTS]
+    return MeasuredSteps(step, *(mean(getattr(times, name)) for name in StepTimes.column_names()[1:]), *calls)
 
 
 def _busy(compute: Compute, spans: StepSpans) -> Ints:
@@ -266,37 +355,27 @@ def _busy(compute: Compute, spans: StepSpans) -> Ints:
     return covered(compute.start + shift, compute.end + shift, begin, begin + length)
 
 
-def _calls(recording: Recording) -> tuple[str | None, str | None, pd.DataFrame]:
-    """Class, signature and, per step, the number of host calls; none of these if the trace has no API calls."""
-    steps = recording.steps
+def _calls(recording: Recording) -> tuple[str | None, str | None, StepCounts | None]:
+    """Class, signature and the calls of each step; none of these if the trace has no API calls."""
     try:
         report = recording.syncs
     except TraceError:
-        return None, None, pd.DataFrame(index=pd.Index(steps.rows.step, name="step"))
-    return report.strategy if steps.decodes else None, report.signature, report.counts.set_index("step")[list(COUNTS)]
+        return None, None, None
+    return report.strategy if recording.steps.decodes else None, report.signature, report.per_step
 
 
-def _kernels(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """Calls and µs of each kernel in each step, collectives included; see `Measured.kernels`. All whole graphs count as
-    one kernel, and the class of their grid is 1."""
+def _kernels(trace: Trace, steps: Steps) -> StepKernels:
     kernels, graphs = trace.kernels, trace.graph_launches
     grid = kernels.grid_x.clip(1) * kernels.grid_y.clip(1) * kernels.grid_z.clip(1)
     blocks = np.append(np.exp2(np.ceil(np.log2(grid))).astype(np.int64), np.ones(len(graphs), np.int64))
     whole = Names(np.zeros(len(graphs), np.int64), np.array([WHOLE_GRAPH], dtype=object))
-    names = Names.joined([names_of("kernels", kernels), whole])
-    words = np.array([str(word) for word in names.words], dtype=object)
-    order = np.argsort(words, kind="stable")
-    rank = np.empty(len(words), np.int64)
-    rank[order] = np.arange(len(words))
+    names = Names.joined([names_of("kernels", kernels), whole]).in_order
     at = np.append(activity_steps(trace, steps, kernels), activity_steps(trace, steps, graphs))
     us = np.append(kernels.end - kernels.start, graphs.end - graphs.start) / 1e3
     inside = np.flatnonzero(at >= 0)
-    step, name, blocks, us = steps.rows.step[at[inside]], rank[names.codes[inside]], blocks[inside], us[inside]
-    by_kind, first = runs(step, name, blocks)
-    number = np.empty(len(by_kind), np.int64)
-    number[by_kind] = np.repeat(np.arange(len(first)), np.diff(first, append=len(by_kind)))
-    row = by_kind[first]
-    return pd.DataFrame({
-        "step": step[row], "name": words[order][name[row]], "blocks": blocks[row],
-        "calls": np.diff(first, append=len(by_kind)), "us": np.bincount(number, us, len(first)),
-    })  # fmt: skip
+    step, name, blocks, us = steps.rows.step[at[inside]], names[inside], blocks[inside], us[inside]
+    number = ranks(step, name.codes, blocks)
+    calls = np.bincount(number)
+    row = firsts(number, len(calls))
+    sums = np.asarray(np.bincount(number, us, len(calls)), np.float64)
+    return StepKernels(step[row], name[row], blocks[row], calls, sums)

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot, log
-from typing import Final, Literal
+from statistics import median
+from typing import Any, Final, Literal
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from tracer.analysis.estimates import FEWEST, Draws, means, medians, welch
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Measured, Unit, Untraced, counts_per_token
+from tracer.analysis.recorded import WHOLE_GRAPH, Measured, MeasuredSteps, StepKernels, Unit, Untraced, counts_per_token
 from tracer.errors import UsageError
-from tracer.model.intervals import Floats
+from tracer.model.columns import Columns, Names, Texts, firsts, joined, ranks
+from tracer.model.intervals import Bools, Floats, Ints
 
 Basis = Literal["untraced", "light", "traced"]
 """The source of tokens/s: measured without a profiler, the recorded steps of a light pass, or traced steps."""
@@ -29,10 +29,37 @@ BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled ind
 FALSE_DISCOVERIES: Final = 0.05
 """The accepted false discovery rate among the kernels reported as slower or faster."""
 
-COLUMNS: Final = [
-    *KERNEL, "base_calls", "other_calls", "base_us", "other_us", "difference_us", "difference_low", "difference_high",
-    "base_us_per_call", "other_us_per_call", "per_call_ratio", "per_call_low", "per_call_high", "p", "verdict",
-]  # fmt: skip
+
+@dataclass(frozen=True, eq=False)
+class KernelChanges(Columns):
+    """The kernels of either run, by the size of their difference per token; NaN if unknown.
+
+    Attributes:
+        name, blocks: as in `StepKernels`.
+        base_calls, other_calls, base_us, other_us: per token.
+        difference_us: other - base, with its interval.
+        base_us_per_call, other_us_per_call: of each run.
+        per_call_ratio: other / base, with its interval.
+        p: see `compare_kernels`.
+        verdict: "slower" or "faster" per call, "only in base", "only in other", "" if no difference is shown.
+    """
+
+    name: Names
+    blocks: Ints
+    base_calls: Floats
+    other_calls: Floats
+    base_us: Floats
+    other_us: Floats
+    difference_us: Floats
+    difference_low: Floats
+    difference_high: Floats
+    base_us_per_call: Floats
+    other_us_per_call: Floats
+    per_call_ratio: Floats
+    per_call_low: Floats
+    per_call_high: Floats
+    p: Floats
+    verdict: Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +79,9 @@ class Side:
         return cls(recordings[0].name, recordings, place)
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
-        """`Measured.steps` of all recordings, concatenated."""
-        return pd.concat([r.steps for r in self.recordings])
+    def steps(self) -> MeasuredSteps:
+        """Those of all recordings, one behind the other."""
+        return joined([r.steps for r in self.recordings])
 
     @property
     def counts(self) -> dict[str, float]:
@@ -64,19 +91,19 @@ class Side:
     @property
     def gap_us(self) -> dict[str, float]:
         """p50, mean and, unless corrected by a rate, p90; the median over several recordings."""
-        gaps = pd.DataFrame([r.gaps.gap_us for r in self.recordings]).dropna(axis=1).median()
-        return {str(name): float(value) for name, value in gaps.items()}
+        gaps = [r.gaps.gap_us for r in self.recordings]
+        return {name: median([each[name] for each in gaps]) for name in gaps[0] if all(name in each for each in gaps)}
 
     @property
     def causes_us(self) -> dict[str, float]:
         """Name of each cause -> mean over the recordings; within one recording they add up to the mean gap."""
-        causes = pd.DataFrame([r.gaps.causes_us for r in self.recordings]).mean()
-        return {str(name): float(value) for name, value in causes.items()}
+        causes = [r.gaps.causes_us for r in self.recordings]
+        return {name: float(np.mean([each[name] for each in causes])) for name in causes[0]}
 
     @property
     def busy_us(self) -> float:
         """The mean time that the device computes for a step."""
-        return float(self.steps["busy"].mean())
+        return self.steps.mean("busy")
 
     @property
     def traced(self) -> bool:
@@ -104,7 +131,7 @@ class Side:
         units = {rate.unit for rate in known}
         if len(units) > 1:
             return None
-        return Untraced(units.pop(), float(np.median(rates)), tuple(rates), given=all(rate.given for rate in known))
+        return Untraced(units.pop(), median(rates), tuple(rates), given=all(rate.given for rate in known))
 
     @property
     def basis(self) -> Basis:
@@ -115,7 +142,7 @@ class Side:
     def tokens_per_step(self) -> float | None:
         """The median over several recordings; None if one of them lacks it."""
         known = [r.tokens_per_step for r in self.recordings if r.tokens_per_step is not None]
-        return float(np.median(known)) if len(known) == len(self.recordings) else None
+        return median(known) if len(known) == len(self.recordings) else None
 
     def rates(self, basis: Basis) -> dict[Unit, float]:
         """The rate on that basis, of tokens and of steps as far as known; the median over several recordings.
@@ -125,7 +152,7 @@ class Side:
         """
         gained = self.tokens_per_step
         if basis != "untraced":
-            steps = float(np.median([r.steps_per_s for r in self.recordings]))
+            steps = median([r.steps_per_s for r in self.recordings])
             return _both("steps/s", steps, "tokens/s", steps * gained if gained else None)
         if self.untraced is None:
             raise UsageError(f"{self.name}: the untraced rate is unknown; give --untraced-tokens-per-s")
@@ -198,13 +225,16 @@ def clusters(base: Side, other: Side) -> bool:
 
 def complete(base: Side, other: Side, column: str) -> Floats:
     """(n, 2): a column of both runs, for the steps that have it in both."""
-    both = np.stack([run.steps[column].to_numpy(dtype=np.float64) for run in (base, other)], axis=1)
-    return np.asarray(both[~np.isnan(both).any(axis=1)])
+    return _known(np.stack([getattr(run.steps, column) for run in (base, other)], axis=1))
 
 
 def columns(run: Side, names: list[str]) -> Floats:
-    """(n, m): columns of `Recording.steps`, for the steps that have all of them."""
-    return run.steps[names].dropna().to_numpy(dtype=np.float64)
+    """(n, m): columns of `Measured.steps`, for the steps that have all of them."""
+    return _known(run.steps.values(*names))
+
+
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values).any(axis=1)]
 
 
 def _recorded(base: Side, other: Side, paired: bool) -> Speedup:
@@ -262,56 +292,56 @@ def _untraced(base: Side, other: Side) -> Speedup:
     )
 
 
-def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired: bool) -> pd.DataFrame:
-    """Each kernel of either run, sorted by the size of its difference per token.
+def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired: bool) -> KernelChanges:
+    """Each kernel of either run.
 
     Intervals are for the individual kernel (95 %). `p` is for the hypothesis that a call takes the same time in both
     runs, adjusted over all kernels that occur in both with the method of Benjamini and Hochberg (1995), which bounds
     the share of false discoveries. Holm's method would bound the chance of even one and miss most differences among
     hundreds of kernels. The steps of several recordings count as those of one run. A whole graph is one kernel; its
     calls are compared only if a token launches the same number in both runs, since half a model is not a faster model.
-
-    Returns:
-        Columns name, blocks (class of the grid), base_calls and other_calls (per token), base_us and other_us (per
-        token), difference_us (other - base) with low and high, base_us_per_call and other_us_per_call, per_call_ratio
-        (other / base) with low and high, p, verdict: "slower" or "faster" per call, "only in base", "only in other",
-        "" if no difference is shown.
     """
-    tables = [pd.concat([_wide(r.kernels) for r in recordings]) for recordings in (base, other)]
-    names = sorted({(str(key[1]), int(key[2])) for table in tables for key in table.columns})
-    paired = paired and tables[0].index.equals(tables[1].index)
-    us, calls = _draws([_values(table, names) for table in tables], paired)
+    tables = [joined([recording.kernels for recording in recordings]) for recordings in (base, other)]
+    every = joined(tables)
+    names = every.name.in_order
+    kind = ranks(names.codes, every.blocks)
+    first = firsts(kind, int(kind.max(initial=-1)) + 1)
+    steps = [
+        ranks(np.repeat(np.arange(len(recordings)), [len(each.kernels) for each in recordings]), table.step)
+        for recordings, table in zip((base, other), tables, strict=True)
+    ]
+    kinds = np.split(kind, [len(tables[0])])
+    values = [_values(*each, len(first)) for each in zip(tables, steps, kinds, strict=True)]
+    distinct = [table.step[firsts(step, len(each))] for table, step, each in zip(tables, steps, values, strict=True)]
+    paired = paired and np.array_equal(distinct[0], distinct[1])
+    us, calls = _draws(values, paired)
     difference = us[1].minus(us[0], paired=paired)
-    found = pd.DataFrame({
-        **dict(zip(KERNEL, zip(*names, strict=True), strict=True)),
-        "base_calls": calls[0].estimates, "other_calls": calls[1].estimates,
-        "base_us": us[0].estimates, "other_us": us[1].estimates, "difference_us": difference.estimates,
-    })  # fmt: skip
-    found[["difference_low", "difference_high"]] = [(e.low, e.high) for e in difference.intervals()]
-    for side, calls_of in (("base", "base_calls"), ("other", "other_calls")):
-        found[f"{side}_us_per_call"] = found[f"{side}_us"] / found[calls_of].where(found[calls_of] > 0)
-    same_graphs = found["name"].ne(WHOLE_GRAPH) | found["base_calls"].eq(found["other_calls"])
-    found = found.join(_per_call(us, calls, same_graphs.to_numpy(), paired))
-    only = found["base_calls"].eq(0).map({True: "only in other", False: ""})
-    found["verdict"] = found["verdict"].fillna(only.where(found["other_calls"] > 0, "only in base"))
-    order = found["difference_us"].abs().sort_values(ascending=False, kind="stable").index
-    return found.loc[order, COLUMNS].reset_index(drop=True)
+    low, high = _bounds(difference.intervals())
+    per_call = [
+        np.divide(each.estimates, of.estimates, out=np.full(len(first), np.nan), where=of.estimates > 0)
+        for each, of in zip(us, calls, strict=True)
+    ]
+    (base_calls, other_calls), name = (each.estimates for each in calls), names[first]
+    ratio, verdict = _per_call(us, calls, ~name.rows(WHOLE_GRAPH) | (base_calls == other_calls), paired)
+    verdict[other_calls <= 0], verdict[base_calls == 0] = "only in base", "only in other"
+    found = KernelChanges(
+        name, every.blocks[first], base_calls, other_calls, us[0].estimates, us[1].estimates, difference.estimates,
+        low, high, per_call[0], per_call[1], ratio[0], ratio[1], ratio[2], ratio[3], verdict,
+    )  # fmt: skip
+    return found[np.argsort(-np.abs(found.difference_us), kind="stable")]
 
 
-def no_kernels() -> pd.DataFrame:
+def no_kernels() -> KernelChanges:
     """The table without rows."""
-    return pd.DataFrame(columns=COLUMNS)
+    figures: dict[str, Any] = dict.fromkeys(KernelChanges.column_names(), np.zeros(0))
+    return KernelChanges(**figures | {"name": Names.of(())})
 
 
-def _wide(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Index step; columns (us or calls, name, blocks); 0 if a step lacks the kernel."""
-    return kernels.pivot_table(["us", "calls"], "step", KERNEL, "sum", fill_value=0).astype(np.float64)
-
-
-def _values(table: pd.DataFrame, names: list[tuple[str, int]]) -> Floats:
-    """(n steps, 2m): µs of the m kernels, followed by their calls."""
-    columns = [(kind, *name) for kind in ("us", "calls") for name in names]
-    return np.asarray(table.reindex(columns=pd.MultiIndex.from_tuples(columns)).fillna(0.0), dtype=np.float64)
+def _values(kernels: StepKernels, step: Ints, kind: Ints, kinds: int) -> Floats:
+    """(n steps, 2m): µs of the m kinds of kernels, followed by their calls; 0 if a step lacks the kernel."""
+    found = np.zeros((int(step.max(initial=-1)) + 1, 2 * kinds))
+    found[step, kind], found[step, kinds + kind] = kernels.us, kernels.calls
+    return found
 
 
 def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Draws]]:
@@ -325,8 +355,14 @@ def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Dr
     return [side.of(slice(0, m)) for side in sides], [side.of(slice(m, 2 * m)) for side in sides]
 
 
-def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
-    """Ratio per call with interval, p and verdict of the `alike` kernels that occur in every resample of both runs."""
+def _bounds(intervals: Sequence[Interval]) -> Floats:
+    """(2, n): lower and upper bounds, NaN if unknown."""
+    return np.array([(each.low, each.high) for each in intervals], np.float64).reshape(-1, 2).T
+
+
+def _per_call(us: list[Draws], calls: list[Draws], alike: Bools, paired: bool) -> tuple[Floats, Texts]:
+    """Of the `alike` kernels that occur in every resample of both runs, ratio per call with low and high and p (4, n),
+    and the verdict; NaN and "" for others."""
     from scipy import stats  # imported here because it takes longer than reading two small recordings
 
     shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
@@ -336,10 +372,8 @@ def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], pai
     ratio = other.minus(base, paired=paired)
     intervals = [e.exp() for e in ratio.intervals()]
     adjusted = stats.false_discovery_control(ratio.p_values()) if len(intervals) else np.zeros(0)
+    found, verdict = np.full((4, len(shared)), np.nan), np.full(len(shared), "", dtype=object)
+    found[:, shared] = [e.estimate for e in intervals], *_bounds(intervals), adjusted
     slower = np.where(ratio.estimates > 0, "slower", "faster")
-    found = pd.DataFrame(
-        [(e.estimate, e.low, e.high) for e in intervals],
-        columns=["per_call_ratio", "per_call_low", "per_call_high"],
-        index=np.flatnonzero(shared),
-    )
-    return found.assign(p=adjusted, verdict=np.where(adjusted <= FALSE_DISCOVERIES, slower, ""))
+    verdict[shared] = np.where(adjusted <= FALSE_DISCOVERIES, slower, "")
+    return found, verdict

@@ -152,6 +152,14 @@ class Names:
         """The text of each row."""
         return self.words[self.codes] if len(self.words) else np.zeros(len(self.codes), dtype=object)
 
+    @property
+    def in_order(self) -> Names:
+        """The same, with the words in the order of the alphabet."""
+        order = np.argsort(self.words.astype(str), kind="stable")
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return Names(place[self.codes], self.words[order])
+
     def at(self, row: int) -> str:
         """The text of one row."""
         return str(self.words[self.codes[row]])
@@ -493,6 +501,24 @@ def medians(values: NDArray[Any], number: Ints, count: int) -> Floats:
     ordered, first = np.append(values[order], np.nan), np.cumsum(sizes) - sizes
     low, high = (np.where(sizes > 0, first + middle, len(values)) for middle in ((sizes - 1) // 2, sizes // 2))
     return (ordered[low] + ordered[high]) / 2
+
+
+def firsts(number: Ints, count: int, rows: Ints | None = None) -> Ints:
+    """The position of the first row of each number below `count`, -1 for a number that no row has. `rows` are the
+    positions of the rows, if they are others than 0, 1, ...
+
+    Example:
+        >>> firsts(np.array([2, 0, 2]), 3).tolist()
+        [1, -1, 0]
+    """
+    return lasts(number[::-1], count, (np.arange(len(number)) if rows is None else rows)[::-1])
+
+
+def lasts(number: Ints, count: int, rows: Ints | None = None) -> Ints:
+    """The position of the last row of each number; see `firsts`."""
+    found = np.full(count, -1)
+    found[number] = np.arange(len(number)) if rows is None else rows  # the last assignment stays
+    return found
 
 
 def modes(values: NDArray[Any], number: Ints, count: int) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.compare import DISTORTION, LABELS, Basis, Comparison, Line, Side, figure_of_cause
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import COUNTS
+from tracer.analysis.sides import KernelChanges
 from tracer.reporting import console as report
 from tracer.reporting.compare_words import RATE_BASIS, difference, is_shown, percent, sentence
 from tracer.text import signed
@@ -72,7 +73,10 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
             "busy_us": _facts(comparison.busy_us),
             **{f"{kind}_per_token": comparison.counts.get(kind) for kind in comparison.base.counts},
         },
-        "kernels": comparison.kernels.astype(object).where(comparison.kernels.notna(), None).to_dict("records"),
+        "kernels": [
+            {key: None if value != value else value for key, value in kernel.items()}
+            for kernel in comparison.kernels.records()
+        ],
         "cautions": comparison.cautions,
     }
 
@@ -96,7 +100,7 @@ def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def _of_kernels(comparison: Comparison) -> Iterator[Line]:
-    for kernel in comparison.kernels.to_dict("records"):
+    for kernel in comparison.kernels.records():
         change = Interval(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
         figure = f"kernel_us {kernel['name']} of {kernel['blocks']} blocks"
         yield Line(figure, kernel["base_us"], kernel["other_us"], change)
@@ -110,7 +114,7 @@ def show_comparison(base: Side, comparisons: Sequence[Comparison]) -> None:
         report.show(report.styled(sentence(comparison), _COLOURS.get(comparison.verdict, "")))
     report.show(Text(), _side_by_side(base, comparisons), Text())
     for comparison in comparisons:
-        kernels = comparison.kernels[comparison.kernels["verdict"] != ""].head(_MOST_KERNELS)
+        kernels = comparison.kernels[comparison.kernels.verdict != ""][:_MOST_KERNELS]
         if len(kernels):
             report.show(_kernel_table(kernels))
     report.show(report.styled(_about(base, comparisons), "dim"))
@@ -167,15 +171,15 @@ def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
     return table
 
 
-def _kernel_table(kernels: pd.DataFrame) -> Table:
+def _kernel_table(kernels: KernelChanges) -> Table:
     rows = [
         {
             "name": row["name"], "blocks": row["blocks"], "verdict": row["verdict"],
             "calls": row["other_calls"] or row["base_calls"], "difference": signed(row["difference_us"], 2),
             "ratio": f"{row['per_call_ratio']:.3f} [{row['per_call_low']:.3f}, {row['per_call_high']:.3f}]"
-            if pd.notna(row["per_call_ratio"]) else "–",
+            if row["per_call_ratio"] == row["per_call_ratio"] else "–",
         }
-        for row in kernels.to_dict("records")
+        for row in kernels.records()
     ]  # fmt: skip
     headings = {
         "name": "kernel", "blocks": "blocks ≤", "calls": "calls", "difference": "µs per token",

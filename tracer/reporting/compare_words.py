@@ -24,6 +24,7 @@ from tracer.analysis.compare import (
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import WHOLE_GRAPH
+from tracer.model.columns import among
 from tracer.text import percent as percent_of
 from tracer.text import signed
 
@@ -87,9 +88,9 @@ def _all_the_same(comparison: Comparison) -> Iterator[list[Phrase]]:
         yield [Phrase(_counted(kind, change) if change else f"same number of {kind}", figure_of_count(kind))]
     if comparison.busy_us is not None:
         yield [Phrase(f"GPU busy {difference(comparison.busy_us)} µs per token", BUSY)]
-    kernels = comparison.kernels[comparison.kernels["name"] != WHOLE_GRAPH]
+    kernels = comparison.kernels[~comparison.kernels.name.rows(WHOLE_GRAPH)]
     if len(kernels):
-        changed = kernels["verdict"].isin(["slower", "faster"]).sum()
+        changed = among(kernels.verdict, ["slower", "faster"]).sum()
         yield [Phrase(f"{changed} of {len(kernels)} kernels with a different duration per call")]
 
 
