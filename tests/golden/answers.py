@@ -19,85 +19,19 @@ from typing import Any, Final
 import click
 from click.testing import CliRunner
 
-from tests.recordings import KINDS, SAMPLES
+from tests.recordings import KINDS, SAMPLES, SIX
 from tracer import command_options
 from tracer.cli import main
+from tracer.files.bounded import tomllib
 
 ROOT: Final = SAMPLES.parent
-PLAIN: Final = ("info", "tokens", "syncs", "gaps", "streams", "path", "advise")
-EDITS: Final = ("--sync=saaas,aaas,aaag,ggg", "--without-syncs")
-"""What-ifs of every recording."""
-
-MORE_EDITS: Final = (
-    "--without-sync 1", "--graph --early-starts", "--eager-into-graph", "--launch-first", "--read-later",
-    "--copies-behind", "--merge-copies", "--scale-kernels .*=0.5", "--scale-host 0.5", "--scale-host-compute 0.5",
-    "--sync-latency-us 10",
-)  # fmt: skip
-EDITED: Final = (
-    "llama1b-saaas-graph", "vllm-b1-node-nvtx", "transformers-static", "llama-1.1b-aaag-sequential-cuda-ngl13",
-)  # fmt: skip
-"""Recordings of which all these what-ifs are asked, and `MORE_OF_EDITED`."""
-
-MORE: Final = ("syncs {} --call-sites", "tokens {} --phase all", "gaps {} --phase prefill")
-"""Of one recording of every recorder, level and engine."""
-
-MORE_OF_EDITED: Final = ("gaps {} --bubbles --call-sites", "path {} --steps 3:9", "info {} --range no", "events {} api")
-
-RATES: Final = {
-    "llama1b-sccc-graph": 748.7, "llama1b-saaas-node": 759.5, "vllm-b1-graph": 615, "vllm-joining-graph": 451,
-    "transformers-eager": 50,
-}  # fmt: skip
-"""Steps per second without a profiler, as `sample_traces/README.md` says, of recordings that are asked with it, too."""
-
-RATED: Final = ("gaps", "advise", "whatif --without-syncs")
-
-OF_NODE_PASS: Final = ("info",)
-
-OF_SIX: Final = {
-    "run sccc sequential": 2179, "run saaas sequential": 2304, "run aaag sequential": 2331,
-    "run sccc concurrent": 3448, "run saaas concurrent": 3795, "run aaag concurrent": 3883,
-}  # fmt: skip
-"""The ranges of six-strategies and their tokens per second without a profiler."""
-
-SPECIAL: Final = {
-    "llama1b-saaas-graph": ["check {} --budget sample_traces/llama1b-saaas.toml"],
-    "llama1b-sccc-graph": ["check {} --budget sample_traces/llama1b-saaas.toml", "advise {} --markdown"],
-    "vllm-b8-torch": ["advise {} --markdown"],
-    "six-strategies": [
-        "check {} --budget sample_traces/six-strategies.toml",
-        *(f"syncs {{}} --range '{text}'" for text in OF_SIX),
-        *(f"gaps {{}} --range '{text}' --untraced-tokens-per-s {rate}" for text, rate in OF_SIX.items()),
-    ],
-}
+ASKED: Final = tomllib.loads(Path(__file__).with_name("asked.toml").read_text(encoding="utf-8"))
 
 BY_FLAG: Final = ("events",)
 """Commands that find other facts for `--json`."""
 
 SAME: Final = "the notes"
 """In place of a stderr that holds the notes of the JSON, each in a line."""
-
-COMPARED: Final = (
-    "llama1b-sccc-graph llama1b-saaas-graph",
-    "llama1b-sccc-node llama1b-saaas-node",
-    "llama1b-sccc-graph llama1b-sccc-node",
-    "llama1b-sccc-graph llama1b-saaas-graph --untraced-tokens-per-s 748.7,745.7,751.7 "
-    "--untraced-tokens-per-s 759.5,756.5,762.5",
-    "llama-1.1b-sccc-sequential-cuda llama-1.1b-saaas-sequential-cuda llama-1.1b-aaag-sequential-cuda "
-    "llama-1.1b-ggg-sequential-cuda",
-    "llama-1.1b-sccc-sequential-cuda llama-1.1b-sccc-branches-cuda",
-    "llama-1.1b-sccc-sequential-cuda-ngl13 llama-1.1b-aaag-sequential-cuda-ngl13",
-    "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2 llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2",
-    "llama-1.1b-sccc-sequential-cuda llama-1.1b-sccc-sequential-cuda-ngl13",
-    "vllm-b1-graph vllm-b8-graph",
-    "vllm-b1-graph vllm-b1-graph-nvtx",
-    "vllm-b1-graph vllm-b1-graph-nvtx --force",
-    "vllm-b8-node vllm-b8-torch",
-    "transformers-eager transformers-static",
-    "six-strategies six-strategies --range 'run sccc sequential' --range 'run aaag sequential'",
-    "six-strategies six-strategies --range 'run sccc sequential' --range 'run sccc concurrent' "
-    "--untraced-tokens-per-s 2179 --untraced-tokens-per-s 3448",
-    "sync-beside",
-)
 
 
 def recordings() -> list[str]:
@@ -108,20 +42,28 @@ def recordings() -> list[str]:
 def commands_of(name: str) -> list[str]:
     """The commands that are asked of a bundled recording, as one types them in the repository's root."""
     path = f"{SAMPLES.name}/{name}"
-    asked = [*(f"{command} {{}}" for command in PLAIN), *(f"whatif {{}} {edit}" for edit in EDITS)]
+    asked = [f"{command} {{}}" for command in ASKED["plain"]] + [f"whatif {{}} {edit}" for edit in ASKED["edits"]]
     if (SAMPLES / name / "node").exists():
-        asked += [f"{command} {{}}/node" for command in OF_NODE_PASS]
-    asked += [f"whatif {{}} {edit}" for edit in MORE_EDITS if name in EDITED]
-    asked += [f"{command} {{}} --untraced-tokens-per-s {RATES[name]}" for command in RATED if name in RATES]
-    asked += MORE if name in KINDS else ()
-    asked += MORE_OF_EDITED if name in EDITED else ()
-    return [command.replace("{}", path) for command in dict.fromkeys((*asked, *SPECIAL.get(name, ())))]
+        asked += [f"{command} {{}}/node" for command in ASKED["of-node-pass"]]
+    if name in ASKED["edited"]:
+        asked += [f"whatif {{}} {edit}" for edit in ASKED["more-edits"]]
+    if rate := ASKED["rates"].get(name):
+        asked += [f"{command} {{}} --untraced-tokens-per-s {rate}" for command in ASKED["rated"]]
+    asked += ASKED["more"] if name in KINDS else ()
+    asked += ASKED["more-of-edited"] if name in ASKED["edited"] else ()
+    asked += ASKED["special"].get(name, ())
+    if name == SIX.name:
+        asked += [f"syncs {{}} --range '{text}'" for text in ASKED["of-six"]]
+        asked += [
+            f"gaps {{}} --range '{text}' --untraced-tokens-per-s {rate}" for text, rate in ASKED["of-six"].items()
+        ]
+    return [command.replace("{}", path) for command in dict.fromkeys(asked)]
 
 
 def comparisons() -> list[str]:
     """The comparisons of bundled recordings."""
     found = []
-    for pair in COMPARED:
+    for pair in ASKED["together"]["compared"]:
         words = [f"{SAMPLES.name}/{word}" if (SAMPLES / word).is_dir() else word for word in shlex.split(pair)]
         found.append(shlex.join(["compare", *words]))
     return found

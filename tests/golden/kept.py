@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tests.golden import answers, pages
 from tests.golden.form import reduced, written
-from tests.golden.simulated import RUNS, simulated
+from tests.golden.simulated import simulated
 
 HERE: Final = Path(__file__).parent
 
@@ -20,11 +20,13 @@ def files() -> dict[str, Callable[[], Any]]:
     found = {f"recordings/{name}": partial(answers.answers, answers.commands_of(name)) for name in answers.recordings()}
     found |= {"comparisons": partial(answers.answers, answers.comparisons())}
     found |= {f"pages/{name}": partial(pages.payloads, (name,)) for name in answers.recordings()}
-    for names in pages.TOGETHER:
+    for names in map(tuple, answers.ASKED["together"]["shown"]):
         found[f"reports/{names[0]}"] = partial(pages.report, names)
         if len(names) > 1:
             found[f"pages/{names[0]}-together"] = partial(pages.payloads, names)
-    return found | {f"simulated/{name}": partial(simulated, options) for name, options in RUNS.items()}
+    return found | {
+        f"simulated/{name}": partial(simulated, options) for name, options in answers.ASKED["simulated"].items()
+    }
 
 
 def of(found: Any) -> Any:

@@ -28,16 +28,6 @@ from tests.recordings import KINDS, SAMPLES
 from tracer.cli import main
 
 SCREEN: Final = {"scheme": "light", "width": 1440}
-TOGETHER: Final = (
-    ("llama1b-sccc-graph", "llama1b-saaas-graph"),
-    ("llama-1.1b-sccc-sequential-cuda", "llama-1.1b-aaag-sequential-cuda", "llama-1.1b-ggg-sequential-cuda"),
-    ("llama-1.1b-sccc-sequential-cuda-ngl13",),
-    ("vllm-b8-graph", "vllm-b8-torch"),
-    ("transformers-eager",),
-    ("six-strategies",),
-)
-"""Recordings that are shown in one timeline, and in one report."""
-
 _KEY: Final = frozenset({"part", "id"})
 """Members without a meaning to a reader: keys by which the browser tells one drawing from another."""
 

@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from tests.golden.answers import PLAIN, answers
+from tests.golden.answers import ASKED, answers
 from tests.golden.form import digest
 from tracer import formats
 
 VARIABLE: Final = "INTERTOKEN_RECORDINGS"
-COMMANDS: Final = (*(f"{command} {{}}" for command in PLAIN), "whatif {} --without-syncs")
+COMMANDS: Final = (*(f"{command} {{}}" for command in ASKED["plain"]), "whatif {} --without-syncs")
 FIGURES: Final = (
     "what", "steps", "token_source", "confidence", "strategy", "signature", "syncs_per_token", "copies_per_token",
     "launches_per_token", "gap_p50_us", "busy_us", "idle_share", "steps_per_s", "tokens_per_s", "distortion",

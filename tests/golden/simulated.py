@@ -11,20 +11,7 @@ from typing import Any, Final
 from tests.golden.answers import answers
 from tests.golden.form import digest
 
-RUNS: Final = {
-    "strategies": "--sync sccc,saaas,aaas,aaag,aaeg,aga,ggg --concurrency sequential --tokens 6 --repeats 2",
-    "branches": "--sync sccc,aaag,ggg --concurrency branches,subgraphs --tokens 6 --repeats 1",
-    "wddm": "--sync sccc,ggg --profile wddm --model llama-1.1b --tokens 4 --repeats 1",
-    "eager": "--sync saaas,aaag --launch eager --batch 4 --prompt 8 --tokens 4 --repeats 1 --model qwen3-tiny",
-    "host": "--sync sccc,aaag --gpu-layers 1 --tokens 4 --repeats 1",
-    "experts": "--sync saaas,ggg --model moe-tiny --experts cpu --profile hip --tokens 4 --repeats 1",
-    "refused-experts": "--model moe-tiny --experts copy",
-    "refused-devices": "--sync sccc,aaag --devices 2 --prompt 8 --micro-batch 4 --tokens 4 --repeats 1",
-    "recurrent": "--sync aaas,aga --model gdn-tiny --launch rebuild --sampling device --tokens 4 --repeats 1",
-}
-"""The options of a run by what is special about it: every strategy, mode, launch and profile is in one of them."""
-
-ASKED: Final = ("syncs", "gaps", "path")
+OF_EACH: Final = ("syncs", "gaps", "path")
 """Commands of whose answers about a run digests are kept; `info` is kept as it is."""
 
 VOLATILE: Final = ("machine", "versions", "created")
@@ -44,7 +31,7 @@ def simulated(options: str) -> dict[str, Any]:
             told = {key: told[key] for key in told if key not in VOLATILE}
             found[f"runs/{path.name}/run.json"] = {"measured": told["measured"], "all": digest(told)}
             found |= _without_threads(answers([f"info runs/{path.name}"], folder))
-            more = _without_threads(answers([f"{command} runs/{path.name}" for command in ASKED], folder))
+            more = _without_threads(answers([f"{command} runs/{path.name}" for command in OF_EACH], folder))
             found |= {command: digest(answer) for command, answer in more.items()}
     return found
 
