@@ -14,7 +14,7 @@ PACKAGES = ("tracer", "executor", "dashboard", "tests")
 ADDED = ROOT / "tests" / "extending"
 
 
-def block(text: str, heading: str, number: int = 0) -> str:
+def block(text, heading, number=0):
     """A Python block below a heading of the guide."""
     section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     indent, found = re.findall(r"^( *)```python\n(.*?)^\1```", section, re.MULTILINE | re.DOTALL)[number]
@@ -22,7 +22,7 @@ def block(text: str, heading: str, number: int = 0) -> str:
 
 
 @pytest.fixture
-def guided(tmp_path: Path) -> Path:
+def guided(tmp_path):
     """A copy with everything that the guide says, and nothing else."""
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "data", "*.so"))
@@ -44,7 +44,7 @@ def guided(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_the_guide_adds_is_found_with_nothing_else_changed(guided: Path) -> None:
+def test_what_the_guide_adds_is_found_with_nothing_else_changed(guided):
     """The suites over all strategies include it, too."""
     here = {"PYTHONPATH": str(guided), "INTERTOKEN_CACHE": "off"}
     command = [sys.executable, str(ADDED / "check.py"), str(guided), str(ROOT / "pyproject.toml")]

@@ -11,9 +11,9 @@ TEXT = re.sub(r"\s+", " ", (ROOT / "docs" / "reading.md").read_text(encoding="ut
 NAMED = re.findall(r"`([\w/]+\.(?:py|cu|toml))`(?: \((`[^)]*`)\))?", TEXT)
 
 
-def defined(path: Path) -> set[str]:
+def defined(path):
     """Functions, classes and constants of a module, and methods as Class.method."""
-    names: set[str] = set()
+    names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             names.add(node.name)
@@ -26,12 +26,12 @@ def defined(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("path", "names"), NAMED, ids=[path for path, _ in NAMED])
-def test_what_the_page_names_is_there(path: str, names: str) -> None:
+def test_what_the_page_names_is_there(path, names):
     assert (ROOT / path).is_file()
     wanted = set(re.findall(r"`([\w.]+)`", names))
     assert not wanted or wanted <= defined(ROOT / path), wanted - defined(ROOT / path)
 
 
-def test_the_page_says_where_to_look_in_most_files() -> None:
+def test_the_page_says_where_to_look_in_most_files():
     assert len(NAMED) > 50
     assert sum(bool(names) for _, names in NAMED) > 40

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.graph import Graph
-from executor.planning.allocator import (
-    ALIGNMENT,
-    Lifetime,
-    Schedule,
-    becomes_visible_at,
-    place,
-)
+from executor.planning.allocator import ALIGNMENT, Lifetime, Schedule, becomes_visible_at, place
 from executor.planning.concurrency import find_dependencies, map_streams
 from executor.planning.hazards import happens_before
 from executor.planning.plans import make_plan

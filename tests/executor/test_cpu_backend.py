@@ -293,42 +293,33 @@ class BadPeer(CpuBackend):
         raise LibraryError("sticky")
 
 
-def test_on_the_command_line_it_is_one_line_and_exit_code_2(monkeypatch, tmp_path):
+def test_on_the_command_line_a_failure_and_too_little_memory_are_one_line(monkeypatch, tmp_path):
+    def plan_cache(*_, **__):
+        raise MemoryError("Unable to allocate 21.5 GiB")
+
     monkeypatch.setitem(BACKENDS, "cpu", f"{__name__}:BadCopies")
-    result = CliRunner().invoke(main, ["run", "--sync", "aaag", "-o", str(tmp_path / "runs")])
-    assert result.exit_code == 2
-    said = "backend 'cpu', device 0: copy_to_device failed: LibraryError: errorInvalidValue: invalid argument"
-    assert result.stderr == f"intertoken: {said}\n"
-    assert not (tmp_path / "runs").exists()
+    failed = "backend 'cpu', device 0: copy_to_device failed: LibraryError: errorInvalidValue: invalid argument"
+    for said in (failed, "out of memory on the host: Unable to allocate 21.5 GiB"):
+        result = CliRunner().invoke(main, ["run", "--sync", "aaag", "-o", str(tmp_path / "runs")])
+        assert (result.exit_code, result.stderr) == (2, f"intertoken: {said}\n")
+        assert not (tmp_path / "runs").exists()
+        monkeypatch.setattr("executor.run.plan_cache", plan_cache)
 
 
-def test_the_first_failure_is_told_with_its_device_and_cause_and_not_that_of_closing():
-    with pytest.raises(ExecutionError, match=r"^backend 'cpu', device 1: event_wait failed") as raised:
-        execute([Configuration(strategy="aaag", devices=2)], open_backend=lambda device: BadPeer(device.index))
-    assert isinstance(raised.value.__cause__, LibraryError)
+def test_the_first_failure_is_told_with_its_device_and_cause_and_what_is_not_declared_passes(monkeypatch):
+    """Not that of closing, and also if the second device cannot be opened."""
 
-
-def test_a_device_that_cannot_be_opened_beside_another():
     def opened(device):
         if device.index:
             raise LibraryError("errorNoDevice")
         return BadCopies(device.index)
 
+    both = [Configuration(strategy="aaag", devices=2)]
+    with pytest.raises(ExecutionError, match=r"^backend 'cpu', device 1: event_wait failed") as raised:
+        execute(both, open_backend=lambda device: BadPeer(device.index))
+    assert isinstance(raised.value.__cause__, LibraryError)
     with pytest.raises(ExecutionError, match=r"^a device failed: LibraryError: errorNoDevice$"):
-        execute([Configuration(strategy="aaag", devices=2)], open_backend=opened)
-
-
-def test_what_a_backend_does_not_declare_passes(monkeypatch):
+        execute(both, open_backend=opened)
     monkeypatch.setattr(BadCopies, "errors", ())
     with pytest.raises(LibraryError):
         execute([Configuration(strategy="aaag")], open_backend=lambda device: BadCopies(device.index))
-
-
-def test_too_little_memory_on_the_host(monkeypatch, tmp_path):
-    def plan_cache(*_, **__):
-        raise MemoryError("Unable to allocate 21.5 GiB")
-
-    monkeypatch.setattr("executor.run.plan_cache", plan_cache)
-    result = CliRunner().invoke(main, ["run", "-o", str(tmp_path / "runs")])
-    assert result.exit_code == 2
-    assert result.stderr == "intertoken: out of memory on the host: Unable to allocate 21.5 GiB\n"

@@ -2,12 +2,10 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import distributions
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,6 +27,7 @@ from executor.run.configuration import Configuration
 from executor.run.directory import run_json
 from tests.executor.shapes import MODELS_HERE
 from tests.executor.test_logits import assert_references, tolerance
+from tests.programs import ran
 from tracer.errors import UsageError
 
 FORMATS = ("float32", "float16", "q8_0")
@@ -156,27 +155,18 @@ def test_an_expert_a_stream_or_a_row_that_does_not_exist_is_refused(wrong):
 
 def test_several_threads_may_ask_at_once():
     weight, x = matrix((300, 64), "float32"), values(2, 64, seed=1)
-    expected, results = product(weight, x), [None] * 4
-
-    def ask(number):
-        results[number] = product(weight, x, CORES)
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results:
-        assert np.array_equal(result, expected)
+    expected = product(weight, x)
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(lambda _: product(weight, x, CORES), range(4)):
+            assert np.array_equal(result, expected)
 
 
 def test_pinned_threads_have_a_core_each_and_the_caller_keeps_all():
     allowed = os.sched_getaffinity(0)
     product(matrix((64, 64), "float32"), values(1, 64), CORES, pinned=True)
     assert os.sched_getaffinity(0) == allowed
-    started = threading.Event()
     end = threading.Event()
-    others = [threading.Thread(target=lambda: (started.set(), end.wait())) for _ in range(CORES - 1)]
+    others = [threading.Thread(target=end.wait) for _ in range(CORES - 1)]
     for other in others:
         other.start()
     assert pin({other.native_id for other in others}) == CORES - 1
@@ -186,12 +176,9 @@ def test_pinned_threads_have_a_core_each_and_the_caller_keeps_all():
         other.join()
 
 
-def test_too_many_threads_are_refused():
+def test_threads_are_the_cores_of_a_limited_group_but_for_one_of_many(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="4096 threads are too many: choose at most"):
         product(matrix((4, 32), "float32"), values(1, 32), 4096)
-
-
-def test_threads_are_the_cores_of_a_limited_group_but_for_one_of_many(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "_CPU_LIMIT", limit := tmp_path / "cpu.max")
     for cores, threads in ((1, 1), (2, 2), (4, 4), (5, 4), (16, 15)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
@@ -242,38 +229,6 @@ def test_run_json_says_how_many_threads_computed_on_the_host():
     assert said == [default_threads(), 1, None]
 
 
-def test_it_says_once_that_it_compiled_and_how_long_it_took(monkeypatch, capsys):
-    kernel = SimpleNamespace(stats=SimpleNamespace(cache_misses={}), compile=lambda _: None)
-    monkeypatch.setattr(compiled.time, "perf_counter", iter([0.0, 0.8, 1.0, 1.9, 2.0, 9.0]).__next__)
-    monkeypatch.setattr(kernel, "compile", lambda kind: kernel.stats.cache_misses.update({kind: 1}))
-    kernels = CompiledKernels(1)
-    for what, argument in (("products", 1), ("attention", 1.0), ("products", 1)):  # the last is in the cache
-        kernels._compile(what, kernel, argument)
-    assert capsys.readouterr().err == "compiled products, attention of the host in 1.7 s, once for all runs\n"
-
-
-IN_A_PROCESS = """if True:
-    import os, sys, numpy as np
-    from executor.run.configuration import Configuration
-    from executor.run import execute
-    execute([Configuration(tokens=2, repeats=1, weights='q8_0')])
-    print('numba' in sys.modules)
-    from executor.backends.cpu.compiled import CompiledKernels
-    kernels, tasks = CompiledKernels(4, 'pinned' in sys.argv), lambda: set(os.listdir('/proc/self/task'))
-    weight, out = np.zeros((8, 32), np.float32), np.zeros((1, 8), np.float32)
-    product = kernels.bound('mul_mat', out, (weight, np.zeros((1, 32), np.float32)))
-    product()
-    before = tasks()
-    for cells in (1, 64, 128, 4096):
-        q, cache = np.zeros((1, 16, 64), np.float32), np.zeros((1, cells, 16, 64), np.float32)
-        mask, result = np.zeros((1, cells), np.float32), np.zeros((1, 1024), np.float32)
-        kernels.bound('flash_attn_ext', result, (q, cache, cache, mask), scale=1.0)()
-        product()
-    import numba
-    print(len(before - tasks()), len(before) > 3, numba.threading_layer(), os.environ.get('GOMP_SPINCOUNT'))
-"""
-
-
 @pytest.mark.parametrize(("pinned", "spins"), [(False, "100000"), (True, "None")])
 def test_a_process_imports_numba_late_and_keeps_its_threads(pinned, spins):
     """A small model needs no Numba. A team of fewer threads would end the others, and the next product start them anew.
@@ -281,8 +236,7 @@ def test_a_process_imports_numba_late_and_keeps_its_threads(pinned, spins):
     left = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "NUMBA_THREADING_LAYER")
     kept = {name: value for name, value in os.environ.items() if name not in left} | {"NUMBA_NUM_THREADS": "4"}
     kept |= {"OMP_WAIT_POLICY": "passive"} if pinned else {}
-    done = subprocess.run([sys.executable, "-c", IN_A_PROCESS, *["pinned"] * pinned], env=kept, text=True,
-                          capture_output=True, check=True)  # fmt: skip
+    done = ran("threads of the host", *["pinned"] * pinned, env=kept, check=True)
     layer = "tbb" if not pinned and any(found.metadata["Name"] == "tbb" for found in distributions()) else "omp"
     assert done.stdout == f"False\n0 True {layer} {spins}\n"
 
@@ -319,12 +273,19 @@ def computed(op, src, threads=1, **chosen):
 
 @pytest.mark.parametrize("op", LEAST_ROW)
 def test_an_op_on_rows_is_what_numpy_computes(op):
+    """Also in place, and of a residual that is a row, and a weight that is none."""
     for mode in ("normal", "neox") if op == "rope" else ("",):
         chosen = options(op, mode)
         src = sources(op)
         expected = blank(op, src)
         KERNELS[op](expected, *src, **chosen)
         np.testing.assert_allclose(computed(op, src, **chosen), expected, rtol=2e-6, atol=1e-7)
+    if op in ("add", "soft_max"):
+        CompiledKernels(1).bound(op, src[0], src)()
+        np.testing.assert_allclose(src[0], expected, rtol=2e-6, atol=1e-7)
+    x, row, other = values(3, 40), values(40, seed=1), values(3, 40, seed=2)
+    assert op != "add" or np.array_equal(computed("add", (x, row)), x + row)
+    assert op != "mul" or np.array_equal(computed("mul", (x, other)), x * other)
 
 
 @pytest.mark.parametrize("op", LEAST_ROW)
@@ -336,20 +297,6 @@ def test_a_row_has_the_same_bits_alone_in_company_and_on_any_number_of_threads(o
     if op != "set_rows":
         first = [s[:1] if len(s) == TOKENS else s for s in src]
         assert np.array_equal(computed(op, first), together[:1])
-
-
-@pytest.mark.parametrize("in_place", ["add", "soft_max"])
-def test_the_result_may_replace_the_source(in_place):
-    src = sources(in_place)
-    expected = computed(in_place, src)
-    CompiledKernels(1).bound(in_place, src[0], src)()
-    assert np.array_equal(src[0], expected)
-
-
-def test_a_residual_and_a_weight_are_taken_by_rows():
-    x, row = values(3, 40), values(40, seed=1)
-    assert np.array_equal(computed("add", (x, row)), x + row)
-    assert np.array_equal(computed("mul", (x, values(3, 40, seed=2))), x * values(3, 40, seed=2))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

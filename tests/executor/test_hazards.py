@@ -167,9 +167,6 @@ def test_a_hazard_says_who_where_and_which_edge_is_missing():
     assert {"a2", "b"} in names(found)
 
 
-# What really happens
-
-
 def logits(slow=(), seconds=0.1, **options):
     configuration = Configuration(batch=4, tokens=2, repeats=1, warmup=0, strategy="aaag", **options)
     (result,) = execute([configuration], keep_logits=True, open_backend=lambda *_: SlowBackend(slow, seconds))

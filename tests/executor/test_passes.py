@@ -20,11 +20,7 @@ from executor.run.configuration import Configuration, combinations
 from executor.run.directory import measured, write_run
 from executor.run.light_pass import record_light
 from executor.run.passes import MOST_TRACED_TOKENS, record_traced
-from executor.scheduling.strategies import STRATEGIES
 from tests.executor.driven import COMMAND
-from tests.sync_counts.calls_of_splits import token
-from tests.sync_counts.test_cpu import recognised
-from tests.sync_counts.test_splits import PLACEMENTS
 from tests.tracer.fake_driver import run
 from tracer import formats, read
 from tracer.analysis.gaps import gap_report
@@ -227,7 +223,7 @@ def test_a_traced_pass_that_fails_says_why(tmp_path):
 
 @pytest.mark.gpu
 class TestOnAGpu:
-    """The recorder changes no result, counts every call, and takes the node pass in."""
+    """The recorder changes no result, and takes the node pass in; tests/sync_counts counts every call."""
 
     base = Configuration("cuda", tokens=8, repeats=2, warmup=2)
 
@@ -238,22 +234,6 @@ class TestOnAGpu:
         for one, other in zip(recorded, plain, strict=True):
             assert np.array_equal(one.logits, other.logits), one.configuration.name
             assert np.array_equal(one.tokens, other.tokens)
-
-    def test_every_step_has_its_graph_and_its_calls(self):
-        for result in record_light(combinations(self.base, STRATEGIES, ["sequential"])):
-            trace, strategy = result.trace, result.configuration.strategy
-            steps = find_steps(trace)
-            assert len(steps) == self.base.tokens * self.base.repeats
-            assert len(trace["graph_launches"]) == len(steps) + self.base.warmup
-            assert sync_report(trace, steps).strategy == recognised(strategy)
-            gaps = gap_report(trace, steps)
-            assert 0 <= gaps.gap_us["p50"] < gaps.period_us
-
-    def test_layers_on_the_host_make_the_calls_of_their_splits(self):
-        options, splits = PLACEMENTS["first layers on the host"]
-        (result,) = record_light([Configuration("cuda", strategy="sccc", tokens=4, repeats=1, fusion=False, **options)])
-        report = sync_report(result.trace, find_steps(result.trace))
-        assert {"".join(calls["letter"]) for _, calls in report.calls.groupby("step")} == {token("sccc", splits)}
 
     def test_the_node_pass_is_placed_in_every_graph(self, tmp_path):
         command = [sys.executable, "-m", "intertoken", "run", "--backend", "cuda", "--sync", "aaag", "--tokens", "8"]

@@ -104,8 +104,7 @@ def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
+    ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)]
 )
 def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
     options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000")
@@ -192,11 +191,6 @@ def test_hazards_are_allowed_by_name_and_counted(run):
     (told,) = json.loads(run("--sync", "aaag", *racing, "--json").stdout)["runs"]
     assert told["path"].endswith("tiny-aaag-branches-sequential-b4-hazards")
     assert told["plan"]["hazards"] == 48
-
-
-def test_output_that_is_a_file_is_refused(run, tmp_path):
-    (tmp_path / "runs").write_text("")
-    assert run().exit_code == 2
 
 
 def test_a_dry_run_names_the_runs(run, tmp_path):

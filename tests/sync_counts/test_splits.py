@@ -44,12 +44,7 @@ RESULT = 1
 """Of the split before."""
 ROUTED = 2
 """What experts on the host read: the normed state, and the numbers of those that are used."""
-COPIED = [
-    Split(TOKENS + ATTENTION),
-    Split(experts=MATRICES),
-    Split(OUTPUTS, experts=MATRICES),
-    Split(experts=MATRICES),
-]
+COPIED = [Split(TOKENS + ATTENTION), Split(experts=MATRICES), Split(OUTPUTS, experts=MATRICES), Split(experts=MATRICES)]
 """An input is sent once, with the first split of a device that reads it; the last layer picks the outputs."""
 PLACEMENTS = {
     "one": ({}, [Split(ALL_INPUTS)]),

@@ -6,18 +6,16 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import CUPY_RUNS, KINDS, LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.truths import DATA, rows, run
-from tracer import Trace, analyse, read, write
-from tracer.analysis.budget import BaseLimits, Budget, Limit, Line, Scope, parse
+from tracer import analyse, read, write
+from tracer.analysis.budget import BaseLimits, Limit, Line, Scope, parse
 from tracer.analysis.budget_check import Finding, check_base, check_lines, fulfilled_budget, measure
 from tracer.analysis.interval import Interval
 from tracer.analysis.surplus import surplus_position
@@ -29,7 +27,7 @@ TOKENS = 6
 TABLES = tomllib.loads((DATA.parent / "budgets.toml").read_text(encoding="utf-8"))
 
 
-def loop(letters: str, tokens: int = TOKENS, **options: str) -> Script:
+def loop(letters, tokens=TOKENS, **options):
     """Marked steps of 1 µs for `decode_loop`."""
     script = decode_loop(letters, tokens, **options)
     for token in range(tokens):
@@ -37,20 +35,20 @@ def loop(letters: str, tokens: int = TOKENS, **options: str) -> Script:
     return script
 
 
-def budget(text: str) -> Budget:
+def budget(text):
     return parse(tomllib.loads(text), "b.toml")
 
 
-def findings(trace: Trace, text: str, **options: Any) -> dict[str, Finding]:
+def findings(trace, text, **options):
     found = check_lines(trace, budget(text), **options)
     return {": ".join(filter(None, (str(f.line.scope), f.line.name))): f for f in found}
 
 
-def broken(trace: Trace, text: str) -> set[str]:
+def broken(trace, text):
     return {name for name, finding in findings(trace, text).items() if finding.verdict == "broken"}
 
 
-def test_exact_findings() -> None:
+def test_exact_findings():
     """Per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute from 95 ns on, 1 µs apart."""
     trace = loop("saasgAs").trace
     trace.metadata["run"] = {"configuration": {"batch": 1}}
@@ -77,14 +75,13 @@ def test_exact_findings() -> None:
         "tokens_per_s.traced": ("kept", pytest.approx(1e9 / wall), 0),
     }
     surplus = found["syncs"].surplus
-    assert surplus is not None
     told = (surplus.name, surplus.thread, surplus.step, surplus.time_in_step_us, surplus.nvtx)
     assert told == ("cudaStreamSynchronize_v3020", 101, 0, 0.12, ("token",))
     assert found["signature"].surplus == surplus
     assert [Limit(2, 2).excess(1.5), Limit(most=7).excess(0), Limit(least=7).excess(5)] == [-0.5, 0, -2]
 
 
-def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number() -> None:
+def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number():
     trace = loop("sg", launch="cudaLaunchKernel_v7000").trace  # of graph nodes a rate gives a lower bound only
     for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
         with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
@@ -104,7 +101,7 @@ def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number() -> No
     assert line.found == pytest.approx(4e6)
 
 
-def test_at_node_level_a_gap_is_judged_by_its_interval() -> None:
+def test_at_node_level_a_gap_is_judged_by_its_interval():
     trace = read(LLAMA["sccc", "node"])
     bounds = analyse(trace).gaps.estimated
     text = "gap_us.untraced.p50.max = {}"
@@ -114,7 +111,7 @@ def test_at_node_level_a_gap_is_judged_by_its_interval() -> None:
     assert "gap_us.untraced" not in fulfilled_budget(measure(trace, Scope()))
 
 
-def test_devices_have_gaps_of_their_own() -> None:
+def test_devices_have_gaps_of_their_own():
     script = Script()
     for t in range(0, 1000 * TOKENS, 1000):
         script.range("token", t, t + 900)
@@ -128,7 +125,7 @@ def test_devices_have_gaps_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS[::2])
-def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None:
+def test_a_recording_keeps_the_budget_that_is_written_from_it(name):
     trace = read(SAMPLES / name)
     ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS[:2]] if name == SIX.name else [None]
     for within in ranges:
@@ -139,7 +136,7 @@ def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None
 
 @settings(max_examples=5)
 @given(st.text(alphabet="sacew", max_size=8).map(lambda text: f"s{text}g"), st.integers(2, 5))
-def test_a_written_budget_is_kept_and_one_sync_more_breaks_the_lines_of_syncs_alone(calls: str, tokens: int) -> None:
+def test_a_written_budget_is_kept_and_one_sync_more_breaks_the_lines_of_syncs_alone(calls, tokens):
     """Behind the launch, where it changes neither class nor gap. Calls begin with a sync, or a copy might block or not
     by how the step before ends."""
     script = loop(calls, tokens)
@@ -154,7 +151,7 @@ def test_a_written_budget_is_kept_and_one_sync_more_breaks_the_lines_of_syncs_al
         assert (finding.surplus.step, finding.surplus.time_in_step_us) == (0, 0.7)
 
 
-def test_calls_of_a_call_site_are_held_to_the_most_of_any_step() -> None:
+def test_calls_of_a_call_site_are_held_to_the_most_of_any_step():
     """Three steps `sgs`; the first sync of each is made in `flush`, the last one of the second step in `fetch`."""
     script = loop("sgs", 3)
     syncs = [row for row in rows(script.trace["api"], "name", "start", "end") if "Synchronize" in row[0]]
@@ -176,7 +173,7 @@ def test_calls_of_a_call_site_are_held_to_the_most_of_any_step() -> None:
         check_lines(decode_loop("sg", TOKENS).trace, budget("[site.fetch]\nsyncs = 0"))
 
 
-def test_a_surplus_call_is_in_the_first_step_that_has_one_and_has_a_path_of_ranges() -> None:
+def test_a_surplus_call_is_in_the_first_step_that_has_one_and_has_a_path_of_ranges():
     script = loop("sg")
     script.range("repeat", 0, TOKENS * 1000)
     script.range("inputs", 2000, 2005)
@@ -187,14 +184,14 @@ def test_a_surplus_call_is_in_the_first_step_that_has_one_and_has_a_path_of_rang
     assert (surplus.step, surplus.time_in_step_us, surplus.nvtx) == (2, 0.6, ("repeat", "token"))
 
 
-def test_where_the_surplus_call_is() -> None:
+def test_where_the_surplus_call_is():
     for found, expected, kinds, position in TABLES["surplus"]:
         assert surplus_position(list(found), list(found), kinds, 3, expected or None) == position, found
     assert surplus_position(["s", "c", "", "g"], list("sasg"), "s", 1, "sag") == 2  # behind a copy that blocks
 
 
 @given(st.text(alphabet="sag", max_size=30), st.integers(0, 30))
-def test_an_inserted_call_is_found(word: str, at: int) -> None:
+def test_an_inserted_call_is_found(word, at):
     """Or one of its equals in the same run, which reads the same."""
     at = min(at, len(word))
     found = word[:at] + "s" + word[at:]
@@ -202,7 +199,7 @@ def test_an_inserted_call_is_found(word: str, at: int) -> None:
     assert found[:position] + found[position + 1 :] == word
 
 
-def test_what_makes_no_sense_is_named_with_the_file() -> None:
+def test_what_makes_no_sense_is_named_with_the_file():
     for text, message in TABLES["refused"].items():
         with pytest.raises(UsageError) as raised:
             budget(text)
@@ -219,7 +216,7 @@ tables = st.recursive(leaves, lambda inner: st.dictionaries(st.sampled_from(KEYS
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), tables))
-def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
+def test_any_table_is_a_budget_or_one_line(table):
     try:
         found = parse(table, "b.toml")
     except UsageError as problem:
@@ -231,10 +228,10 @@ def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_a_base_is_judged_by_the_interval() -> None:
+def test_a_base_is_judged_by_the_interval():
     for limit, most, told, verdict in TABLES["base"]:
         interval = Interval(*told)
-        compared: Any = SimpleNamespace(speedup=interval, gap_us=interval)
+        compared = SimpleNamespace(speedup=interval, gap_us=interval)
         (finding,) = check_base(BaseLimits("main", **{limit: most}), compared)
         assert (finding.line.name, finding.verdict) == (f"base.{limit}", verdict), told
         expected = [1 - each for each in (told[0], *told[:0:-1])] if limit == "max_slowdown" else told
@@ -245,21 +242,21 @@ SCCC, SAAAS = LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]
 BUDGET = SAMPLES / "llama1b-saaas.toml"
 
 
-def check(*arguments: object) -> Result:
+def check(*arguments):
     return run("check", *arguments)
 
 
-def file(folder: Path, text: str, name: str = "budget.toml") -> Path:
+def file(folder, text, name="budget.toml"):
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def based(folder: Path, base: object, slowdown: float, extra: float) -> Path:
+def based(folder, base, slowdown, extra):
     return file(folder, f"[base]\nrecording = '{base}'\nmax_slowdown = {slowdown}\nmax_extra_gap_us = {extra}")
 
 
-def test_a_base_without_a_verdict_shows_nothing_either_way(tmp_path: Path) -> None:
+def test_a_base_without_a_verdict_shows_nothing_either_way(tmp_path):
     """As traced, saaas is 3 % faster and its gap 31 µs shorter, of which 1.4 % and 17 µs are true."""
     for strategy in ("sccc", "saaas"):
         shutil.copytree(LLAMA[strategy, "graph"], tmp_path / strategy)
@@ -271,12 +268,12 @@ def test_a_base_without_a_verdict_shows_nothing_either_way(tmp_path: Path) -> No
         assert (words.count("inconclusive"), "✗" in words, "✓" in words) == (2, False, False)
 
 
-def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path: Path) -> None:
+def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path):
     (tmp_path / "main").symlink_to(SAAAS)
     assert check(SAAAS, "--budget", based(tmp_path, "main", 0.01, 10)).exit_code == 0
 
 
-def test_json_junit_and_annotations(tmp_path: Path) -> None:
+def test_json_junit_and_annotations(tmp_path):
     target = file(tmp_path, "is replaced", "check.xml")
     result = check(SCCC, "--budget", BUDGET, "--json", "--junit", target)
     facts = json.loads(result.stdout)
@@ -297,7 +294,7 @@ def test_json_junit_and_annotations(tmp_path: Path) -> None:
     assert annotations[0].startswith(f"::error file={BUDGET},title=token budget%3A syncs::syncs: found 14, allowed 5")
 
 
-def test_what_is_not_shown_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+def test_what_is_not_shown_is_a_warning_and_no_failure(tmp_path):
     """At node level tracing stretches the kernels: the untraced gap is at least what is left."""
     given = file(tmp_path, "gap_us.untraced.p50.max = 70")
     result = check(LLAMA["sccc", "node"], "--budget", given, "--junit", tmp_path / "x.xml", "--github")
@@ -308,11 +305,10 @@ def test_what_is_not_shown_is_a_warning_and_no_failure(tmp_path: Path) -> None:
 
 
 @given(st.text(), st.text(alphabet="a%:,\r\n:"), st.text())
-def test_annotations_and_junit_hold_any_text(within: str, file_name: str, found: str) -> None:
+def test_annotations_and_junit_hold_any_text(within, file_name, found):
     """Nothing in a recording or a path can begin a line, end a property or break the XML."""
     finding = Finding(Line(Scope(within), "signature", ("s g",)), found, "broken")
     annotation = verdicts.github(finding, Path(file_name))
-    assert annotation is not None
     assert len(annotation.splitlines()) == 1
     properties, _, _ = annotation.removeprefix("::error ").partition("::")
     assert [part.partition("=")[0] for part in properties.split(",")] == ["file", "title"]
@@ -324,7 +320,7 @@ def test_annotations_and_junit_hold_any_text(within: str, file_name: str, found:
     assert len(suite) == 1
 
 
-def test_write_budget_then_check(tmp_path: Path) -> None:
+def test_write_budget_then_check(tmp_path):
     target = tmp_path / "new.toml"
     assert check(SIX, "--range", "run aaag concurrent", "--write-budget", target).exit_code == 0
     assert '[range."run aaag concurrent"]\nsyncs = 1\n' in target.read_text()
@@ -334,15 +330,15 @@ def test_write_budget_then_check(tmp_path: Path) -> None:
     assert check(SIX, "--range", "run sccc concurrent", "--write-budget", target, "--force").exit_code == 0
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b"class = '\xe9'")
     write(loop("sg", 5).trace, tmp_path / "run")
 
-    def told(text: str, name: str) -> list[object]:
+    def told(text, name):
         return ["--budget", file(tmp_path, text, name)]
 
-    cases: dict[str, list[object]] = {
+    cases = {
         "either --budget FILE or --write-budget FILE": [],
         "either --budget": ["--budget", BUDGET, "--write-budget", tmp_path / "a.toml"],
         "choose one": ["--budget", BUDGET, "--json", "--github"],

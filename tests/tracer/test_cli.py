@@ -1,8 +1,6 @@
 """The command line and the Python interface: the same figures in each, tables as CSV and Parquet, clear refusals."""
 
 import json
-import subprocess
-import sys
 import tarfile
 
 import click
@@ -11,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import tracer
+from tests.programs import ran
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.nsys_exports import DATA
@@ -30,9 +29,6 @@ def as_json(*arguments):
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
-
-
-# --- the Python interface says what the commands print ---
 
 
 def test_every_part_is_what_its_command_prints():
@@ -83,9 +79,6 @@ def test_runs_that_are_compared_are_several_recordings_with_names():
         assert (found.base.name, found.other.name) == names
 
 
-# --- options ---
-
-
 def test_phases_and_patterns_choose():
     prompted = SAMPLES / "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2" / "node"
     assert as_json("syncs", prompted, "--phase", "prefill")["steps"] == 2
@@ -129,8 +122,6 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path):
     assert [row["where"] for row in removed if row["where"].startswith("file ")] == ["file other.txt"]
 
 
-# --- tables ---
-
 READERS = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
 
 
@@ -169,34 +160,10 @@ def test_without_steps_every_event_is_there(tmp_path):
         assert name != "kernels" or (written["step"] >= 0).any()
 
 
-# --- what is imported, and what other packages add ---
-
-IMPORTS = f"""
-import sys
-def none_of(*names):
-    assert not set(names) & set(sys.modules), set(names) & set(sys.modules)
-import tracer
-none_of("numpy", "pandas", "numba", "click")
-from tracer.cli import main
-main(["--help"], standalone_mode=False)
-none_of("pandas", "numpy", "pyarrow", "rich", "pydantic", "dash")
-for command in {sorted(set(main.list_commands(click.Context(main))) - {"convert", "gaps", "run", "watch"})}:
-    main([command, "--help"], standalone_mode=False)
-none_of("pandas", "numpy", "pyarrow", "scipy", "dash")
-import pandas
-pandas.set_option("mode.string_storage", "pyarrow")
-found = tracer.analyse({str(BASE)!r}, untraced_steps_per_s={RATE})
-print(found.gaps.gap_us["p50"], pandas.get_option("mode.string_storage"))
-none_of("adbc_driver_sqlite", "adbc_driver_manager")
-"""
-
-
 def test_no_more_is_imported_than_is_needed_and_options_of_pandas_stay():
     """`convert` and `run` import what their help lists, `gaps` and `watch` hold what they report; completion of options
     needs as much as help."""
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, cwd=SAMPLES.parent
-    )
+    done = ran("imports", BASE, str(RATE), check=True, cwd=SAMPLES.parent)
     *said, last = done.stdout.splitlines()
     p50, storage = last.split()
     assert storage == "pyarrow"  # which commands and these tests change for themselves

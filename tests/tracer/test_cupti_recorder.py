@@ -5,8 +5,6 @@ import inspect
 import itertools
 import struct
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -32,32 +30,32 @@ class StandIn:
     version, path, library, failing, lost = VERSION, "/somewhere/libcupti.so.13", None, None, 0
     give = take = None
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.enabled: list[int] = []
         self.pending: list[bytes] = []
         self.system_thread_ids = self.set_attribute = lambda *_: None
         self.enable_and_dump, self.disable = self.enable, self.enabled.remove
 
-    def register(self, give: object, take: object) -> None:
+    def register(self, give, take):
         self.give, self.take = give, take
 
-    def finalize(self) -> None:
+    def finalize(self):
         assert self.enabled == []
         self.give = self.take = None
         self.pending = []
 
-    def enable(self, kind: int) -> None:
+    def enable(self, kind):
         if kind == self.failing:
             raise RecordError(f"kind {kind} is not supported")
         self.enabled.append(kind)
 
-    def buffer(self) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    def buffer(self):
         buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
         self.give(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(most))
         assert most.value == 0
         return buffer, size
 
-    def flush(self) -> None:
+    def flush(self):
         for records in self.pending:
             buffer, size = self.buffer()
             if buffer.value is None:
@@ -68,13 +66,13 @@ class StandIn:
             self.take(None, 0, buffer, size, len(records))
         self.pending = []
 
-    def dropped(self) -> int:
+    def dropped(self):
         lost, self.lost = self.lost, 0
         return lost
 
 
 @pytest.fixture
-def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+def cupti(monkeypatch):
     library = StandIn()
     process = library.process = recorder_module._Process.__new__(recorder_module._Process)
     process.driver = SimpleNamespace(used=False, has_context=lambda: process.driver.used, synchronize=lambda: None)
@@ -85,11 +83,11 @@ def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     return library
 
 
-def call(start: int, correlation: int = 1) -> bytes:
+def call(start, correlation=1):
     return struct.pack("<IIQQIIII", activity.RUNTIME, 5, start, start + 10, 1, 2, correlation, 0)
 
 
-def test_what_cupti_delivers_is_in_the_trace_since_the_recording_began(cupti: StandIn) -> None:
+def test_what_cupti_delivers_is_in_the_trace_since_the_recording_began(cupti):
     before = time.time_ns()
     with tracer.record("cupti") as recording:
         assert set(cupti.enabled) == {kind for kinds in activity.KINDS.values() for kind in kinds}
@@ -106,9 +104,7 @@ def test_what_cupti_delivers_is_in_the_trace_since_the_recording_began(cupti: St
     assert trace.notes == []
 
 
-def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(
-    cupti: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(cupti, monkeypatch):
     """Also if CUPTI refuses to go, as some version says CUPTI_ERROR_NOT_SUPPORTED to cuptiFinalize."""
     recorder = CuptiRecorder()
     for round_ in range(4):
@@ -122,7 +118,7 @@ def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(
     assert recorder.trace is recorder.trace
 
 
-def test_what_stops_or_fails_is_detached_but_for_graph_level_which_cannot_begin_again(cupti: StandIn) -> None:
+def test_what_stops_or_fails_is_detached_but_for_graph_level_which_cannot_begin_again(cupti):
     with tracer.record("cupti"):
         assert cupti.give is not None
         with pytest.raises(RecordError, match="another CUPTI recorder"):
@@ -139,7 +135,7 @@ def test_what_stops_or_fails_is_detached_but_for_graph_level_which_cannot_begin_
     assert cupti.give is not None
 
 
-def test_buffers_return_cleared_and_beyond_the_limit_records_are_dropped_and_counted(cupti: StandIn) -> None:
+def test_buffers_return_cleared_and_beyond_the_limit_records_are_dropped_and_counted(cupti):
     """Those that a detached CUPTI kept, too; the pool grows."""
     free = len(cupti.process.buffers._free)
     with tracer.record("cupti"):
@@ -157,7 +153,7 @@ def test_buffers_return_cleared_and_beyond_the_limit_records_are_dropped_and_cou
     assert recording.trace.notes == ["2 activity records were dropped: there was no buffer or no space for them"]
 
 
-def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither(cupti: StandIn) -> None:
+def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither(cupti):
     recorder = CuptiRecorder("graph")
     recorder.start()
     recorder.stop()
@@ -170,7 +166,7 @@ def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither
     assert recorder.trace["api"]["correlation"].tolist() == [3]
 
 
-def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cupti: StandIn) -> None:
+def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cupti):
     late = CuptiRecorder("graph")
     cupti.process.driver.used = True
     with pytest.raises(RecordError, match="before the first CUDA call"):
@@ -182,7 +178,7 @@ def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cu
         late.stop()
 
 
-def test_what_is_refused_is_said(cupti: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_said(cupti, monkeypatch):
     with pytest.raises(UsageError, match="CUPTI cannot record coffee"):
         CuptiRecorder(kinds=("kernels", "coffee"))
     with pytest.raises(UsageError, match="node or graph"):
@@ -194,7 +190,7 @@ def test_what_is_refused_is_said(cupti: StandIn, monkeypatch: pytest.MonkeyPatch
         refuse_other_profilers()
 
 
-def test_the_library_that_is_loaded_already_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_library_that_is_loaded_already_comes_first(monkeypatch, tmp_path):
     installed, loaded, maps = tmp_path / "lib64" / "libcupti.so.13", cupti_library._loaded, tmp_path / "maps"
     installed.parent.mkdir()
     installed.touch()
@@ -213,7 +209,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(monkeypatch):
     """Where the fields of a callback lie is by hand from cupti_callbacks.h."""
     assert {name: getattr(CallbackData, name).offset for name, _ in CallbackData._fields_} == {
         "site": 0, "function": 8, "parameters": 16, "return_value": 24, "symbol": 32, "context": 40,
@@ -221,10 +217,10 @@ def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(mon
     }  # fmt: skip
     named = type("Names", (), {"__init__": lambda *_: None, "known": lambda _, domain: NAMES[domain]})
     monkeypatch.setattr(recorder_module, "CallNames", named)
-    subscribed: list[Callable[..., None]] = []
+    subscribed = []
     enabled = set()
 
-    def subscribe(callback: Callable[..., None]) -> str:
+    def subscribe(callback):
         if subscribed:
             raise RecordError("another profiler holds it in this process")
         subscribed.append(callback)
@@ -235,7 +231,7 @@ def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(mon
         unsubscribe=lambda _: subscribed.clear(),
     )  # fmt: skip
 
-    def call(correlation: int) -> None:
+    def call(correlation):
         """What CUPTI does around a call of cudaStreamSynchronize: it enters, and leaves."""
         for site, callback in itertools.product((0, 1), subscribed):
             data = CallbackData(site=site, correlation=correlation)
@@ -247,7 +243,7 @@ def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(mon
     with pytest.raises(RecordError, match="another profiler"):
         CallStacks(cupti).start()
 
-    def synchronize() -> int:
+    def synchronize():
         call(correlation=7)
         return inspect.currentframe().f_lineno - 1
 
@@ -261,16 +257,14 @@ def test_calls_that_launch_copy_wait_or_order_have_the_stack_of_their_caller(mon
     assert frames[1][2].startswith("test_calls_that_launch")
 
 
-def test_only_the_default_domain_of_the_package_nvtx_has_a_name_that_cupti_sees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_default_domain_of_the_package_nvtx_has_a_name_that_cupti_sees(monkeypatch):
     if not hasattr(package, "_get_domain_cached"):
         pytest.skip("this version of the package looks domains up in another way")
-    asked: list[str | None] = []
+    asked = []
     original = package._get_domain_cached
     monkeypatch.setattr(package, "_get_domain_cached", lambda name: asked.append(name) or original(name))
 
-    def use() -> None:
+    def use():
         nvtx.push_range("x")
         nvtx.pop_range()
         nvtx.mark("y", domain="mine")

@@ -1,7 +1,6 @@
 """CUPTI's raw buffers to a trace: where each field lies, what becomes of it, every way in which a buffer can be odd."""
 
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracer.errors import RecordError
-from tracer.model.trace import Trace
 from tracer.recorders import cupti_records as activity
 from tracer.recorders.cupti_records import CallNames, OwnRanges, Sources, build, device_uuids, parse
 from tracer.recorders.symbols import demangled, short_name
@@ -21,7 +19,7 @@ ORIGIN, PROCESS = 1_000_000, 4321
 TEXTS = {0: "", 64: "_Z6matvecPfi", 128: "cudaGraph", 192: "token", 256: "domain"}
 
 
-def record(kind: int, /, **values: float) -> bytes:
+def record(kind, /, **values):
     """A record of CUDA 13.0 with these fields, zeros elsewhere; times are since `ORIGIN`."""
     raw = bytearray(SIZES[kind])
     struct.pack_into("<I", raw, 0, kind)
@@ -32,12 +30,12 @@ def record(kind: int, /, **values: float) -> bytes:
     return bytes(raw)
 
 
-def trace_of(*buffers: bytes, dropped: int = 0, sizes: Mapping[int, int] = SIZES) -> Trace:
+def trace_of(*buffers, dropped=0, sizes=SIZES):
     sources = Sources(ORIGIN, PROCESS, TEXTS.__getitem__, CallNames(None))
     return build(parse(buffers, sizes), sources, OwnRanges(), ORIGIN + 10_000, dropped)
 
 
-def test_fields_lie_where_the_header_has_them() -> None:
+def test_fields_lie_where_the_header_has_them():
     for line in HEADER:
         if line.startswith("#"):
             continue
@@ -51,7 +49,7 @@ def test_fields_lie_where_the_header_has_them() -> None:
         assert (fields, at) == (activity.FIELDS[getattr(activity, kind)], SIZES[getattr(activity, kind)]), kind
 
 
-def test_sizes_and_names_of_the_versions() -> None:
+def test_sizes_and_names_of_the_versions():
     assert activity.sizes(28)[activity.KERNEL] == 208
     assert activity.sizes(130301)[activity.KERNEL] == 232
     assert activity.sizes(130500) == SIZES | {
@@ -69,7 +67,7 @@ def test_sizes_and_names_of_the_versions() -> None:
     assert {version: activity.version_name(version) for version in named} == named
 
 
-def test_each_kind_of_record_is_a_row_of_its_table() -> None:
+def test_each_kind_of_record_is_a_row_of_its_table():
     kernel = {
         "start": 5, "end": 9, "device": 1, "context": 2, "stream": 13, "correlation": 77, "grid_x": 3, "grid_y": 4,
         "grid_z": 5, "block_x": 6, "block_y": 7, "block_z": 8, "registers": 40, "static_shared": 16,
@@ -106,8 +104,8 @@ def test_each_kind_of_record_is_a_row_of_its_table() -> None:
     ]  # fmt: skip
 
 
-def test_ranges_marks_and_what_stays_open() -> None:
-    def marker(at: int, flags: int, number: int, **more: float) -> bytes:
+def test_ranges_marks_and_what_stays_open():
+    def marker(at, flags, number, **more):
         return record(activity.MARKER, timestamp=at, flags=flags, id=number, thread=5, process=PROCESS, **more)
 
     data = record(activity.MARKER_DATA, id=1, payload_kind=4, payload=3, color=255)
@@ -123,7 +121,7 @@ def test_ranges_marks_and_what_stays_open() -> None:
     assert trace.notes == ["1 NVTX ranges were still open at the end; they end with the recording"]
 
 
-def test_what_is_lost_is_said() -> None:
+def test_what_is_lost_is_said():
     kernel = record(activity.KERNEL, start=1, end=2, name=64)
     untimed = record(activity.KERNEL, name=64)
     odd = struct.pack("<I", 250) + bytes(60)
@@ -136,7 +134,7 @@ def test_what_is_lost_is_said() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from(sorted(SIZES)), max_size=12), max_size=6), st.binary(max_size=2000))
-def test_every_record_is_found_in_any_mix_and_beside_any_bytes(kinds: list[list[int]], noise: bytes) -> None:
+def test_every_record_is_found_in_any_mix_and_beside_any_bytes(kinds, noise):
     buffers = [b"".join(record(kind) for kind in buffer) for buffer in kinds]
     parsed = parse(buffers, SIZES)
     flat = [kind for buffer in kinds for kind in buffer]
@@ -145,7 +143,7 @@ def test_every_record_is_found_in_any_mix_and_beside_any_bytes(kinds: list[list[
     assert activity.KERNEL in parse([noise, *buffers, record(activity.KERNEL)], SIZES).records
 
 
-def test_an_old_version_without_a_field_has_it_missing() -> None:
+def test_an_old_version_without_a_field_has_it_missing():
     sizes = activity.sizes(18)
     event = bytearray(sizes[activity.CUDA_EVENT])
     struct.pack_into("<IIIII", event, 0, activity.CUDA_EVENT, 8, 1, 7, 4)
@@ -153,7 +151,7 @@ def test_an_old_version_without_a_field_has_it_missing() -> None:
     assert events[["event", "event_sync"]].to_numpy().tolist() == [[4, -1]]
 
 
-def test_kernel_names() -> None:
+def test_kernel_names():
     for mangled, name, short in (
         ("_Z3addPfi", "add(float*, int)", "add"),
         ("gemv", "gemv", "gemv"),
@@ -162,7 +160,7 @@ def test_kernel_names() -> None:
         assert (demangled(mangled), short_name(name)) == (name, short)
 
 
-def test_devices_that_the_process_cannot_use_are_left_out() -> None:
+def test_devices_that_the_process_cannot_use_are_left_out():
     """With CUDA_VISIBLE_DEVICES=1, CUPTI describes the machine's other GPU as device 1."""
     both = [record(activity.DEVICE, device=0, uuid_low=7, name=64, visible=1),
             record(activity.DEVICE, device=1, uuid_low=8, name=64)]  # fmt: skip

@@ -5,11 +5,10 @@ import stat
 import subprocess
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from tests.tracer.fake_driver import Build, compiler_or_skip, run
+from tests.tracer.fake_driver import compiler_or_skip, run
 from tracer import read
 from tracer.errors import FormatError
 from tracer.model.trace import Trace
@@ -21,7 +20,7 @@ TOKENS = 40
 GRAPH = ["norm", "gemv", "add"]
 
 
-def record(target: Path, *arguments: object, level: str = "node", code: int = 0, says: str = "") -> Trace:
+def record(target, *arguments, level="node", code=0, says=""):
     """The recording that the command leaves; an empty one where its exit code is 2 and it leaves none."""
     result = run("record", "-o", target, "--passes", level, *arguments)
     assert result.exit_code == code, result.stderr
@@ -31,12 +30,12 @@ def record(target: Path, *arguments: object, level: str = "node", code: int = 0,
 
 
 @pytest.fixture(scope="module")
-def traced(cuda: Path) -> Path:
+def traced(cuda):
     """A program that decodes."""
     return cuda / "traced"
 
 
-def test_the_node_level_has_every_kernel_and_call(traced: Path, tmp_path: Path) -> None:
+def test_the_node_level_has_every_kernel_and_call(traced, tmp_path):
     trace = record(tmp_path / "out", "--", traced, "", TOKENS)
     kernels = trace["kernels"].sort_values(["correlation", "start"])  # those of a graph end after its launch
     assert kernels["short_name"].astype(str).tolist() == [*GRAPH, "sample"] * TOKENS
@@ -56,9 +55,7 @@ def test_the_node_level_has_every_kernel_and_call(traced: Path, tmp_path: Path) 
     assert trace.notes == []
 
 
-def test_the_graph_level_has_a_row_for_each_graph_and_skipped_calls_are_a_choice(
-    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_graph_level_has_a_row_for_each_graph_and_skipped_calls_are_a_choice(traced, tmp_path, monkeypatch):
     monkeypatch.setattr(cupti_run, "SKIPPED", "cuCtxGetCurrent")
     trace = record(tmp_path / "out", "--", traced, "", TOKENS, level="graph")
     assert len(trace["graph_launches"]) == TOKENS
@@ -78,9 +75,7 @@ ENDED = "it was killed, called exec, or is still running: up to the last second 
         ("killed", 137, 1, 1, ENDED), ("crashed", 134, 1, 1, ENDED), ("becomes", 0, 1, 2, ENDED),
     ],
 )  # fmt: skip
-def test_all_processes_and_threads_are_recorded_however_they_end(
-    traced: Path, tmp_path: Path, what: str, code: int, processes: int, loops: int, note: str
-) -> None:
+def test_all_processes_and_threads_are_recorded_however_they_end(traced, tmp_path, what, code, processes, loops, note):
     says = "everything recorded until then is kept" if code > 128 else ""
     trace = record(tmp_path / "out", "--", traced, what, TOKENS, code=code, says=says)
     assert trace["kernels"]["process"].nunique() == len(trace["processes"]) == processes
@@ -92,9 +87,7 @@ def test_all_processes_and_threads_are_recorded_however_they_end(
     assert [said.partition("): ")[2] for said in trace.notes] == [note] * bool(note)
 
 
-def test_a_cupti_that_hangs_does_not_keep_the_program(
-    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cupti_that_hangs_does_not_keep_the_program(traced, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_HUNG", "1")
     begun = time.monotonic()
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", traced, "left", TOKENS)
@@ -102,7 +95,7 @@ def test_a_cupti_that_hangs_does_not_keep_the_program(
     assert "no CUDA program did any work that CUPTI reports" in result.stderr
 
 
-def test_what_does_not_fit_is_counted(traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_counted(traced, tmp_path, monkeypatch):
     monkeypatch.setenv("INTERTOKEN_LIGHT_RECORDS", "4096")
     monkeypatch.setattr(cupti_run, "_LIMIT", 2 << 20)
     trace = record(tmp_path / "out", "--", traced, "", 4000)
@@ -119,7 +112,7 @@ def test_what_does_not_fit_is_counted(traced: Path, tmp_path: Path, monkeypatch:
     [("kind", "a block of unknown kind 99 at byte 0"), ("cut", "the last buffer is incomplete"),
      ("version", "CUPTI API version 140000 is not supported")],
 )  # fmt: skip
-def test_a_damaged_file_is_said_and_loses_no_other(traced: Path, damage: str, said: str) -> None:
+def test_a_damaged_file_is_said_and_loses_no_other(traced, damage, said):
     """Files are the user's alone, and none belongs to a program that runs."""
     with light_ring.folder() as rings:
         cupti_run.record([str(traced), "execs", str(TOKENS)], "node", rings)
@@ -135,9 +128,8 @@ def test_a_damaged_file_is_said_and_loses_no_other(traced: Path, damage: str, sa
             case "cut":
                 del content[-100:]
         one.write_bytes(content)
-        failures: list[str] = []
+        failures = []
         trace = cupti_run.read_folder(rings, failures)
-        assert trace is not None
         assert len(trace["kernels"]) == 4 * TOKENS
         assert said in "; ".join([*failures, *trace.notes])
         if damage == "kind":
@@ -145,9 +137,7 @@ def test_a_damaged_file_is_said_and_loses_no_other(traced: Path, damage: str, sa
                 cupti_run.read_activities(one.with_suffix(""))
 
 
-def test_a_libcupti_that_does_not_load_or_fit_is_said(
-    traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_libcupti_that_does_not_load_or_fit_is_said(traced, tmp_path, monkeypatch):
     library = tmp_path / "libcupti.so.9"
     monkeypatch.setattr(cupti_library, "find", lambda: str(library))
     record(tmp_path / "out", "--", traced, code=2, says="libcupti.so.9: cannot open shared object file")
@@ -156,7 +146,7 @@ def test_a_libcupti_that_does_not_load_or_fit_is_said(
     record(tmp_path / "out", "--", traced, code=2, says="libcupti has no function cuptiGetVersion")
 
 
-def test_both_recorders_can_record_one_process(traced: Path, built: Build, cuda: Path) -> None:
+def test_both_recorders_can_record_one_process(traced, built, cuda):
     """The way benchmarks/light_beside_cupti.py compares them; neither loses anything through the other."""
     with light_ring.folder() as rings:
         told = cupti_run.settings("node", str(cuda / "libcupti.so.13")) + "wrap driver\n"
@@ -165,6 +155,5 @@ def test_both_recorders_can_record_one_process(traced: Path, built: Build, cuda:
         subprocess.run([traced, "", str(TOKENS)], env=given, check=True)
         (ring,) = read_rings(rings)
         trace = cupti_run.read_folder(rings)
-    assert trace is not None
     assert len(trace["kernels"]) == 4 * TOKENS
     assert Counter(ring.calls[call] for call in ring.records["call"])["cuGraphLaunch"] == TOKENS

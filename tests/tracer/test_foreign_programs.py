@@ -3,11 +3,11 @@
 Each program of `programs/` runs without it, then with it. That it was recorded at all is looked up in its ring.
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.tracer import programs
-from tests.tracer.fake_driver import RUNTIMES, SANITIZER, Build, reported, sanitized, unless_sanitized
-from tests.tracer.programs import HERE, Outcome, Recorded, recorded, run
+from tests.tracer.fake_driver import RUNTIMES, SANITIZER, reported, sanitized, unless_sanitized
+from tests.tracer.programs import HERE, recorded, run
 
 MORE_S = 10.0 if SANITIZER in RUNTIMES else 1.0
 """The recorder may add this much to a program's time, on a busy machine; more where a sanitizer watches it."""
@@ -25,7 +25,6 @@ SMALL = {"INTERTOKEN_LIGHT_RECORDS": "4096", "INTERTOKEN_LIGHT_BUDGET": "0"}
 TRIES = 20
 """So often is tried what a sanitizer's runtime alone does to a program that is left out: not always the same."""
 WRITES = "the sanitizer's runtime writes a file itself"
-BLOCKS = str(20000 * 1024)  # ulimit -f 20000
 
 
 @dataclass(frozen=True)
@@ -55,115 +54,13 @@ class Program:
     without: dict[str, str] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
+    def name(self):
         beside = f"{'behind' if self.preload[0] == ' ' else 'before'} {self.preload.strip()}" if self.preload else ""
         return " ".join([self.command, *filter(None, [beside]), *self.extra])
 
 
-PROGRAMS = [
-    Program("work", 0, 5),
-    Program("work", 0, 5, extra={"LD_BIND_NOW": "1"}),
-    Program("work", 0, 5, extra={"LD_AUDIT": "libauditor.so"}, without={"thread": "no static TLS is left for it"}),
-    Program("work", 0, 5, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
-    Program("work", 0, rings=None, preload="libinterposer.so"),  # its dlsym may find the linker's before ours
-    Program("work", 0, rings=None, preload=" libinterposer.so"),  # what it hands out is its own, and left alone
-    *(Program("work", 0, 5, preload=each) for each in ("libarena.so", " libarena.so")),
-    *(Program("work", 0, 5, preload=each, extra={"ARENA_TRACES": "1"}) for each in ("libarena.so", " libarena.so")),
-    Program("daemon first", 0, 6),
-    Program("daemon later", 0, 8, rings=2),
-    Program("loading watchdog", 7, 2),
-    Program("loading Watchdog", 8, 2),
-    Program("loading aborts", -6, 2),
-    Program("loading exits", 11, 2),
-    Program("loading execs", 11, 2),
-    Program("loading failed", 11, 2),
-    Program("loading spawns", 11, 3, rings=2),
-    Program("loading forks", 11, 4, rings=2),
-    Program("loading calls", 11, 3),
-    Program("loading calls", 11, 3, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
-    Program("loading more", 11, 5),
-    Program("loading initializer", 3, 3),
-    Program("spawn spawns", 25, 11, rings=6),
-    Program("spawn vforks", 25, 11, rings=6),
-    Program("spawn exits", 25, 6),
-    Program("spawn system", 10, 6),
-    Program("loader again", 0, 12, cupti=False),
-    Program("loader moved", 0, 12, cupti=False),
-    Program("loader kept", 0, 12, cupti=False),
-    Program("loader fork", 0, 14, rings=2, cupti=False),
-    Program("plugin drops", 0, 12, cupti=False),
-    Program("plugin moved", 0, 12, cupti=False),
-    Program("plugin deep", 0, rings=None, cupti=False,  # its calls go past every preloaded library
-            without=dict.fromkeys(["address", "thread"], "they refuse RTLD_DEEPBIND")),
-    Program("plugin apart", 0, rings=None, cupti=False),
-    *(Program(f"sandbox {how} before", 9, rings=None) for how in ("kills", "refuses", "strict")),
-    *(Program(f"sandbox {how} after", 9, 10) for how in ("kills", "refuses", "strict")),
-    Program("closed opens", 0, 4),
-    Program("closes", 0, 20 * 2),
-    Program("limits files", 5, rings=None),
-    Program("limits none", 5, rings=None),
-    Program("limits memory", 5, rings=None, without={"thread": "its runtime takes more memory"}),
-    Program("limits locked", 5, rings=None),
-    Program("limits processes", 5, 5),
-    Program("limits stack", 5, 5),
-    *(Program(f"filesize keeps {most}", 6, rings=None) for most in (0, 1 << 20)),
-    *(Program(f"filesize exceeds {most}", -25, rings=None) for most in (0, 1 << 20)),
-    *(Program(f"filesize counts {most}", 6, rings=None) for most in (0, 1 << 20)),
-    *(Program(f"filesize ignores {most}", 6, rings=None) for most in (0, 1 << 20)),
-    Program(f"filesize keeps {BLOCKS}", 6, 6, extra={"INTERTOKEN_LIGHT_RECORDS": "524288"}),
-    Program(f"filesize exceeds {BLOCKS}", -25, 3, extra={"INTERTOKEN_LIGHT_RECORDS": "524288"}),
-    Program("threads", 0, 2500),
-    Program("execs", 7, 50, rings=50),
-    Program("signals ticks", 0, cupti=False),
-    Program("signals first", 0, 40 * 5, rings=41, cupti=False),
-    Program("signals jumps", 0, rings=None, cupti=False),
-    Program("signals alternate", 0, 2),
-    Program("clones clone", 0, rings=None, cupti=False),
-    Program("clones Fork", 0, rings=None, cupti=False),
-    Program("clones shares", 0, 21, cupti=False, without={"thread": "a child that shares its memory faults"}),
-    Program("lookups", 0, 2, cupti=False),
-    *(
-        Program("refused", 700 % 256, 1, cupti=False, extra={"FAKE_FAILS": call})
-        for call in ("cuMemcpyBatchAsync_v2", "cuMemcpy3D_v2")
-    ),
-    Program("order", 12, 8),
-    Program("endings returns", 20, 4),
-    Program("endings thread", 21, 4),
-    Program("endings main", 0, 6, cupti=False,  # a thread of CUPTI's, or of ours, keeps the process
-            without={"thread": "a thread of the runtime keeps the process"}),
-    Program("endings busy", 22),
-    Program("endings abort", -6, 3),
-    Program("endings aborts", 24, 3),
-    Program("endings quick", 26, 4),
-    Program("endings _exit", 27, 3),
-    Program("endings _Exit", 28, 3),
-    Program("endings large", 0x34, 3),
-    Program("endings handler", 23, 3),
-    Program("endings term", -15, 3),
-    Program("endings kill", -9, 3),
-    Program("endings fault", -11, 3),
-    Program("endings caught", 24, 3),
-    Program("endings signal", 25, 4),
-    Program("endings fork", 30, 7, rings=2),
-    Program("stacks thread", 0, 3),
-    Program("stacks thread", 0, 3, extra={"INTERTOKEN_LIGHT_SITES": "1"}),
-    Program("stacks coroutine", 0, 3),
-    Program("surroundings clearenv", 10, 5),
-    Program("surroundings environ", 10, 5),
-    Program("surroundings moved", 10, 5),
-    Program("surroundings gone", 10, 5),
-    Program("surroundings umask", 10, 5),
-    Program("surroundings undumpable", 10, 5),
-    Program("surroundings nobody", 10, rings=None, is_root=True),
-    Program("surroundings chroot", 10, rings=None, is_root=True),
-    Program("surroundings single", 10, 5, cupti=False),  # CUPTI itself has threads
-    Program("surroundings reads", 10, 5, extra={"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8"}),
-    *(Program(f"state {what}", 0, 6) for what in ("errno", "flags", "traps", "rounding")),
-    Program("state signals", 0, 6, cupti=False),
-    Program("state files", 0, 6, cupti=False),
-    Program("forks calls", 0, rings=31, cupti=False),
-    Program("forks first", 0, rings=31, cupti=False),
-]  # fmt: skip
+_ROWS = json.loads((HERE.parent / "data" / "foreign_programs.json").read_text(encoding="utf-8"))
+PROGRAMS = [Program(**{key: value for key, value in row.items() if key != "why"}) for row in _ROWS]
 
 
 @dataclass(frozen=True)
@@ -185,21 +82,21 @@ class Place:
     settings: str = ""
 
     @property
-    def rings(self) -> Path:
+    def rings(self):
         return self.folder / "rings"
 
     @property
-    def bare(self) -> dict[str, str]:
+    def bare(self):
         """The environment without the recorder."""
         return {"LD_LIBRARY_PATH": f"{self.drivers}:{self.built}", "PATH": os.environ["PATH"], "FAKE_SILENT": "1"}
 
     @property
-    def preloaded(self) -> dict[str, str]:
+    def preloaded(self):
         """The environment with it."""
         injected = {"CUDA_INJECTION64_PATH": str(self.light)} if self.settings else {}
         return {**self.bare, **SMALL, **injected, "LD_PRELOAD": str(self.light), "INTERTOKEN_LIGHT": str(self.rings)}
 
-    def run(self, command: list[str | bytes | Path], environment: dict[str, str], *, is_plain: bool = False) -> Outcome:
+    def run(self, command, environment, *, is_plain=False):
         """Run a command in a new folder; that of the recorder is empty before. Plain: without a sanitizer's runtime."""
         shutil.rmtree(self.rings, ignore_errors=True)
         self.rings.mkdir(mode=0o700)
@@ -209,9 +106,7 @@ class Place:
         given = environment if is_plain else sanitized(environment)
         return run(self.built, command, self.folder / f"run{number}", given)
 
-    def same(
-        self, command: list[str | bytes | Path], extra: dict[str, str] | None = None, preload: str = ""
-    ) -> Outcome:
+    def same(self, command, extra=None, preload=""):
         """Run a command without and with the recorder, and compare; what both did."""
         more = extra or {}
         ours = f"{preload} {self.light}" if preload[:1] != " " else f"{self.light} {preload}"
@@ -228,24 +123,24 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory):
     programs.build(folder := tmp_path_factory.mktemp("programs"))
     return folder
 
 
 @pytest.fixture
-def light(compiled: Path, built: Build, tmp_path: Path) -> Place:
+def light(compiled, built, tmp_path):
     return Place(compiled, built.folder, built.folder / "light.so", tmp_path)
 
 
 @pytest.fixture
-def cupti(compiled: Path, built: Build, cuda: Path, tmp_path: Path) -> Place:
+def cupti(compiled, built, cuda, tmp_path):
     settings = f"library {cuda / 'libcupti.so.13'}\nkind 4\nkind 10\nkind 38\n"
     return Place(compiled, cuda, built.folder / "light.so", tmp_path, settings)
 
 
 @cache
-def may(*how: str) -> bool:
+def may(*how):
     """Whether `unshare` makes such namespaces here."""
     program = shutil.which("unshare")
     return (
@@ -257,21 +152,16 @@ def may(*how: str) -> bool:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def named(chosen: Callable[[Program], bool]) -> list[object]:
-    """Parameters: the chosen programs, by name."""
-    return [
-        pytest.param(each, id=each.name, marks=[needs_root] if each.is_root else [])
-        for each in PROGRAMS
-        if chosen(each)
-    ]
+def cases(programs):
+    return [pytest.param(each, id=each.name, marks=[needs_root] * each.is_root) for each in programs]
 
 
-def command(place: Place, program: Program) -> list[str | bytes | Path]:
+def command(place, program):
     name, *arguments = program.command.split()
     return [place.built / name, name, *arguments]
 
 
-def same(place: Place, program: Program) -> Outcome:
+def same(place, program):
     """Run a program without and with the recorder; one that is left out is skipped if it shows that it has to be."""
     if SANITIZER in program.without:
         environment = {**place.bare, **program.extra}
@@ -282,7 +172,7 @@ def same(place: Place, program: Program) -> Outcome:
     return place.same(command(place, program), program.extra, program.preload)
 
 
-def check_recorded(found: Recorded, waits: int | None, rings: int | None) -> None:
+def check_recorded(found, waits, rings):
     """The programs were announced, and have the rings and the recorded calls that they should have."""
     assert found.announced
     assert found.modes == {0o600}
@@ -294,15 +184,15 @@ def check_recorded(found: Recorded, waits: int | None, rings: int | None) -> Non
         assert found.waits.total() > 0
 
 
-@pytest.mark.parametrize("program", named(lambda each: True))
-def test_a_program_does_the_same(light: Place, program: Program) -> None:
+@pytest.mark.parametrize("program", cases(PROGRAMS))
+def test_a_program_does_the_same(light, program):
     outcome = same(light, program)
     assert outcome.status == program.status
     check_recorded(recorded(light.rings), program.waits, program.rings)
 
 
-@pytest.mark.parametrize("program", named(lambda each: each.cupti))
-def test_a_program_does_the_same_under_cupti(cupti: Place, program: Program) -> None:
+@pytest.mark.parametrize("program", cases(each for each in PROGRAMS if each.cupti))
+def test_a_program_does_the_same_under_cupti(cupti, program):
     outcome = same(cupti, program)
     assert outcome.status == program.status
     if program.rings is not None:
@@ -312,9 +202,9 @@ def test_a_program_does_the_same_under_cupti(cupti: Place, program: Program) -> 
     assert recorded(cupti.rings).announced
 
 
-def test_what_is_written_to_files_that_are_closed_goes_nowhere(light: Place) -> None:
+def test_what_is_written_to_files_that_are_closed_goes_nowhere(light):
     """Without the files 1 and 2 a write fails, also at the moment at which the recorder opens a file of its own."""
-    command: list[str | bytes | Path] = [light.built / "closed", "closed", "stray"]
+    command = [light.built / "closed", "closed", "stray"]
     outcome = light.run(command, light.preloaded)
     spoilt = [path.name for path in light.rings.iterdir() if b"stray" in path.read_bytes()]
     assert not spoilt
@@ -322,7 +212,7 @@ def test_what_is_written_to_files_that_are_closed_goes_nowhere(light: Place) -> 
 
 
 @pytest.mark.parametrize("how", ["clone", "Fork"])
-def test_a_child_that_no_handler_hears_of_is_not_its_parent(light: Place, how: str) -> None:
+def test_a_child_that_no_handler_hears_of_is_not_its_parent(light, how):
     """Its calls are in a ring of its own, or in none."""
     light.run([light.built / "clones", "clones", how], light.preloaded)
     waits = sorted(recorded(light.rings).waits.values())
@@ -330,7 +220,7 @@ def test_a_child_that_no_handler_hears_of_is_not_its_parent(light: Place, how: s
 
 
 @needs_root
-def test_a_setuid_helper(light: Place) -> None:
+def test_a_setuid_helper(light):
     helper = light.folder / "helper"
     shutil.copy(light.built / "helper", helper)
     if os.statvfs(helper).f_flag & os.ST_NOSUID:
@@ -347,7 +237,7 @@ def test_a_setuid_helper(light: Place) -> None:
 @pytest.mark.parametrize(
     "most", [pytest.param("0", marks=unless_sanitized(WRITES, "thread")), "1000", "20000"],
 )  # fmt: skip
-def test_a_limit_of_files_set_before_it_starts(light: Place, most: str) -> None:
+def test_a_limit_of_files_set_before_it_starts(light, most):
     """As by `ulimit -f`, whose blocks are of 512 bytes here; every program of the shell has it."""
     shell = shutil.which("sh") or "sh"
     script = f'ulimit -f {most}; "{light.built}/filesize" keeps; echo "ended with $?"; exit 3'
@@ -355,7 +245,7 @@ def test_a_limit_of_files_set_before_it_starts(light: Place, most: str) -> None:
     assert (outcome.status, outcome.stdout) == (3, b"0 signals\nended with 6\n")
 
 
-def test_a_shell_and_what_it_starts(light: Place) -> None:
+def test_a_shell_and_what_it_starts(light):
     shell = shutil.which("sh") or "sh"
     outcome = light.same([shell, "sh", HERE / "jobs.sh", light.built])
     assert outcome.status == 14
@@ -363,7 +253,7 @@ def test_a_shell_and_what_it_starts(light: Place) -> None:
     check_recorded(recorded(light.rings), 15, 5)
 
 
-def test_a_pool_of_python(light: Place) -> None:
+def test_a_pool_of_python(light):
     outcome = light.same([sys.executable, sys.executable, HERE / "pool.py"])
     assert (outcome.status, outcome.stdout) == (13, b"[0, 0, 0, 0]\n0\n3\n")
     check_recorded(recorded(light.rings), 18, None)
@@ -375,7 +265,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def check_names(light: Place, command: list[str | bytes | Path]) -> None:
+def check_names(light, command):
     """It does the same, and its name is one line, with nothing that a terminal obeys."""
     assert light.same(command).status == 8
     found = recorded(light.rings)
@@ -387,25 +277,25 @@ def check_names(light: Place, command: list[str | bytes | Path]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_any_name(light: Place, name: str) -> None:
+def test_a_file_of_any_name(light, name):
     file = os.fsencode(light.folder) + b"/" + NAMES[name]
     shutil.copy(light.built / "names", file)
     check_names(light, [file, NAMES[name]])
 
 
 @pytest.mark.parametrize("name", [*NAMES, "empty", "none"])
-def test_an_argv_0_of_any_content(light: Place, name: str) -> None:
+def test_an_argv_0_of_any_content(light, name):
     given = {**NAMES, "empty": b""}
     check_names(light, [light.built / "names", *([given[name]] if name in given else [])])
 
 
 @pytest.mark.parametrize("how", ["title", "argv"])
 @pytest.mark.parametrize("name", [*NAMES, "empty"])
-def test_a_title_of_any_content(light: Place, how: str, name: str) -> None:
+def test_a_title_of_any_content(light, how, name):
     check_names(light, [light.built / "names", "names", how, {**NAMES, "empty": b""}[name]])
 
 
-def on_tmpfs(light: Place, size: str, script: str, extra: dict[str, str] | None = None) -> tuple[Outcome, Recorded]:
+def on_tmpfs(light, size, script, extra=None):
     """Run a script whose folder of rings is a file system in memory; what is in it at the end is kept."""
     if not may("-m"):
         pytest.skip("no mount namespace may be made here (unshare -m)")
@@ -421,13 +311,13 @@ def on_tmpfs(light: Place, size: str, script: str, extra: dict[str, str] | None 
     return outcome, recorded(kept)
 
 
-def test_a_folder_with_little_space(light: Place) -> None:
+def test_a_folder_with_little_space(light):
     outcome, found = on_tmpfs(light, "1m", f'"{light.built}/work" 20')
     assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
     check_recorded(found, 20, 1)
 
 
-def test_a_folder_without_space(light: Place) -> None:
+def test_a_folder_without_space(light):
     fill = f'head -c 1048576 /dev/zero > "{light.rings}/full" 2>/dev/null'
     outcome, found = on_tmpfs(light, "1m", f'{fill}; "{light.built}/work" 20')
     assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
@@ -435,7 +325,7 @@ def test_a_folder_without_space(light: Place) -> None:
 
 
 @pytest.mark.parametrize("namespaces", ["", "unshare -p -f"])
-def test_a_crowd(light: Place, namespaces: str) -> None:
+def test_a_crowd(light, namespaces):
     """Eight processes at once with 64 MiB for all of them; in containers each is process 1."""
     if namespaces and not may("-p", "-f"):
         pytest.skip("no PID namespace may be made here (unshare -p)")

@@ -96,9 +96,6 @@ def test_a_long_number_does_not_end_the_process(tmp_path):
     assert (done.returncode, done.stderr) == (2, said)
 
 
-# --- SQLite ---
-
-
 def test_a_truncated_export_and_a_page_of_garbage(tmp_path):
     rows = [RECORDING[KERNELS][0] | {"start": i, "end": i + 1} for i in range(5000)]
     content = export(tmp_path / "good.sqlite", {**RECORDING, KERNELS: rows}).read_bytes()
@@ -163,9 +160,6 @@ def test_files_beside_an_export_are_neither_read_nor_changed(tmp_path, kind):
     assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
 
 
-# --- directories ---
-
-
 def test_damaged_parquet(parquet, tmp_path):
     file = parquet / f"{KERNELS}.parquet"
     content = file.read_bytes()
@@ -222,9 +216,6 @@ def test_json_in_a_run_directory_that_is_damaged(parquet, tmp_path):
         assert "row INTERTOKEN_METADATA" in error_of(parquet), content
 
 
-# --- writing ---
-
-
 def test_a_failed_write_leaves_nothing(sqlite, tmp_path, monkeypatch):
     trace, before = formats.read(sqlite), sqlite.read_bytes()
 
@@ -256,9 +247,6 @@ def test_only_a_recording_is_replaced_and_only_if_asked(parquet, tmp_path):
         with pytest.raises(FormatError, match=reason):
             formats.write(trace, tmp_path / name, replace=True)
     assert (tmp_path / "file").read_text() == "precious"
-
-
-# --- not regular files: named, and never waited for ---
 
 
 def fifo(path):
@@ -322,9 +310,6 @@ def test_what_is_no_regular_file_is_named(recorded, tmp_path, make):
     assert (checked.exit_code, checked.stderr) == (2, f"intertoken: {budget}: not a regular file\n")
 
 
-# --- JSON and gzip that parsers cannot bear ---
-
-
 def test_numbers_that_no_column_has_room_for(tmp_path):
     numbers = ["1e999999999", "-1e999999999", "1e-999999999", "0e999999999", "1E+19", "9" * 100, "0." + "9" * 100]
     fields = ("ts", "dur", "pid", "tid", "id")
@@ -381,9 +366,6 @@ def test_gzip_that_unpacks_to_little_or_too_much(tmp_path, monkeypatch):
     whole = json.dumps([kineto.event("cpu_op", f"op {n}", n, 1) for n in range(100)]).encode()
     path.write_bytes(b"".join(gzip.compress(whole[at : at + 100]) for at in range(0, len(whole), 100)))
     assert len(formats.read(path)["nvtx"]) == 100
-
-
-# --- commands ---
 
 
 def test_a_bad_recording_is_one_line_of_every_command(sqlite, tmp_path):

@@ -18,9 +18,6 @@ def starts(trace, **options):
     return analyse(trace, **options).steps.table["start"].tolist()
 
 
-# --- what PyTorch writes ---
-
-
 def test_a_recording_of_pytorch_on_the_cpu():
     trace = formats.read(CPU)
     nvtx = trace["nvtx"]
@@ -112,9 +109,6 @@ def test_python_functions_are_kept_where_asked_for(tmp_path):
     assert (result.exit_code, "run directory has no python functions" in result.output) == (2, True)
 
 
-# --- events and what becomes of them ---
-
-
 @pytest.mark.parametrize("name", EVENTS["cases"], ids=lambda name: name.partition(" (")[0])
 def test_what_events_become(name, tmp_path):
     case = EVENTS["cases"][name]
@@ -164,9 +158,6 @@ def test_steps_syncs_and_gaps_of_shapes(name, tmp_path):
         assert sorted(records) == sorted([s, e, 100 * n + c] for n in range(4) for s, e, c in ((7, 1, 3), (20, 2, 6)))
 
 
-# --- several ranks in one file, however a tool changed the pids ---
-
-
 def merged(host, device, ranks=2, late=5):
     """Files of several ranks, one device each, as a tool merges them by changing the pids; each starts `late` µs."""
     return [
@@ -204,9 +195,6 @@ def test_ranks_in_one_file_stay_apart(tmp_path, host, device, processes):
         f"rank 1 = process {processes[1]} and device 1"
     ]
     assert trace.metadata["source"] == "PyTorch profiler"
-
-
-# --- HIP, by PyTorch's profiler and rocmProfileData ---
 
 
 def test_kernels_of_a_hip_graph_are_known_as_such(tmp_path):

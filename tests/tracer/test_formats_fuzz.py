@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 
 from dashboard.reading.store import RunStore
 from tests.fuzz.contract import assert_clear, check
+from tests.programs import ran
 from tests.tracer import kineto
 from tests.tracer.hostile import HARMLESS, REFUSED, count
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, KERNELS, RECORDING, STEPS, export, export_of_2021, tampered
@@ -67,9 +67,6 @@ def _flipped(content, flips):
 def _copy_of_run(place):
     shutil.rmtree(place / "copied", ignore_errors=True)
     return Path(shutil.copytree(place / "run", place / "copied"))
-
-
-# --- any damage ---
 
 
 @fuzz
@@ -174,9 +171,6 @@ def test_any_graph(place, key, value, node):
         assert_clear(str(error), path)
 
 
-# --- attacks ---
-
-
 @pytest.mark.parametrize("case", HARMLESS)
 def test_nothing_of_an_export_is_executed(place, tmp_path, case):
     trace = check(tampered(tmp_path / "a.sqlite", *HARMLESS[case], rows=STEPS), place / "out")
@@ -244,30 +238,6 @@ def test_parquet_that_fuzzing_found(place, tmp_path, found):
     assert check(tmp_path, place / "out") is None
 
 
-# --- small files that want to be huge recordings ---
-
-READ = """
-import os, resource, sys
-from pathlib import Path
-import tracer.formats.nsys_sqlite, tracer.formats.nsys_parquet, tracer.recorders.foreground
-from tracer import formats
-from tracer.errors import FormatError
-taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-for path in map(Path, sys.argv[1:]):
-    if os.fork():
-        assert os.wait()[1] == 0
-        continue
-    size = sum(file.stat().st_size for file in [path, *path.glob("*")] if file.is_file())
-    limit = taken + (1 << 30) + 32 * size
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    try:
-        print(path.name, len(formats.read(path)["kernels"]))
-    except FormatError as error:
-        print(path.name, error)
-    break
-"""
-
-
 def cyclic_pages(path):
     tampered(path, "CREATE TABLE t (x)", f"INSERT INTO t SELECT '{'long' * 200}' FROM {count(5000)}")
     with closing(sqlite3.connect(path)) as database:
@@ -302,8 +272,7 @@ def test_memory_stays_within_a_multiple_of_the_file(tmp_path):
         assert file.stat().st_size < 12 << 20
     paths = [tmp_path / name for name in ("sparse.sqlite", "cyclic.sqlite", *bombs)]
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
-    command = [sys.executable, "-W", "error", "-c", READ, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | threads)
+    done = ran("read within a limit", *paths, timeout=120, env=os.environ | threads)
     assert done.returncode == 0, done.stderr[-2000:]
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
     assert said["sparse.sqlite"] == str(len(RECORDING[KERNELS]))

@@ -108,9 +108,6 @@ def test_our_words_have_the_same_ids_in_every_nsys():
             assert written.items() <= rows.items()
 
 
-# --- views and virtual tables ---
-
-
 def test_nothing_in_the_file_is_changed_or_run(tmp_path):
     path = export(tmp_path / "a.sqlite", without_tables={"NVTX_EVENTS", "ThreadNames"})
     with closing(sqlite3.connect(path)) as database:
@@ -145,8 +142,6 @@ def test_kernels_that_are_a_view_are_named_in_a_note(tmp_path, options):
     formats.write(trace, tmp_path / "b.sqlite")
     assert said in formats.read(tmp_path / "b.sqlite").notes
 
-
-# --- which GPU is meant where processes number the devices each in their own way ---
 
 ONE, TWO = 4242, 4343
 

@@ -8,7 +8,6 @@ import tempfile
 from contextlib import closing
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,12 +39,9 @@ JSON = st.recursive(
 )
 
 
-# --- any trace ---
-
-
 def _cells(column, rows):
     if column.enum is not None:
-        cell: st.SearchStrategy[Any] = st.sampled_from(list(column.enum))
+        cell = st.sampled_from(list(column.enum))
     elif column.is_name:
         cell = NAMES
     elif column.kind == "float64":
@@ -121,9 +117,6 @@ def test_ids_that_nsys_cannot_hold_are_cut_and_noted(tmp_path):
     assert trace.notes == ["process or thread ids were truncated to 24 bits, as nsys does"]
 
 
-# --- what an export holds beyond a trace's columns ---
-
-
 def contents(path):
     """Table -> its rows as (column, value) pairs without NULLs, ids of strings kept; without what we do better: sync
     types, and the rows that hold our metadata."""
@@ -152,8 +145,7 @@ def again(path, *suffixes):
 
 
 @pytest.mark.parametrize(
-    ("schema", "suffixes"),
-    each_value(product(["3.20.3", "3.25.0"], [(".sqlite",), (".db", "", "", ".sqlite")])),
+    ("schema", "suffixes"), each_value(product(["3.20.3", "3.25.0"], [(".sqlite",), (".db", "", "", ".sqlite")]))
 )
 def test_every_table_and_column_survives(schema, suffixes, tmp_path):
     source = export(tmp_path / "a.sqlite", EVERYTHING, schema=schema)
@@ -302,8 +294,6 @@ def test_a_real_arrowdir(tmp_path):
     assert_same(written_and_read(trace, "again"), trace)
 
 
-# --- what nsys's reports ask of our exports ---
-
 REPORTS = json.loads((DATA / "nsys-reports.json").read_text())
 
 
@@ -325,9 +315,6 @@ def test_a_graph_that_no_node_tells_takes_the_later_schema_s_column(tmp_path):
         assert_same(formats.read(path), trace)
         with closing(sqlite3.connect(path)) as database:
             assert (tables_of(database)[KERNELS][-1][0] == "graphId") == has_column
-
-
-# --- the same answers ---
 
 
 def answer(trace):

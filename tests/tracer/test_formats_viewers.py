@@ -38,8 +38,6 @@ def crossing():
     return script.trace
 
 
-# --- tracks: what crosses goes to another ---
-
 INTERVALS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12)
 
 
@@ -87,8 +85,6 @@ def test_calls_stay_on_their_thread_and_ranges_that_cross_them_do_not():
     lane_of = dict(zip(script.trace["nvtx"]["text"], lane[tracks.of["nvtx"]].tolist(), strict=True))
     assert lane_of == {"holds": 0, "ends in": 1, "is in": 0, "begins in": 1}
 
-
-# --- Chrome JSON ---
 
 ARGS = json.loads((DATA / "viewer-args.json").read_text(encoding="utf-8"))
 
@@ -167,9 +163,6 @@ def test_what_crosses_is_drawn_beside_and_arrows_lead_to_each_kernel(tmp_path):
     assert [(e["pid"], e["ts"], e["bp"]) for e in ends] == [(0, Decimal("0.01"), "e"), (0, Decimal("0.02"), "e")]
     assert [e["id"] for e in begins] == [e["id"] for e in ends] == [1, 2]
     assert {e["cat"] for e in begins + ends} == {"ac2g"}
-
-
-# --- Perfetto, decoded with its own protos ---
 
 
 def decode(path):

@@ -13,12 +13,12 @@ from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
 
-def clock() -> HostRecorder:
+def clock():
     """A recorder whose clock ticks 10 ns at every look."""
     return HostRecorder(itertools.count(1010, 10).__next__)
 
 
-def test_reports_become_rows_in_ns_since_the_first_event() -> None:
+def test_reports_become_rows_in_ns_since_the_first_event():
     recorder = clock()
     recorder.start()
     recorder.api("graphLaunch", 5000, 5010, 1)
@@ -40,7 +40,7 @@ def test_reports_become_rows_in_ns_since_the_first_event() -> None:
         assert trace[table][[*row]].to_dict("records") == [row]
 
 
-def test_what_is_between_a_stop_and_the_next_start_is_a_pause() -> None:
+def test_what_is_between_a_stop_and_the_next_start_is_a_pause():
     now = 1000
     recorder = HostRecorder(lambda: now)
     for begin, end in ((1000, 1100), (1100, 1200), (1700, 1800)):  # the second follows at once
@@ -52,11 +52,11 @@ def test_what_is_between_a_stop_and_the_next_start_is_a_pause() -> None:
     assert pauses(recorder.trace) == [Pause(180, 680)], "since the first event"
 
 
-def test_annotate_reaches_every_active_recorder_and_nests_and_closes_when_its_body_fails() -> None:
+def test_annotate_reaches_every_active_recorder_and_nests_and_closes_when_its_body_fails():
     """Threads have ranges of their own."""
     first, second = clock(), clock()
 
-    def prepare() -> None:
+    def prepare():
         with annotate("inputs"):
             pass
 
@@ -80,9 +80,9 @@ def test_annotate_reaches_every_active_recorder_and_nests_and_closes_when_its_bo
 
 
 @pytest.mark.parametrize(("takes_nvtx", "calls"), [(False, ["push", "pop"]), (True, [])])
-def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.MonkeyPatch, takes_nvtx, calls) -> None:
+def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch, takes_nvtx, calls):
     """Under CUPTI the range would arrive twice; it still closes as it was opened."""
-    made: list[str] = []
+    made = []
     monkeypatch.setattr(ranges.nvtx, "push_range", lambda *_, **__: made.append("push"))
     monkeypatch.setattr(ranges.nvtx, "pop_range", lambda *_: made.append("pop"))
     recorder = clock()
@@ -96,7 +96,7 @@ def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.Monk
     assert made == ["push", *calls, "pop"]
 
 
-def test_stacks_are_kept_once_per_call_site_and_name_it() -> None:
+def test_stacks_are_kept_once_per_call_site_and_name_it():
     with record("host", stacks=True) as recording:
         for number in range(3):
             recording.api("streamSynchronize", 10 * number, 10 * number + 5, correlation=number)

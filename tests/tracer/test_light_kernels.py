@@ -1,9 +1,6 @@
 """Kernels of runs of launches, from stamps of some of them, and what waits tell, against a device whose kernels are
 known."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,9 +29,9 @@ ALL, EACH = {0, 1}, len(KERNELS)  # the parts of a run of these kernels
 
 
 def steps_of(
-    count: int, told: Callable[[int], bool], kernels: Callable[[int], list[tuple[int, int, int]]] = lambda _: KERNELS,
-    **options: Callable[[int], Any],
-) -> Engine:  # fmt: skip
+    count, told, kernels = lambda _: KERNELS,
+    **options
+):  # fmt: skip
     """An engine whose steps are a run each; whether stamps tell of all its kernels, these, and options, by the step."""
     made = Engine()
     for step in range(count):
@@ -45,7 +42,7 @@ def steps_of(
     return made
 
 
-def test_kernels_are_where_they_ran() -> None:
+def test_kernels_are_where_they_ran():
     made = engine()
     work = stamped_work(made.ring())
     assert len(work.kernels.table) == len(made.kernels) == 120 * EACH
@@ -65,7 +62,7 @@ def test_kernels_are_where_they_ran() -> None:
     assert any("720 kernels of 120 runs of eager launches" in note for note in trace.notes)
 
 
-def test_each_gpu_has_its_own_empty_kernel() -> None:
+def test_each_gpu_has_its_own_empty_kernel():
     """CUPTI's duration of a kernel that does nothing, which stamps cannot measure, is part of each kernel."""
     made = engine()
     rings = [made.ring(gpu) for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")]
@@ -80,7 +77,7 @@ def test_each_gpu_has_its_own_empty_kernel() -> None:
     assert ["on this one each may be" in note for note in told] == [False, False, True]
 
 
-def test_runs_without_stamps_are_where_they_ran() -> None:
+def test_runs_without_stamps_are_where_they_ran():
     """Exactly, but for the clocks' error: the idle time between their kernels is known."""
     made = steps_of(200, lambda step: step % 40 == 7, ends=lambda step: "ht" if step % 10 == 3 else "")
     work = stamped_work(made.ring())
@@ -101,7 +98,7 @@ def test_runs_without_stamps_are_where_they_ran() -> None:
     assert told["p50"] == pytest.approx(idle / 1e3, abs=0.1)
 
 
-def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told_and_adds_up() -> None:
+def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told_and_adds_up():
     trace = light_trace([decoding(400, one_of=40).ring()])
     assert len(trace["graph_launches"]) == 400  # no run is left
     found = gap_report(trace, find_steps(trace))
@@ -121,7 +118,7 @@ def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told_and_adds_up() -> N
         assert sum(causes.values()) == pytest.approx(found.idle.idle_us[place])
 
 
-def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same() -> None:
+def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same():
     """It waits in every 32nd step; in the others the device reaches a head long after its launch."""
     made, chance = Engine(), np.random.default_rng(1)
     for step in range(640):
@@ -139,7 +136,7 @@ def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same() -> None:
     assert work.kernels.apart_ns < 2_000
 
 
-def test_where_samples_are_missing_the_idle_time_is_unknown() -> None:
+def test_where_samples_are_missing_the_idle_time_is_unknown():
     """Such runs may last until the next stamp or wait, and this is said."""
     made = Engine()
     for step in range(60):
@@ -158,7 +155,7 @@ def test_where_samples_are_missing_the_idle_time_is_unknown() -> None:
     assert any("120 of the graph launches are runs of eager launches without stamps" in note for note in trace.notes)
 
 
-def test_a_run_of_unknown_end_leaves_no_gap_and_no_idle_time() -> None:
+def test_a_run_of_unknown_end_leaves_no_gap_and_no_idle_time():
     """The host runs ahead without a wait, and no stamp shows when the kernels between two graphs end: a light
     recording must not say that the device was busy until the next graph, nor that it idled."""
     made = Engine()
@@ -177,7 +174,7 @@ def test_a_run_of_unknown_end_leaves_no_gap_and_no_idle_time() -> None:
         gap_report(trace, find_steps(trace, pattern="cuGraphLaunch"))
 
 
-def test_without_stamps_inside_a_run_is_one_row_without_kernels() -> None:
+def test_without_stamps_inside_a_run_is_one_row_without_kernels():
     """So are runs whose stamps came late: the gate opened itself before the part was launched."""
     trace = light_trace([engine(one_of=NEVER).ring()])
     assert (len(trace["kernels"]), len(trace["graph_launches"])) == (0, 120)
@@ -201,14 +198,14 @@ OTHERS = [(name + 10, length, host) for name, length, host in KERNELS[::-1]]
     ],
     ids=["few samples", "longer", "in any order", "others"],
 )
-def test_samples_tell_of_the_same_kernels_elsewhere(steps, kernels, told, resolved) -> None:
+def test_samples_tell_of_the_same_kernels_elsewhere(steps, kernels, told, resolved):
     found = stamped_work(steps_of(steps, told, kernels).ring()).kernels.table
     assert found["run"].tolist() == [step for step in sorted(resolved) for _ in KERNELS]
     lengths = [length for step in sorted(resolved) for _, length, _ in kernels(step)]
     assert (found["end"] - found["start"]).tolist() == pytest.approx(lengths, abs=1)
 
 
-def test_what_follows_work_of_which_nothing_is_known_is_not_reconstructed() -> None:
+def test_what_follows_work_of_which_nothing_is_known_is_not_reconstructed():
     """A graph without stamps, until the next stamp."""
     made = Engine()
     for step in range(90):
@@ -221,7 +218,7 @@ def test_what_follows_work_of_which_nothing_is_known_is_not_reconstructed() -> N
     assert set(work.table.index) - set(work.kernels.table["run"]) == {46, 47}
 
 
-def test_a_tail_that_comes_late_is_one_of_a_host_that_paused() -> None:
+def test_a_tail_that_comes_late_is_one_of_a_host_that_paused():
     """vLLM prepares its inputs and works in Python for 100 µs before it launches the graph."""
     made = steps_of(60, lambda step: step < 9, pause=lambda step: 100_000 + 500 * step)
     work = stamped_work(made.ring())
@@ -233,7 +230,7 @@ def test_a_tail_that_comes_late_is_one_of_a_host_that_paused() -> None:
     assert work.kernels.apart_ns <= work.alignments[0].error_ns
 
 
-def test_stamps_that_were_overwritten_tell_nothing() -> None:
+def test_stamps_that_were_overwritten_tell_nothing():
     made = engine()
     whole = stamped_work(made.ring()).kernels.timed
     inside = [i for i, (_, word) in enumerate(made.stamps) if word >> 1 & 0x7FFF == INSIDE_GRAPH]
@@ -248,9 +245,7 @@ RUNS = st.lists(st.tuples(st.integers(1, 4), st.integers(500, 60_000), st.intege
 
 @given(kernels=RUNS, seed=st.integers(0, 99), one_of=st.integers(1, 5))
 @settings(max_examples=6)
-def test_kernels_keep_the_order_and_the_bounds_of_their_run(
-    kernels: list[tuple[int, int, int]], seed: int, one_of: int
-) -> None:
+def test_kernels_keep_the_order_and_the_bounds_of_their_run(kernels, seed, one_of):
     made = engine(30, kernels, seed, one_of)
     ring = made.ring()
     work = stamped_work(ring)
@@ -279,9 +274,7 @@ MOMENT = st.integers(0, 60)
     st.lists(st.tuples(st.integers(1, 3), MOMENT), max_size=6),
     st.lists(st.tuples(st.integers(1, 3), MOMENT, MOMENT), max_size=8),
 )
-def test_work_had_ended_when_the_first_wait_for_it_returned(
-    launches: list[tuple[int, int]], waits: list[tuple[int, int, int]]
-) -> None:
+def test_work_had_ended_when_the_first_wait_for_it_returned(launches, waits):
     """An event that another stream waits for may be recorded right after a launch; the wait for that stream also ends
     with the other's work, but a wait of its own for the stream ends with the launch's."""
     work = pd.DataFrame(launches, columns=["stream", "end"], dtype=np.int64).assign(context=0)
@@ -293,7 +286,7 @@ def test_work_had_ended_when_the_first_wait_for_it_returned(
 
 
 @pytest.mark.parametrize(("graph_ns", "waits", "faster"), [(1_200_000, "memcpy DtoH", 2.0), (300_000, "", 1.0)])
-def test_a_copy_runs_behind_the_work_for_whose_event_its_stream_waits(graph_ns: int, waits: str, faster: float) -> None:
+def test_a_copy_runs_behind_the_work_for_whose_event_its_stream_waits(graph_ns, waits, faster):
     """Placed at its call, before that work, the host never waited for the device, and its clock seemed wrong."""
     trace = light_trace([ahead(60, graph_ns, 600_000 if graph_ns < 600_000 else 300_000).ring()])
     steps = find_steps(trace)
@@ -306,7 +299,7 @@ def test_a_copy_runs_behind_the_work_for_whose_event_its_stream_waits(graph_ns: 
     assert halved.speedup.estimate == pytest.approx(faster, rel=0.01)
 
 
-def test_an_asynchronous_copy_does_not_wait_for_the_device() -> None:
+def test_an_asynchronous_copy_does_not_wait_for_the_device():
     """Its time on the device is unknown and not its call's, which seemed to return behind it and so behind the graph
     before: a host of half the time gained 19 %."""
     traces = [light_trace([ahead(60, 600_000, host_ns).ring()]) for host_ns in (900_000, 450_000)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracer.fake_driver import HERE, Build, compiler_or_skip, run, unless_sanitized
+from tests.tracer.fake_driver import HERE, compiler_or_skip, run, unless_sanitized
 from tracer.errors import RecordError
 from tracer.recorders import light
 from tracer.recorders.light import light_trace, read_rings
@@ -21,20 +21,20 @@ TOKENS = 40
 
 
 @pytest.fixture
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(light, "SHIPPED", tmp_path / "shipped.so")
     return tmp_path
 
 
-def compiler(cache: Path, script: str) -> str:
+def compiler(cache, script):
     (cache / "cc").write_text(f"#!/bin/sh\n{script}\n")
     (cache / "cc").chmod(0o755)
     return str(cache / "cc")
 
 
 @unless_sanitized("loads the library into this process, which has no runtime of a sanitizer")
-def test_it_is_compiled_once_unless_a_wheel_has_it(cache: Path, built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_compiled_once_unless_a_wheel_has_it(cache, built, monkeypatch):
     """By a compiler that has done so before, as it takes its time."""
     ready = built.folder / "light.so"
     monkeypatch.setenv("CC", compiler(cache, f'while [ "$1" != -o ]; do shift; done\ncp {ready} "$2"'))
@@ -56,7 +56,7 @@ def test_it_is_compiled_once_unless_a_wheel_has_it(cache: Path, built: Build, mo
         light.library()
 
 
-def test_without_one_it_says_what_is_missing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_one_it_says_what_is_missing(cache, monkeypatch):
     told = "echo 'ring.c: in function' >&2; echo 'ring.c:1: error: no such thing' >&2; exit 1"
     monkeypatch.setenv("CC", compiler(cache, told))
     with pytest.raises(RecordError, match=r"cannot be compiled: ring\.c:1: error: no such thing"):
@@ -69,7 +69,7 @@ def test_without_one_it_says_what_is_missing(cache: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_said(cache):
     compiler_or_skip()
     cache.chmod(0o500)
     with pytest.raises(RecordError, match="cannot be written"):
@@ -79,9 +79,7 @@ def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
 @pytest.mark.skipif(
     not (COMPILER and EMULATOR and SYSTEM.is_dir()), reason="needs gcc for aarch64 and its emulator (qemu-user)"
 )
-def test_on_aarch64_a_decode_loop_is_recorded_however_it_gets_the_driver(tmp_path: Path) -> None:
-    assert COMPILER
-    assert EMULATOR
+def test_on_aarch64_a_decode_loop_is_recorded_however_it_gets_the_driver(tmp_path):
     compile_library(tmp_path / "light.so", COMPILER, ["-Werror", "-O0"])
     driver, program, linked = (tmp_path / name for name in ("libcuda.so.1", "decode", "decode_linked"))
     for into, *sources in (

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tracer.fake_driver import Build, run, unless_sanitized
+from tests.tracer.fake_driver import run, unless_sanitized
 from tests.tracer.places import mounted
 from tracer import formats, read
 from tracer.errors import RecordError, TraceError
 from tracer.files.output import lock_folder
-from tracer.model.trace import Trace
 from tracer.recorders import light, light_ring
 from tracer.recorders.light import read_rings
 from tracer.recorders.window import Window, switched
@@ -26,14 +25,14 @@ TMPFS = ("-t", "tmpfs", "-o")  # as /dev/shm of a container
 pytestmark = pytest.mark.usefixtures("recorder")
 
 
-def decoded(built: Build, target: Path, *arguments: object) -> Trace:
+def decoded(built, target, *arguments):
     """A recording of the program `decode`."""
     result = run("record", "-o", target, "--", built.folder / "decode", "proc", *arguments)
     assert result.exit_code == 0, result.output
     return read(target)
 
 
-def test_a_decode_loop_and_what_is_said_of_it(built: Build, tmp_path: Path) -> None:
+def test_a_decode_loop_and_what_is_said_of_it(built, tmp_path):
     """Gaps and syncs need no correction. The fake device's clock is five seconds ahead of the host's."""
     trace = decoded(built, tmp_path / "out", "", TOKENS)
     assert trace.metadata["source"] == "light"
@@ -61,14 +60,14 @@ def test_a_decode_loop_and_what_is_said_of_it(built: Build, tmp_path: Path) -> N
     assert (syncs["syncs_per_token"], syncs["copies_per_token"], syncs["launches_per_token"]) == (1, 2, 3)
 
 
-def test_a_run_without_a_head_begins_where_the_work_before_it_ends(built: Build, tmp_path: Path) -> None:
+def test_a_run_without_a_head_begins_where_the_work_before_it_ends(built, tmp_path):
     work = decoded(built, tmp_path / "out", "behind", TOKENS)["graph_launches"]
     assert work["graph"].tolist() == [-1, 1, -1] * TOKENS
     assert (work["start"].to_numpy()[2::3] >= work["end"].to_numpy()[1::3]).all()
     assert (work["end"] >= work["start"]).all()
 
 
-def test_only_a_wait_for_a_stream_names_one(built: Build, tmp_path: Path) -> None:
+def test_only_a_wait_for_a_stream_names_one(built, tmp_path):
     syncs = decoded(built, tmp_path / "out", "events", 2)["syncs"]
     event = syncs["event"][1]
     assert event > 0
@@ -77,7 +76,7 @@ def test_only_a_wait_for_a_stream_names_one(built: Build, tmp_path: Path) -> Non
     ] * 2  # fmt: skip
 
 
-def test_children_and_shell_scripts_are_recorded(built: Build, tmp_path: Path) -> None:
+def test_children_and_shell_scripts_are_recorded(built, tmp_path):
     script = f"{built.folder}/decode proc '' 5 > /dev/null; {built.folder}/decode dlsym '' 7 > /dev/null; exit 9"
     result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", script)
     assert result.exit_code == 9
@@ -88,7 +87,7 @@ def test_children_and_shell_scripts_are_recorded(built: Build, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_program_that_is_killed_keeps_its_recording(built: Build, tmp_path: Path, end: signal.Signals) -> None:
+def test_a_program_that_is_killed_keeps_its_recording(built, tmp_path, end):
     script = f"{built.folder}/decode proc killed; kill -{end.value} $$"
     result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", script)
     assert result.exit_code == 128 + end
@@ -102,7 +101,7 @@ def test_a_program_that_is_killed_keeps_its_recording(built: Build, tmp_path: Pa
      (64, "limit on the size of files is too low for a ring (ulimit -f); not recorded: process"),
      (1000, "1 parts of the recording are missing: the program's limit on the size of files is too low")],
 )  # fmt: skip
-def test_a_limit_on_the_size_of_files_is_said(built: Build, kilobytes: int, told: str) -> None:
+def test_a_limit_on_the_size_of_files_is_said(built, kilobytes, told):
     """Of a ring of 320 KB none, or all but its stamps fits."""
     code = (
         f"ulimit -Sf {kilobytes * 1024 // 512}; {built.folder}/decode proc; code=$?; ulimit -Sf unlimited; exit $code"
@@ -119,7 +118,7 @@ def test_a_limit_on_the_size_of_files_is_said(built: Build, kilobytes: int, told
             assert (rings / "programs").read_text().split()[1::2] == ["sh"]
 
 
-def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path) -> None:
+def test_a_paused_program_keeps_counting_its_graphs(built, tmp_path):
     """The device counts every launch, so the host has to, or the stamps would go to other launches."""
     with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
@@ -133,7 +132,7 @@ def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path
         assert not len(ring.records)
 
 
-def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path) -> None:
+def test_a_window_is_kept_while_its_program_goes_on(built, tmp_path):
     """Graphs are stamped on, and 65,536 launches take the place of all stamps of the window."""
     with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
@@ -145,8 +144,6 @@ def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path
                 stdout=subprocess.PIPE,
             ) as program,
         ):  # fmt: skip
-            assert program.stdin
-            assert program.stdout
             program.stdout.readline()
             deadline = time.monotonic() + 30
             while not list((rings / "kept").glob("*.ring")) and time.monotonic() < deadline:
@@ -155,11 +152,10 @@ def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path
             program.stdin.close()
             program.wait()
         trace = light.read_folder(rings)
-        assert trace
         assert len(trace["graph_launches"]) == 3
 
 
-def test_the_environment_of_the_program_stays(tmp_path: Path) -> None:
+def test_the_environment_of_the_program_stays(tmp_path):
     ours = Path("/a/light.so")
     found = light.environment(ours, tmp_path, {"LD_PRELOAD": "libjemalloc.so", "X": "1"})
     assert found["LD_PRELOAD"] == "libjemalloc.so:/a/light.so"
@@ -172,7 +168,7 @@ def test_the_environment_of_the_program_stays(tmp_path: Path) -> None:
         assert light.environment(ours, tmp_path, given)["NVTX_INJECTION64_PATH"] == "/a/light.so"
 
 
-def test_folders_of_recorders_that_live_are_left_alone_and_empty_ones_removed(tmp_path: Path) -> None:
+def test_folders_of_recorders_that_live_are_left_alone_and_empty_ones_removed(tmp_path):
     """Also where their process cannot be seen, as in another container that shares the memory."""
     with light_ring.folder() as made:
         (made / "1-0.ring").touch()
@@ -190,10 +186,8 @@ def test_folders_of_recorders_that_live_are_left_alone_and_empty_ones_removed(tm
 
 
 @pytest.mark.parametrize("how", [TraceError("out: cannot be written: No space left on device"), KeyboardInterrupt()])
-def test_what_cannot_be_written_stays_in_memory(
-    built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException
-) -> None:
-    def fails(*arguments: object, **options: object) -> None:
+def test_what_cannot_be_written_stays_in_memory(built, tmp_path, monkeypatch, how):
+    def fails(*arguments, **options):
         raise how
 
     with monkeypatch.context() as patched:
@@ -206,12 +200,12 @@ def test_what_cannot_be_written_stays_in_memory(
     assert len(read(tmp_path / "out")["graph_launches"]) == 2 * TOKENS
 
 
-def used(path: Path) -> int:
+def used(path):
     """Bytes of a file that take memory."""
     return path.stat().st_blocks * 512
 
 
-def test_rings_of_programs_that_ended_take_little_memory(built: Build, tmp_path: Path) -> None:
+def test_rings_of_programs_that_ended_take_little_memory(built, tmp_path):
     built.run("decode", "proc", "", str(TOKENS))
     before = built.ring()
     assert used(before.path) > 2_000_000
@@ -225,7 +219,7 @@ def test_rings_of_programs_that_ended_take_little_memory(built: Build, tmp_path:
     assert (after.stamps[0] == before.stamps[0]).all()
 
 
-def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
+def test_rings_are_bounded_together(built, tmp_path):
     """Of three programs the last finds no room, and the one before it none for its stamps."""
     ring = 65536 + 4096 * 64
     decode = f"{built.folder}/decode proc '' 2 > /dev/null"
@@ -240,7 +234,6 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
         first, second = read_rings(rings)
         assert (first.counters["stamps_failed"], second.counters["stamps_failed"]) == (0, 1)
         trace = light.read_folder(rings)
-        assert trace
         (note,) = [note for note in trace.notes if "not recorded" in note]
         assert note.endswith("(decode)")
         assert "not enough space for a ring in" in note
@@ -249,12 +242,12 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
         assert f"process {second.process} (decode)" in note
 
 
-def free(folder: Path) -> int:
+def free(folder):
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
 
 
-def test_all_rings_together_leave_half_of_the_shared_memory_free(built: Build, tmp_path: Path) -> None:
+def test_all_rings_together_leave_half_of_the_shared_memory_free(built, tmp_path):
     """Of what is free without them, however many programs begin one after the other."""
     with mounted(tmp_path / "small", *TMPFS, "size=8m,mode=700", "none") as small:
         before = free(small)
@@ -268,7 +261,7 @@ def test_all_rings_together_leave_half_of_the_shared_memory_free(built: Build, t
         assert said.count("!space ") == 12 - len(rings)
 
 
-def test_eight_living_processes_are_recorded_in_64_megabytes(built: Build, tmp_path: Path) -> None:
+def test_eight_living_processes_are_recorded_in_64_megabytes(built, tmp_path):
     """The /dev/shm of a container: all of them begin at once, with stamps, and half of it stays free."""
     with mounted(tmp_path / "shm", *TMPFS, "size=64m,mode=700", "none") as small:
         before = free(small)
@@ -281,7 +274,6 @@ def test_eight_living_processes_are_recorded_in_64_megabytes(built: Build, tmp_p
             for _ in range(8)
         ]  # fmt: skip
         for program in programs:
-            assert program.stdout
             assert program.stdout.readline()
         assert free(small) >= before // 2
         for program in programs:

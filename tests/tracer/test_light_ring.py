@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.tracer.fake_driver import Build
 from tracer.errors import FormatError
 from tracer.recorders import light, light_ring
 from tracer.recorders.light import light_trace, read_rings
-from tracer.recorders.light_ring import PAIR, RECORD, STAMP, Ring, check_of, header_check, marks, read_ring
+from tracer.recorders.light_ring import PAIR, RECORD, STAMP, check_of, header_check, marks, read_ring
 from tracer.recorders.symbols import chains_beside, functions_at, kernel_names
 
 TOKENS, CALLS = 40, 243
@@ -25,17 +24,17 @@ NAME = "1-0.ring"
 
 
 @pytest.fixture(scope="module")
-def content(built: Build) -> bytes:
+def content(built):
     """A ring of a decode loop."""
     built.run("decode", "proc", "", str(TOKENS))
     return built.ring().path.read_bytes()
 
 
-def records_of(content: bytes, count: int) -> np.ndarray:
+def records_of(content, count):
     return np.frombuffer(content, RECORD, count, RECORDS_AT).copy()
 
 
-def read(folder: Path, content: bytes, records: np.ndarray | None = None) -> Ring:
+def read(folder, content, records=None):
     """Read a ring of that content, with other records at its begin."""
     words = b"" if records is None else records.tobytes()
     (folder / NAME).write_bytes(content[:RECORDS_AT] + words + content[RECORDS_AT + len(words) :])
@@ -44,7 +43,7 @@ def read(folder: Path, content: bytes, records: np.ndarray | None = None) -> Rin
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_record_with_words_of_another_is_none(content: bytes, tmp_path: Path, data: st.DataObject) -> None:
+def test_a_record_with_words_of_another_is_none(content, tmp_path, data):
     """As where a writer slept for a whole round of the ring and goes on while another writes, in any order."""
     words = records_of(content, 200).view(np.uint64).reshape(200, WORDS)
     row, donor = data.draw(st.tuples(st.integers(0, 199), st.integers(0, 199)))
@@ -58,7 +57,7 @@ def test_a_record_with_words_of_another_is_none(content: bytes, tmp_path: Path, 
     assert len(ring.records) == ring.written - ring.lost
 
 
-def test_records_of_earlier_rounds_or_impossible_times_are_left_out_and_said(content: bytes, tmp_path: Path) -> None:
+def test_records_of_earlier_rounds_or_impossible_times_are_left_out_and_said(content, tmp_path):
     """Their content is whole, but it stands where a newer one belongs, or cannot be."""
     whole = read(tmp_path, content)
     for field, value in {"sequence": 4096 + 8, "end": 2**63 - 1}.items():
@@ -75,7 +74,7 @@ def test_records_of_earlier_rounds_or_impossible_times_are_left_out_and_said(con
     assert read(tmp_path, content, begun).lost == 1
 
 
-def test_a_torn_pair_of_clocks_changes_no_time(content: bytes, tmp_path: Path) -> None:
+def test_a_torn_pair_of_clocks_changes_no_time(content, tmp_path):
     whole = read(tmp_path, content)
     pairs = np.frombuffer(content, PAIR, 2, PAIRS_AT)
     assert (check_of(np.stack([pairs["tick"], pairs["monotonic"].view(np.uint64)], axis=1)) == pairs["check"]).all()
@@ -86,7 +85,7 @@ def test_a_torn_pair_of_clocks_changes_no_time(content: bytes, tmp_path: Path) -
     assert (read(tmp_path, changed).records == whole.records).all()
 
 
-def test_a_stamp_that_cannot_be_holds_nobody_up(content: bytes, tmp_path: Path) -> None:
+def test_a_stamp_that_cannot_be_holds_nobody_up(content, tmp_path):
     """Of 2 ** 62 ns there are too many windows of half a second to look at each."""
     last = RECORDS_AT + 4096 * RECORD.itemsize + STAMP.itemsize * (64 + 4 * TOKENS - 1)  # behind those of the chain
     ring = read(tmp_path, content[:last] + (2**62).to_bytes(8, "little") + content[last + 8 :])
@@ -95,7 +94,7 @@ def test_a_stamp_that_cannot_be_holds_nobody_up(content: bytes, tmp_path: Path) 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(8, 128 + 8), bit=st.integers(0, 7))
-def test_a_header_that_is_not_whole_is_no_ring(content: bytes, tmp_path: Path, at: int, bit: int) -> None:
+def test_a_header_that_is_not_whole_is_no_ring(content, tmp_path, at, bit):
     """As a reader on another processor may see it while the process writes it."""
     changed = bytearray(content)
     changed[at] ^= 1 << bit
@@ -103,7 +102,7 @@ def test_a_header_that_is_not_whole_is_no_ring(content: bytes, tmp_path: Path, a
         read(tmp_path, bytes(changed))
 
 
-def test_what_is_no_ring_is_said_and_loses_no_other(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_ring_is_said_and_loses_no_other(content, tmp_path):
     names = content.index(b"cuMemcpyHtoDAsync_v2")
     for damaged in (
         b"", b"\0" + content[1:], content[:-1000], bytes(4096),
@@ -112,7 +111,7 @@ def test_what_is_no_ring_is_said_and_loses_no_other(content: bytes, tmp_path: Pa
         with pytest.raises(FormatError, match=r"1-0\.ring"):
             read(tmp_path, damaged)
     (tmp_path / "2-0.ring").write_bytes(content)
-    unread: list[str] = []
+    unread = []
     assert len(read_rings(tmp_path, unread)) == 1
     assert [why.partition(": ")[0] for why in unread] == ["process 1 is left out"]
 
@@ -121,7 +120,7 @@ HEADER = struct.Struct("<8sIIIIQQQQQQQQqqQII128sQ")
 RECORDS, PAIRS, STAMPS_AT, START, START_UTC, PROGRAM = 5, 9, 11, 13, 14, 18  # fields of the header
 
 
-def with_header(content: bytes, field: int, value: object, size: int = 0) -> bytes:
+def with_header(content, field, value, size=0):
     """With a header of this value, whose check is right."""
     changed = bytearray(content)
     fields = list(HEADER.unpack_from(changed))
@@ -142,9 +141,7 @@ def with_header(content: bytes, field: int, value: object, size: int = 0) -> byt
     [(PAIRS, PAIRS_AT + (1 << 16), 0), (RECORDS, (1 << 24) + 1, (1 << 31) - 1), (START, -(2**63), 0),
      (START_UTC, 2**62, 0)],
 )  # fmt: skip
-def test_a_header_that_no_library_wrote_is_refused(
-    content: bytes, tmp_path: Path, field: int, value: int, size: int
-) -> None:
+def test_a_header_that_no_library_wrote_is_refused(content, tmp_path, field, value, size):
     """Although its check is right: names of more bytes, more records, or times that overflow."""
     path = tmp_path / NAME
     path.write_bytes(with_header(content, field, value, size))
@@ -154,12 +151,12 @@ def test_a_header_that_no_library_wrote_is_refused(
         read_ring(path)
 
 
-def test_a_name_with_control_characters_is_spelled_out(content: bytes, tmp_path: Path) -> None:
+def test_a_name_with_control_characters_is_spelled_out(content, tmp_path):
     ring = read(tmp_path, with_header(content, PROGRAM, b"a\n7! \x1b[2J\xe2\x80\xae"))
     assert ring.program == r"a\x0a7! \x1b[2J\u202e"
 
 
-def test_no_writer_of_a_fifo_is_waited_for_and_no_more_read_than_a_ring_has(tmp_path: Path) -> None:
+def test_no_writer_of_a_fifo_is_waited_for_and_no_more_read_than_a_ring_has(tmp_path):
     for name in (NAME, "programs", "lib.so"):
         os.mkfifo(tmp_path / name)
     with pytest.raises(FormatError, match=r"1-0\.ring: cannot be read: not a regular file"):
@@ -175,9 +172,7 @@ def test_no_writer_of_a_fifo_is_waited_for_and_no_more_read_than_a_ring_has(tmp_
         light_ring.trim(tmp_path / "2-0.ring")
 
 
-def test_a_copy_takes_no_more_memory_than_what_was_written_and_is_not_made_without_room(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_takes_no_more_memory_than_what_was_written_and_is_not_made_without_room(content, tmp_path, monkeypatch):
     path, copy = tmp_path / NAME, tmp_path / "copy"
     path.write_bytes(content)
     light_ring.trim(path)
@@ -193,7 +188,7 @@ def test_a_copy_takes_no_more_memory_than_what_was_written_and_is_not_made_witho
     assert refused.value.errno == errno.ENOSPC
 
 
-def test_names_and_sites_that_no_library_wrote_are_left_out(content: bytes, tmp_path: Path) -> None:
+def test_names_and_sites_that_no_library_wrote_are_left_out(content, tmp_path):
     hostile = json.loads((Path(__file__).parent / "data" / "ring_lines.json").read_text())
     records = read(tmp_path, content).records
     records["object"] = 0xFF
@@ -206,7 +201,7 @@ def test_names_and_sites_that_no_library_wrote_are_left_out(content: bytes, tmp_
         assert chains[["chain", "module"]].to_numpy().tolist() == [[3, "file"]], line
 
 
-def test_a_handle_has_the_name_that_it_had_when_it_was_launched(tmp_path: Path) -> None:
+def test_a_handle_has_the_name_that_it_had_when_it_was_launched(tmp_path):
     """A module was unloaded, and the next one has its kernel at the same address; the last line is cut off."""
     (tmp_path / f"{NAME}.names").write_text("0\ta\tfirst\n5\ta\tsecond\n7\tb\tother\nnone\n9\tc")
     launches = np.zeros(5, RECORD)

@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tracer.fake_driver import Build, compiler_or_skip, run
+from tests.programs import PROGRAMS
+from tests.tracer.fake_driver import compiler_or_skip, run
 from tracer import read
 from tracer.analysis.call_sites import NATIVE, call_sites
-from tracer.model.trace import Trace
 from tracer.recorders.light import light_trace
 from tracer.recorders.symbols import functions_at, plain_name
 
 TOKENS = 5
 
 
-def sites(trace: Trace) -> list[str]:
+def sites(trace):
     return call_sites(trace, trace.api).site.tolist()
 
 
-def test_each_call_names_its_function_static_or_not_once_per_site(built: Build, tmp_path: Path) -> None:
+def test_each_call_names_its_function_static_or_not_once_per_site(built, tmp_path):
     """A program without symbols has calls without sites."""
     built.run("sites", str(TOKENS), INTERTOKEN_LIGHT_SITES="1")
     trace = light_trace(built.read())
@@ -44,27 +44,16 @@ def test_each_call_names_its_function_static_or_not_once_per_site(built: Build, 
     assert not any("copy_inputs" in site for site in sites(trace))
 
 
-WRAPS = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-int backtrace(void **frames, int most) {
-    int (*next)(void **, int) = (int (*)(void **, int))dlsym(RTLD_NEXT, "backtrace");
-    volatile int found = next(frames, most);
-    return found;
-}
-"""
-
-
-def test_a_library_that_interposes_backtrace_is_no_site(built: Build, tmp_path: Path) -> None:
+def test_a_library_that_interposes_backtrace_is_no_site(built, tmp_path):
     """As the runtimes of sanitizers do."""
-    (tmp_path / "wraps.c").write_text(WRAPS)
+    (tmp_path / "wraps.c").write_text(PROGRAMS["wraps backtrace"])
     command = [compiler_or_skip(), "-shared", "-fPIC", "-o", tmp_path / "wraps.so", tmp_path / "wraps.c", "-ldl"]
     subprocess.run(command, check=True)
     built.run("sites", "1", INTERTOKEN_LIGHT_SITES="1", LD_PRELOAD=str(tmp_path / "wraps.so"))
     assert sites(light_trace(built.read())) == ["copy_inputs (sites)", "wait_for_logits (sites)", "decode (sites)"]
 
 
-def test_processes_and_threads_have_sites_of_their_own(built: Build) -> None:
+def test_processes_and_threads_have_sites_of_their_own(built):
     built.run("decode", "proc", "forks", "2", INTERTOKEN_LIGHT_SITES="1")
     trace = light_trace(built.read())
     of_first, of_second = trace["api"].groupby("process", sort=False)["callchain"].agg(set)
@@ -73,7 +62,7 @@ def test_processes_and_threads_have_sites_of_their_own(built: Build) -> None:
 
 
 @pytest.mark.usefixtures("recorder")
-def test_the_command_records_them_on_request(built: Build, tmp_path: Path) -> None:
+def test_the_command_records_them_on_request(built, tmp_path):
     """Without it nothing is unwound nor written."""
     for options, found in ((), set()), (("--call-sites",), {"copy_inputs", "wait_for_logits", "decode"}):
         out = tmp_path / f"out{len(options)}"
@@ -85,7 +74,7 @@ def test_the_command_records_them_on_request(built: Build, tmp_path: Path) -> No
     assert not list(built.rings.glob("*.sites"))
 
 
-def test_files_that_are_no_programs_name_nothing_and_names_are_plain(tmp_path: Path) -> None:
+def test_files_that_are_no_programs_name_nothing_and_names_are_plain(tmp_path):
     for content in (b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200):
         (tmp_path / "file").write_bytes(content)
         assert functions_at(tmp_path / "file", np.array([1, 2])) == ["", ""]

@@ -21,8 +21,6 @@ from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 
 NAMES = json.loads((DATA / "names.json").read_text(encoding="utf-8"))
 
-# --- tables ---
-
 
 def test_tables_have_their_columns_whatever_is_given():
     for name, table in TABLES.items():
@@ -51,8 +49,6 @@ def test_activities_of_all_tables_are_named_and_in_order():
     assert activities["bytes"].tolist() == [MISSING, 64, 0, 0]
     assert list(activities["table"].cat.categories) == list(DEVICE_TABLES)
 
-
-# --- rows and intervals ---
 
 CELL = st.integers(-2, 2) | st.sampled_from([10**9, 2**62, 2**63 - 1, -(2**63)])
 ROWS = st.lists(st.tuples(CELL, st.integers(0, 1)), max_size=12)
@@ -143,9 +139,6 @@ def test_intervals_count_each_nanosecond_once(spans, windows):
         assert [at for a, b in mine for at in range(a, b)] == [at for at in range(low, high) if count[at] == 0]
 
 
-# --- names of calls and kernels ---
-
-
 def test_real_names_are_known():
     for expected, names in NAMES["calls by letter"].items():
         assert {name: letter(name) for name in names} == dict.fromkeys(names, expected)
@@ -175,9 +168,6 @@ def test_a_short_name_that_says_nothing_is_known_by_the_full_one():
     names = trace["kernels"]["name"].cat.rename_categories({"k": "void deep_ep::intranode::dispatch<8>(int4*)"})
     trace.tables["kernels"] = trace["kernels"].assign(name=names)
     assert not trace.activities().computes.any()
-
-
-# --- which calls count, and as what ---
 
 
 def steps_of(calls):

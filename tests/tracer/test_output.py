@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.programs import PROGRAMS
 from tests.recordings import LLAMA
 from tests.tracer.places import read_only, small_disk  # noqa: F401
 from tracer.cli import main
@@ -115,21 +116,11 @@ def test_a_full_disk_is_one_line_and_costs_nothing(command, small_disk):  # noqa
     assert {file: file.read_bytes() for file in small_disk.rglob("*") if file.is_file()} == before
 
 
-WRITER = """
-import pathlib, sys
-from tracer.files.output import appearing
-with appearing(pathlib.Path(sys.argv[1]), replace=True) as partial:
-    partial.write_text("half")
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_writer_that_is_ended_leaves_nothing_or_what_the_next_removes(number, tmp_path):
     path = tmp_path / "a*.csv"
     path.write_text("old")
-    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdin=-1, stdout=-1) as writer:
+    with subprocess.Popen([sys.executable, "-c", PROGRAMS["writes half"], path], stdin=-1, stdout=-1) as writer:
         assert writer.stdout.readline() == b"ready\n"
         (left,) = {file.name for file in tmp_path.iterdir()} - {path.name}
         with appearing(path, replace=True) as partial:  # a second writer, while the first lives

@@ -1,18 +1,16 @@
 """The pytest plugin on itself: tests that pass, tests that fail, and what they print; on the host and on a GPU."""
 
-import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.tracer.nsys_exports import DATA
+from tests.programs import texts
 from tracer.errors import RecordError
 from tracer.recorders import cupti
 
 PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash", "--strict-markers", "-W", "error")
-_PARTS = re.split(r"^=== (.+)\n", (DATA / "inner-tests.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
-INNER = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
+INNER = texts("inner-tests.txt")
 """Test modules by their names."""
 
 

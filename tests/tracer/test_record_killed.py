@@ -8,35 +8,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
 import tracer
+from tests.programs import PROGRAMS
 from tests.tracer import fake_cuda
 from tests.tracer.places import small_disk  # noqa: F401
-
-PROGRAM = """
-import ctypes, os, signal, sys, threading, time
-import pyarrow.parquet
-
-cuda = ctypes.CDLL("libcuda.so.1")
-cuda.cuInit(0)
-for number in range(5):
-    cuda.cuLaunchKernel(b"kernel%d" % number)
-
-def end(group):
-    (os.killpg if group else os.kill)(0 if group else os.getpid(), signal.SIGKILL)
-
-def main():
-    print("ready", os.getpid(), flush=True)
-    exec(sys.stdin.readline())
-
-main()
-"""
-
 
 Start = Callable[..., "Recording"]
 
@@ -53,9 +33,9 @@ class Ended(NamedTuple):
 class Recording:
     """A program that is being recorded."""
 
-    def __init__(self, environment: dict[str, str], folder: Path, *options: str) -> None:
+    def __init__(self, environment, folder, *options):
         self.folder, program = folder, folder.parent / "program.py"
-        program.write_text(PROGRAM)
+        program.write_text(PROGRAMS["launches and is told what to do"])
         options = ("--passes", "node", "--call-sites", *options, "--", sys.executable)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tracer.cli", "record", "-o", folder / "out", *options, program],
@@ -66,11 +46,11 @@ class Recording:
         assert word == b"ready"
         self.pid = int(pid)
 
-    def tell(self, statement: str) -> None:
+    def tell(self, statement):
         self.process.stdin.write(f"{statement}\n".encode())
         self.process.stdin.flush()
 
-    def end(self, statement: str = "") -> Ended:
+    def end(self, statement=""):
         """The end, when the program has closed its output too; it does this, or whatever it was told or sent before."""
         if statement:
             self.tell(statement)
@@ -79,21 +59,21 @@ class Recording:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory):
     return fake_cuda.build(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "here").mkdir()
     return tmp_path / "here"
 
 
 @pytest.fixture
-def start(environment: dict[str, str]) -> Iterator[Start]:
-    begun: list[Recording] = []
+def start(environment):
+    begun = []
 
-    def recording(folder: Path, *options: str) -> Recording:
+    def recording(folder, *options):
         begun.append(Recording(environment, folder, *options))
         return begun[-1]
 
@@ -104,14 +84,14 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
         each.process.communicate()
 
 
-def check_kept(folder: Path) -> None:
+def check_kept(folder):
     """All five kernels are in the one recording there."""
     names = tracer.read(folder / "out")["kernels"]["short_name"].astype(str).tolist()
     assert names == [f"kernel{number}" for number in range(5)]
     assert os.listdir(folder) == ["out"]
 
 
-def test_output_exceptions_exit_code_and_handled_signals_are_the_programs_own(start: Start, folder: Path) -> None:
+def test_output_exceptions_exit_code_and_handled_signals_are_the_programs_own(start, folder):
     recording = start(folder)
     handler = "lambda *_: exec('raise OSError(2, \\'gone\\', \\'file\\')')"
     recording.tell(rf"signal.signal(signal.SIGTERM, {handler}); os.write(1, b'\xff\0[bold]\n'); signal.pause()")
@@ -128,9 +108,7 @@ def test_output_exceptions_exit_code_and_handled_signals_are_the_programs_own(st
     ("os._exit(3)", 3, "ended with exit code 3"),
     ("pyarrow.parquet.write_table = lambda *_, **__: end(False)", 137, "ended by SIGKILL"),
 ], ids=["left", "killed while writing"])  # fmt: skip
-def test_a_program_that_dies_is_said_in_one_line_and_leaves_nothing(
-    start: Start, folder: Path, statement: str, code: int, how: str
-) -> None:
+def test_a_program_that_dies_is_said_in_one_line_and_leaves_nothing(start, folder, statement, code, how):
     ended = start(folder).end(statement)
     lost = "and the recording in its memory was lost"
     said = f"intertoken: {folder / 'out'}: nothing was recorded: the program {how} {lost}"
@@ -138,7 +116,7 @@ def test_a_program_that_dies_is_said_in_one_line_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("told", ["tool SIGHUP", "program SIGTERM", "both SIGINT", "thread SIGTERM", "tool SIGKILL"])
-def test_what_was_recorded_until_a_signal_is_kept(start: Start, folder: Path, told: str) -> None:
+def test_what_was_recorded_until_a_signal_is_kept(start, folder, told):
     """Also if the signal interrupts no call of the main thread, as one that arrives right before the call: Python's own
     handlers would wait for its end. If the tool is killed the program ends, too."""
     recording, (whom, name) = start(folder), told.split()
@@ -160,14 +138,14 @@ def test_what_was_recorded_until_a_signal_is_kept(start: Start, folder: Path, to
     assert (ended.err[0] == kept) == (number != signal.SIGINT)  # which Python shows by a traceback
 
 
-def test_what_both_leave_when_killed_while_writing_goes_at_the_next_start(start: Start, folder: Path) -> None:
+def test_what_both_leave_when_killed_while_writing_goes_at_the_next_start(start, folder):
     ended = start(folder).end("pyarrow.parquet.write_table = lambda *_, **__: end(True)")
     assert (ended.code, ended.files[0][:5], len(ended.files)) == (-signal.SIGKILL, ".out.", 1)
     ended = start(folder).end("pass")
     assert (ended.code, ended.files) == (0, ["out"])
 
 
-def test_a_name_that_is_taken_meanwhile_stays(start: Start, folder: Path) -> None:
+def test_a_name_that_is_taken_meanwhile_stays(start, folder):
     recording = start(folder)
     (folder / "out").write_text("precious")
     ended = recording.end("pass")
@@ -176,7 +154,7 @@ def test_a_name_that_is_taken_meanwhile_stays(start: Start, folder: Path) -> Non
     assert (folder / "out").read_text() == "precious"
 
 
-def test_a_full_disk_is_one_line_and_costs_nothing(start: Start, small_disk: Path) -> None:  # noqa: F811
+def test_a_full_disk_is_one_line_and_costs_nothing(start, small_disk):  # noqa: F811
     out = small_disk / "out"
     with tracer.record() as recording:
         recording.api("graphLaunch", 0, 10, 1)

@@ -1,7 +1,6 @@
 """`intertoken record` of any program over drivers without a GPU: one suite over the light recorder and CUPTI; several
 passes; and a stand-in for nsys."""
 
-import gzip
 import json
 import os
 import shutil
@@ -13,42 +12,41 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tracer.fake_driver import Build, run
+from tests.programs import PROGRAMS
+from tests.tracer.fake_driver import run
+from tests.tracer.nsys_exports import DATA, real_export
 from tracer import formats, read
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.commands.record import python_program
 from tracer.errors import FormatError
 from tracer.model import run_json
-from tracer.model.trace import Trace
 from tracer.recorders import light_ring
 
 TOKENS = 40
-REFUSALS = json.loads((Path(__file__).parent / "data" / "record_refusals.json").read_text())
+REFUSALS = json.loads((DATA / "record_refusals.json").read_text())
 
 
 @pytest.fixture(params=["light", "node"])
-def level(request: pytest.FixtureRequest) -> str:
+def level(request):
     """One after the other, each with the driver that stands for the real one."""
     request.getfixturevalue({"light": "recorder", "node": "cupti"}[request.param])
     return request.param
 
 
 @pytest.fixture
-def program(level: str, built: Build, cuda: Path) -> str:
+def program(level, built, cuda):
     """A program that decodes; it takes what it does beside, and how many tokens."""
     return f"{built.folder}/decode proc" if level == "light" else f"{cuda}/traced"
 
 
-def record(target: Path, level: str, *arguments: object) -> Trace:
+def record(target, level, *arguments):
     result = run("record", "-o", target, "--passes", level, *arguments)
     assert result.exit_code == 0, result.stderr
     return read(target)
 
 
-def test_what_cannot_be_recorded_is_said(
-    level: str, program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_recorded_is_said(level, program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, row in enumerate(REFUSALS):
         if level not in row["says"]:
@@ -66,7 +64,7 @@ def test_what_cannot_be_recorded_is_said(
 
 
 @pytest.mark.parametrize("seen", ["0 1", "0 0"])
-def test_two_engines_have_the_devices_that_they_see(level: str, program: str, tmp_path: Path, seen: str) -> None:
+def test_two_engines_have_the_devices_that_they_see(level, program, tmp_path, seen):
     """Each sees one GPU as its first."""
     both = "".join(f"CUDA_VISIBLE_DEVICES={device} {program} '' {TOKENS} & " for device in seen.split())
     trace = record(tmp_path / "out", level, "--", "sh", "-c", f"{both} wait")
@@ -78,7 +76,7 @@ def test_two_engines_have_the_devices_that_they_see(level: str, program: str, tm
     assert said == (seen == "0 1")
 
 
-def test_some_steps_of_a_run(level: str, program: str, tmp_path: Path) -> None:
+def test_some_steps_of_a_run(level, program, tmp_path):
     command = ("--", *program.split(), "", TOKENS)
     whole = record(tmp_path / "all", level, *command)
     trace = record(tmp_path / "out", level, "--steps", 10, *command)
@@ -88,7 +86,7 @@ def test_some_steps_of_a_run(level: str, program: str, tmp_path: Path) -> None:
         assert 8 <= len(trace[name]) / (len(whole[name]) / TOKENS) <= 12
 
 
-def test_the_programs_own_window(level: str, program: str, built: Build, tmp_path: Path) -> None:
+def test_the_programs_own_window(level, program, built, tmp_path):
     command = [built.folder / "scenes", "windowed"] if level == "light" else [program, "window", 3]
     trace = record(tmp_path / "out", level, "--profiler-window", "--", *command)
     names = trace["api"]["name"].astype(str).tolist()
@@ -96,39 +94,15 @@ def test_the_programs_own_window(level: str, program: str, built: Build, tmp_pat
     assert len(trace["graph_launches"]) + (trace["kernels"]["name"].astype(str) == "gemv").sum() == 3
 
 
-TURNS = """
-import ctypes, sys, time
-driver = ctypes.CDLL("libcuda.so.1")
-driver.cuInit(0)
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    driver.cuStreamSynchronize(None)
-    time.sleep(0.001)
-"""
-
-
-def test_a_window_of_a_run(level: str, tmp_path: Path) -> None:
+def test_a_window_of_a_run(level, tmp_path):
     window = ("--after", 0.8, "--seconds", 0.4)
-    api = record(tmp_path / "out", level, *window, "--", sys.executable, "-c", TURNS, "2")["api"]
+    api = record(tmp_path / "out", level, *window, "--", sys.executable, "-c", PROGRAMS["waits in turns"], "2")["api"]
     assert 20 < len(api) < 600  # of some 1700; how many is up to the machine
     assert api["end"].max() - api["start"].min() < 0.7e9  # switched every 50 ms, on a busy machine later
 
 
-RANGES = """
-import ctypes, nvtx
-driver = ctypes.CDLL("libcuda.so.1")
-driver.cuInit(0)
-driver.cuCtxSynchronize()
-for step in range(20):
-    with nvtx.annotate("step", domain="engine", color="green", payload=step):
-        driver.cuStreamSynchronize(None)
-with nvtx.annotate("default"):
-    pass
-"""
-
-
-def test_ranges_of_the_python_package_are_on_the_clock_of_the_calls(level: str, tmp_path: Path) -> None:
-    trace = record(tmp_path / "out", level, "--", sys.executable, "-c", RANGES)
+def test_ranges_of_the_python_package_are_on_the_clock_of_the_calls(level, tmp_path):
+    trace = record(tmp_path / "out", level, "--", sys.executable, "-c", PROGRAMS["ranges"])
     ranges, calls = trace["nvtx"], trace["api"][trace["api"]["name"].astype(str) == "cuStreamSynchronize"]
     assert ranges["text"].astype(str).tolist() == ["step"] * 20 + ["default"]
     assert ranges["domain"].astype(str).tolist() == ["engine"] * 20 + [""]
@@ -139,35 +113,20 @@ def test_ranges_of_the_python_package_are_on_the_clock_of_the_calls(level: str, 
     assert np.diff(ranges["start"]).min() > 0
 
 
-TOOL = """
-import sys
-from pathlib import Path
-from tracer.cli import main
-from tracer.recorders import cupti_library, cupti_run, light, light_ring
-light.library = cupti_run.library = lambda: Path(sys.argv[1])
-cupti_library.find = lambda: sys.argv[2]
-light_ring._MEMORY = Path(sys.argv[3])
-main(sys.argv[4:])
-"""
-
-
 @pytest.mark.parametrize(
     ("level", "number"),
     [("light", signal.SIGKILL), ("node", signal.SIGKILL), ("node", signal.SIGTERM), ("node", signal.SIGINT)],
     indirect=["level"],
 )
 def test_a_signal_ends_the_program_and_keeps_its_recording_and_what_a_killed_recorder_left_is_recovered(
-    level: str, program: str, built: Build, cuda: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+    level, program, built, cuda, tmp_path, number
+):
     """Of a program that has decoded and waits, of which CUPTI's buffers were taken."""
     out, what = tmp_path / "out", {"light": "stays", "node": "waits"}[level]
     paths = [built.folder / "light.so", cuda / "libcupti.so.13", tmp_path]
     command = ["record", "-o", out, "--passes", level, "--", *program.split(), what, str(TOKENS)]
-    tool = subprocess.Popen(
-        [sys.executable, "-c", TOOL, *paths, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert tool.stdout is not None
+    command = [sys.executable, "-c", PROGRAMS["record over stand-ins"], *paths, *command]
+    tool = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True)
     assert tool.stdout.readline()  # the program is done, and waits
     tool.send_signal(number)
     if number != signal.SIGKILL:
@@ -194,22 +153,11 @@ def test_a_signal_ends_the_program_and_keeps_its_recording_and_what_a_killed_rec
     assert len(trace["graph_launches"]) + (trace["kernels"]["name"].astype(str) == "gemv").sum() in (TOKENS, 2 * TOKENS)
 
 
-EXPORT = Path(__file__).parent / "data" / "llama1b-saaas-graph.sqlite.gz"
-NSYS = """#!/bin/sh
-# Stands for nsys: `profile` runs the command and leaves a report, `export` turns one into the SQLite beside this file.
-mode=$1; shift
-out=""; last=""
-while [ $# -gt 0 ]; do
-  case $1 in -o) out=$2; shift 2 ;; --type|--force-overwrite) shift 2 ;; --*) shift ;; *) break ;; esac
-done
-if [ $mode = profile ]; then echo report > "$out"; exec "$@"; fi
-cp "$(dirname "$0")/export.sqlite" "$out"
-"""
 WITH_NSYS = ("--passes", "node", "--call-sites", "--")
 
 
 @pytest.fixture
-def bare_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def bare_path(monkeypatch, tmp_path):
     """A PATH with nothing but what the test puts there, and the shell."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -217,7 +165,7 @@ def bare_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
-def test_call_sites_of_other_programs_and_reports_need_nsys(bare_path: Path, tmp_path: Path) -> None:
+def test_call_sites_of_other_programs_and_reports_need_nsys(bare_path, tmp_path):
     if shutil.which("nsys"):
         pytest.skip("nsys is installed here")
     result = run("record", "-o", tmp_path / "out", *WITH_NSYS, "/bin/true")
@@ -229,7 +177,7 @@ def test_call_sites_of_other_programs_and_reports_need_nsys(bare_path: Path, tmp
         formats.read(tmp_path / "a.nsys-rep")
 
 
-def test_call_sites_of_other_programs_come_from_nsys(bare_path: Path, tmp_path: Path) -> None:
+def test_call_sites_of_other_programs_come_from_nsys(bare_path, tmp_path):
     """One that is killed leaves nothing."""
     nsys, out = bare_path / "nsys", tmp_path / "out"
     nsys.write_text("#!/bin/sh\nkill -9 $$\n")
@@ -238,13 +186,13 @@ def test_call_sites_of_other_programs_come_from_nsys(bare_path: Path, tmp_path: 
     assert result.exit_code == 137
     assert result.stderr == f"intertoken: {out}: nothing was recorded: nsys ended by SIGKILL\n"
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
-    nsys.write_text(NSYS)
-    (bare_path / "export.sqlite").write_bytes(gzip.decompress(EXPORT.read_bytes()))
+    nsys.write_text(PROGRAMS["nsys"])
+    real_export(bare_path / "export.sqlite")
     assert run("record", "-o", out, *WITH_NSYS, "/bin/sh", "-c", "exit 7").exit_code == 7
     assert len(read(out)["graph_launches"]) == 64
 
 
-def test_what_counts_as_a_python_program_of_this_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_counts_as_a_python_program_of_this_installation(monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     for command, program in {
         "python script.py --x": ("script.py", "--x"), "python -m module 1": ("-m", "module", "1"),
@@ -253,14 +201,14 @@ def test_what_counts_as_a_python_program_of_this_installation(monkeypatch: pytes
         assert python_program(command.split()) == program, command
 
 
-def at_each_level(built: Build, cuda: Path, tokens: int) -> str:
+def at_each_level(built, cuda, tokens):
     """A shell command that decodes, with the driver that stands for the real one in each kind of pass."""
     light = f"LD_LIBRARY_PATH={built.folder} {built.folder}/decode proc '' {tokens} > /dev/null"
     return f'if [ -z "$CUDA_INJECTION64_PATH" ]; then {light}; else {cuda}/traced "" {tokens}; fi'
 
 
 @pytest.mark.usefixtures("cupti")
-def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, cuda: Path, tmp_path: Path) -> None:
+def test_each_pass_runs_the_command_and_gets_the_light_rate(built, cuda, tmp_path):
     out, ran = tmp_path / "out", tmp_path / "ran"
     script = ("--", "sh", "-c", f"echo x >> {ran}; {at_each_level(built, cuda, TOKENS)}")
     result = run("record", "-o", out, "--passes", "node,light,graph", *script)
@@ -282,14 +230,14 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, cuda: 
 
 
 @pytest.mark.usefixtures("cupti")
-def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, cuda: Path, tmp_path: Path) -> None:
+def test_a_light_pass_without_steps_hands_on_no_rate(built, cuda, tmp_path):
     out = tmp_path / "out"
     result = run("record", "-o", out, "--passes", "light,node", "--", "sh", "-c", at_each_level(built, cuda, 1))
     assert result.exit_code == 0, result.stderr
     assert json.loads((out / "node" / "run.json").read_text())["measured"] == {"pass": "node", "traced": False}
 
 
-def test_bad_choices_are_one_line_before_anything_runs(tmp_path: Path) -> None:
+def test_bad_choices_are_one_line_before_anything_runs(tmp_path):
     for passes, name, message in (
         ("graph,node", "out", "several passes must include light, which corrects the others"),
         ("light,node", "out.json", "several passes need a directory, not a .json file"),

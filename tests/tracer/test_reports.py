@@ -158,9 +158,6 @@ def test_a_report_of_a_rank_has_its_communication_and_collectives(tmp_path):
         assert row["step_communication_us"] == pytest.approx(2.89)
 
 
-# --- Dask ---
-
-
 def test_a_killed_worker_loses_no_report(tmp_path):
     """Many reports on a process that is killed midway; three in four are damaged (and quick)."""
     count = 16

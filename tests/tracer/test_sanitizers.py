@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ PLAYS = ["decode proc", "decode proc child", "decode proc memory", "decode proc 
 
 
 @pytest.mark.parametrize(("sanitizer", "runtime"), [("address,undefined", "libasan.so"), ("thread", "libtsan.so")])
-def test_sanitizers_find_nothing(built: Build, cuda: Path, tmp_path: Path, sanitizer: str, runtime: str) -> None:
+def test_sanitizers_find_nothing(built, cuda, tmp_path, sanitizer, runtime):
     compiler = compiler_or_skip()
     found = subprocess.run([compiler, f"-print-file-name={runtime}"], capture_output=True, text=True, check=True)
     if not os.path.isabs(found.stdout.strip()):

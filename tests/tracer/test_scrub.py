@@ -49,9 +49,6 @@ def scrubbed(source, target, *options):
     return json.loads(result.stdout)
 
 
-# --- which texts stay, one by one ---
-
-
 def test_which_texts_stay():
     for kind, texts in KNOWN["texts"].items():
         for text, becomes in texts.items():
@@ -117,9 +114,6 @@ def test_no_planted_text_survives(secret, around):
     found = [str(t) for table, column in NAMED if column in clean[table] for t in clean[table][column]]
     found += [json.dumps(clean.metadata, ensure_ascii=False), *clean.notes]
     assert [(run, text) for run in unknown for text in found if run in text] == []
-
-
-# --- whole recordings ---
 
 
 def _letters(number, length, letters="qZ3xW8vK5jR2mT7pL9nB4cH6dS1fGy0aEuXo", step=7, more=3):
@@ -248,9 +242,6 @@ def test_a_run_keeps_its_passes_graph_and_measurements(tmp_path):
     assert kept["TARGET_INFO_GPU.name"] == (0, 1)
 
 
-# --- what analyses find ---
-
-
 def _numbers(value):
     """All but texts and notes."""
     if isinstance(value, dict):
@@ -331,9 +322,6 @@ def test_related_recordings_share_what_they_learn():
     learn(trace, texts)
     found = scrub(trace, texts)["nvtx"]["text"].tolist()
     assert [re.sub(HASH, "?", text) for text in found] == ["x? gemm", "text-?", "x? relu"]
-
-
-# --- the command ---
 
 
 def test_force_replaces_a_run_directory_and_nothing_else(tmp_path, monkeypatch):

@@ -122,8 +122,6 @@ def test_damage_of_the_tree_is_seen(tmp_path):
     assert read(path, root=root, rowids=(0, 499)) is None
 
 
-# --- exports ---
-
 ROWS = [RECORDING[KERNELS][0] | {"start": i, "correlationId": i % 7 or None} for i in range(300)]
 
 

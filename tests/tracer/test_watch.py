@@ -7,13 +7,11 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from tests.tracer.fake_driver import Build, run
+from tests.tracer.fake_driver import run
 from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
@@ -24,7 +22,7 @@ ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 
 
 @pytest.fixture
-def program(built: Build, recorder: None) -> Iterator[int]:
+def program(built, recorder):
     """A program that decoded under the recorder and still runs; its id."""
     with light_ring.folder() as rings:
         environment = light.environment(built.folder / "light.so", rings)
@@ -32,13 +30,12 @@ def program(built: Build, recorder: None) -> Iterator[int]:
         with subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as running:
-            assert running.stdout
             running.stdout.readline()
             yield running.pid
             running.kill()
 
 
-def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_is_shown_with_the_figures_of_any_recording(program, monkeypatch):
     """And what stopped launching without."""
     (row,) = live()
     assert (row.process, row.program, row.device) == (program, "decode", 0)
@@ -56,7 +53,7 @@ def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int, monk
     assert "steps_per_second{" not in metrics([row])
 
 
-def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest() -> None:
+def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest():
     """After 200 steps of 1 ms it replays a graph of 3 ms; of the last launch the stamps are not written yet."""
     made = Engine()
     for step in range(250):
@@ -68,9 +65,7 @@ def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest() -> N
     assert row.steps_per_s == pytest.approx(1e9 / 3_108_000, rel=0.01)
 
 
-def test_a_window_of_what_runs_is_kept_as_a_recording(
-    program: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_of_what_runs_is_kept_as_a_recording(program, tmp_path, monkeypatch):
     result = run("watch", program, "--keep", tmp_path / "all")
     assert result.exit_code == 0, result.output
     whole = read(tmp_path / "all")
@@ -95,7 +90,7 @@ def test_a_window_of_what_runs_is_kept_as_a_recording(
     assert not (tmp_path / "late").exists()
 
 
-def test_what_cannot_be_shown_or_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_shown_or_kept_is_said(tmp_path, monkeypatch):
     """A program that ended is not shown."""
     monkeypatch.setattr(light_ring, "_MEMORY", tmp_path)
     result = run("watch", "vllm", "--keep", tmp_path / "out")
@@ -112,7 +107,7 @@ def test_what_cannot_be_shown_or_kept_is_said(tmp_path: Path, monkeypatch: pytes
     assert (result.exit_code, "in use" in result.stderr) == (2, True)
 
 
-def test_metrics_are_prometheus_text_and_served_on_loopback() -> None:
+def test_metrics_are_prometheus_text_and_served_on_loopback():
     text = metrics([ROW, Live(8, "idle", 5, 0, why="no steps")])
     for line in (
         "# TYPE intertoken_calls_total counter",
@@ -123,7 +118,7 @@ def test_metrics_are_prometheus_text_and_served_on_loopback() -> None:
     ):
         assert line in text
     assert text.count('program="idle"') == 2
-    told: queue.Queue[str] = queue.Queue()
+    told = queue.Queue()
     threading.Thread(target=serve, args=(0, lambda: [ROW], told.put), daemon=True).start()
     address = told.get(timeout=10)
     assert address.startswith("127.0.0.1:")
@@ -134,7 +129,7 @@ def test_metrics_are_prometheus_text_and_served_on_loopback() -> None:
     refused.value.close()
 
 
-def test_names_are_no_markup() -> None:
+def test_names_are_no_markup():
     console = Console(width=120)
     with console.capture() as shown:
         console.print(table_of([Live(7, "[/x]", 100, 3, why="[bold]nothing")]))
