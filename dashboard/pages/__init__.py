@@ -35,8 +35,8 @@ from flask import Flask, Response, render_template_string, request
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.wrappers import Response as Answer
 
-from dashboard.pages.parts import named
-from dashboard.pages.runs import missing
+from dashboard.pages.parts import inputs, named
+from dashboard.pages.runs import missing, shared_of
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
@@ -171,12 +171,10 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
 
 def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
     @app.callback(
-        Output("missing", "children"), Input("named", "data"), Input("revision", "data"), State("view", "data"),
-        prevent_initial_call=True,
-    )  # fmt: skip
+        Output("missing", "children"), inputs("named.data revision.data", states="view.data"), prevent_initial_call=True
+    )
     def say(_: Any, __: Any, data: Any) -> list[html.P]:
-        view = page.view(data)
-        view = getattr(view, "shared", view)
+        view = shared_of(page.view(data))
         return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import Page
@@ -26,8 +26,10 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
+    inputs,
     named,
     number,
+    outputs,
     poll,
     rate_field,
     section,
@@ -37,14 +39,14 @@ from dashboard.pages.parts import (
     words,
     wrapped,
 )
-from dashboard.pages.runs import keep_options, keep_run, lead
+from dashboard.pages.runs import keep_options, keep_rate, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
 from dashboard.palette import CLEAR, COLOURS, THEMES
 from dashboard.reading.answers import Sites, advice_of, sites_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore, known
 from dashboard.text import apart, duration, markup, plain
-from dashboard.view import NoRate, View, rate_of, text_of
+from dashboard.view import View
 from tracer.analysis.call_sites import HostStep, by_function
 from tracer.analysis.idle_sites import SAMPLED
 from tracer.analysis.waited_for import named as named_functions
@@ -170,78 +172,21 @@ def register(app: Dash, store: RunStore) -> None:
     """Register the page's callbacks with an app that shows the advice for a run of `store`."""
     keep_run(app, store)
     keep_options(app, store, "run")
-    _give_rate(app, store)
+    keep_rate(app, store)
     _render(app, store)
-
-
-def _give_rate(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("url", "search", allow_duplicate=True),
-        Output("rate-refused", "children"),
-        Input("rate", "value"),
-        State("run", "value"),
-        State("view", "data"),
-        prevent_initial_call=True,
-    )
-    def give(given: Any, key: str | None, data: dict[str, Any] | None) -> tuple[Any, str]:
-        view = View.from_data(data)
-        if key is None:
-            raise PreventUpdate
-        try:
-            rated = view.rated(key, rate_of(given))
-        except NoRate as problem:
-            return no_update, str(problem)
-        return no_update if rated == view else rated.query(), ""
-
-    @app.callback(
-        Output("rate-field", "style"),
-        Output("rate", "value"),
-        Input("screen", "data"),
-        State("view", "data"),
-        prevent_initial_call=True,
-    )
-    def show(_: Any, data: dict[str, Any] | None) -> tuple[Any, str]:
-        view = View.from_data(data)
-        run = lead(view, store)
-        if run is None or not run.inflated:
-            return HIDDEN, ""
-        return SHOWN, text_of(view.rate_of(run.key))
 
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("advice", "children"),
-        Output("said-of-advice", "children"),
-        Output("warning", "children"),
-        Output("advice-notes", "children"),
-        Output("eager-launches", "columnDefs"),
-        Output("eager-launches", "rowData"),
-        Output("eager-launches", "style"),
-        Output("eager-section", "style"),
-        Output("waited-for", "children"),
-        Output("idle-sites", "rowData"),
-        Output("idle-sites", "style"),
-        Output("idle-section", "style"),
-        Output("flame", "figure"),
-        Output("flame", "style"),
-        Output("flame-holder", "aria-label"),
-        Output("sampled-note", "children"),
-        Output("host-functions", "rowData"),
-        Output("host-functions", "style"),
-        Output("host-section", "style"),
-        Output("call-sites", "columnDefs"),
-        Output("call-sites", "rowData"),
-        Output("call-sites", "style"),
-        Output("calls-section", "style"),
-        Output("site-notes", "children"),
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Output("poll", "disabled"),
-        Output("progress", "data"),
-        Input("screen", "data"),
-        Input("poll", "n_intervals"),
-        State("view", "data"),
-        State("progress", "data"),
+        outputs(
+            "advice.children said-of-advice.children warning.children advice-notes.children "
+            "eager-launches.columnDefs eager-launches.rowData eager-launches.style eager-section.style "
+            "waited-for.children idle-sites.rowData idle-sites.style idle-section.style flame.figure flame.style "
+            "flame-holder.aria-label sampled-note.children host-functions.rowData host-functions.style "
+            "host-section.style call-sites.columnDefs call-sites.rowData call-sites.style calls-section.style "
+            "site-notes.children nothing.children nothing.style poll.disabled progress.data"
+        ),
+        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
         running=asking("poll"),
     )

@@ -13,7 +13,7 @@ import dash_bootstrap_components as dbc
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, html
 from dash.exceptions import PreventUpdate
 from plotly.subplots import make_subplots
 
@@ -26,12 +26,14 @@ from dashboard.pages.parts import (
     chart,
     choice,
     csv_file,
-    done,
+    inputs,
     keep_download,
+    keep_view,
     legend,
     links,
     named,
     number,
+    outputs,
     section,
     table_height,
     table_of,
@@ -82,7 +84,6 @@ _BINS = 60
 _WIDE, _CHARACTER = 1360, 7.6  # px
 _BEYOND = 1.5  # times the 90th percentile: the end of an axis of typical gaps
 
-_SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")
 _SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
 """Range of the axes -> its label."""
 
@@ -101,17 +102,10 @@ class GapView(Linked):
 
 
 def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
-    """The view after an action of the reader.
-
-    Args:
-        view: the view before.
-        source: the component.
-        value: its new value.
-        scheme: "light" or "dark", the page's current theme.
-    """
+    """The view after an action of the reader: the component, its new value, and what the theme looks like."""
     match source, value:
-        case "chosen", list(keys):
-            runs = tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))[:MOST_RUNS]
+        case "chosen", list() | None as keys:
+            runs = tuple(dict.fromkeys(key for key in keys or () if isinstance(key, str)))[:MOST_RUNS]
             return replace(view, shared=replace(view.shared, runs=runs))
         case "scale", str(scale) if scale in _SCALES:
             return replace(view, scale=scale)
@@ -194,7 +188,7 @@ def _made_of() -> html.Section:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the page's callbacks with an app that shows the gaps of the runs of `store`."""
-    _reduce(app, store)
+    _keep(app, store)
     keep_options(app, store, "chosen")
     _render(app, store)
     _lead(app, store)
@@ -202,53 +196,27 @@ def register(app: Dash, store: RunStore) -> None:
     keep_download(app, "made-of")
 
 
-def _reduce(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("chosen", "options"),
-        Output("chosen", "value"),
-        Output("scale", "value"),
-        Output("pressed", "data"),
-        Input("url", "search"),
-        Input("chosen", "value"),
-        Input("scale", "value"),
-        Input("theme", "n_clicks"),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-    )
-    def reduce(
-        search: str, chosen: Any, scale: str, theme: Any, pressed: Any, before: Any, screen: Any
-    ) -> tuple[Any, ...]:
-        clicks, values = {"theme": theme}, {"chosen": chosen or [], "scale": scale}
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = GapView.parse(search)
-            view = replace(view, shared=replace(opened_at_once(view.shared, store), range=None, align="end"))
-        else:
-            view = GapView.from_data(before)
-            for source in sources:
-                view = after(view, source, values.get(source), (screen or {}).get("scheme", ""))
-        keys = shown(view.shared, store)
-        if before is not None and view == GapView.from_data(before) and keys == chosen and clicks == pressed:
-            raise PreventUpdate
-        link = no_update if view.query() == (search or "") else view.query()
-        return view.data(), link, run_options(store), keys, view.scale, clicks
+def _keep(app: Dash, store: RunStore) -> None:
+    def opened(view: GapView) -> GapView:
+        return replace(view, shared=replace(opened_at_once(view.shared, store), range=None, align="end"))
+
+    keep_view(
+        app, GapView, "chosen.value scale.value", ["theme"], "chosen.options chosen.value scale.value",
+        opened=opened, after=after,
+        show=lambda view: (run_options(store), shown(view.shared, store), view.scale),
+    )  # fmt: skip
 
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Output("figures", "children"),
-        Output("warnings", "children"),
-        *(Output(key, "style") for key in _SECTIONS),
-        *(Output(key, part) for key in ("idle", "steps", "distribution") for part in ("figure", "style")),
-        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "steps", "distribution")),
-        *(Output(key, part) for key in ("longest", "made-of") for part in ("columnDefs", "rowData", "style")),
-        Input("screen", "data"),
-        State("view", "data"),
+        outputs(
+            "nothing.children nothing.style figures.children warnings.children "
+            "idle-section.style steps-section.style distribution-section.style longest-section.style "
+            "made-of-section.style idle.figure idle.style steps.figure steps.style distribution.figure "
+            "distribution.style idle-holder.aria-label steps-holder.aria-label distribution-holder.aria-label "
+            "longest.columnDefs longest.rowData longest.style made-of.columnDefs made-of.rowData made-of.style"
+        ),
+        inputs("screen.data", states="view.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -266,7 +234,7 @@ def _render(app: Dash, store: RunStore) -> None:
             SHOWN if nothing else HIDDEN,
             [table_of_lines([figures_of(run) for run in runs])] if runs else [],
             _warnings(runs),
-            *(SHOWN if shown else HIDDEN for shown in (places, *[runs] * (len(_SECTIONS) - 1))),
+            *(SHOWN if shown else HIDDEN for shown in (places, runs, runs, runs, runs)),
             causes_figure(places, theme, width), {"height": f"{causes_height(places, width)}px"},
             steps_figure(panels, view.scale, theme, width), style,
             distribution_figure(panels, view.scale, theme, width), style,
@@ -281,7 +249,7 @@ def _lead(app: Dash, store: RunStore) -> None:
     """A click on a bar opens the timeline."""
 
     @app.callback(
-        Output("destination", "data"), Input("steps", "clickData"), State("view", "data"), prevent_initial_call=True
+        Output("destination", "data"), inputs("steps.clickData", states="view.data"), prevent_initial_call=True
     )
     def leads(click: dict[str, Any] | None, data: dict[str, Any]) -> str:
         match click:

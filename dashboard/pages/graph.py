@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
 import dash_cytoscape as cyto
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import Page, in_browser, link
-from dashboard.pages.parts import HIDDEN, SHOWN, chart, done, named, section, stepper
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, inputs, keep_view, named, outputs, section, stepper
 from dashboard.pages.runs import keep_options
 from dashboard.palette import COLOURS, FONT, THEMES, stream_colours
 from dashboard.reading.run import Run
@@ -42,8 +43,6 @@ _NO_GRAPH = (
 _MOST_KERNELS: Final = 150
 """Maximum number of kernels of a graph that is shown as one part."""
 _CHUNK: Final = 40
-
-_BUTTONS = ("part-back", "part-on", "theme")
 
 
 @dataclass(frozen=True)
@@ -71,25 +70,20 @@ class GraphView(Linked):
         return ADDRESS + self.query()
 
 
-def after(view: GraphView, source: str, value: Any, part: int, scheme: str) -> GraphView:
-    """The view after an action of the reader.
-
-    Args:
-        view: the view before.
-        source: the component.
-        value: its new value.
-        part: number of the part shown now.
-        scheme: "light" or "dark", the page's current theme.
-    """
+def after(store: RunStore, view: GraphView, source: str, value: Any, scheme: str) -> GraphView:
+    """The view after an action of the reader: the component, its new value, and what the theme looks like."""
     match source, value:
         case "run", str(key) if key != view.run:
             return replace(view, run=key, part=None, token=None)
-        case "node", str() | None if value != view.node:
-            return replace(view, node=value, part=part if value is None else None)
+        case "node", None if view.node is not None:
+            return replace(view, node=None, part=shown_part(find_run(store, view), view))
+        case "node", str(name) if name != view.node:
+            return replace(view, node=name, part=None)
         case "canvas", {"name": str(name)}:
             return replace(view, node=name, part=None)
         case "part-back" | "part-on", _:
-            return replace(view, node=None, part=max(part + (1 if source == "part-on" else -1), 0))
+            part = shown_part(find_run(store, view), view) + (1 if source == "part-on" else -1)
+            return replace(view, node=None, part=max(part, 0))
         case "theme", _:
             return replace(view, theme=switched(view.theme, scheme))
     return view
@@ -221,47 +215,22 @@ def _memory() -> html.Section:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the page's callbacks with an app that shows the graphs of the runs of `store`."""
-    _reduce(app, store)
+    _keep(app, store)
     keep_options(app, store, "run", _runs)
     _render(app, store)
     in_browser(app, "intertoken", "focus", Input("focus", "data"))
 
 
-def _reduce(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("pressed", "data"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("node", "options"),
-        Output("node", "value"),
-        Input("url", "search"),
-        Input("run", "value"),
-        Input("node", "value"),
-        Input("canvas", "tapNodeData"),
-        *(Input(button, "n_clicks") for button in _BUTTONS),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-    )
-    def reduce(search: str, run: str, node: str, tapped: Any, *rest: Any) -> tuple[Any, ...]:
-        *times, pressed, before, screen = rest
-        clicks, values = dict(zip(_BUTTONS, times, strict=True)), {"run": run, "node": node, "canvas": tapped}
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = GraphView.parse(search)
-            shown = find_run(store, view)
-            view = replace(view, run=shown.key) if shown is not None else view
-        else:
-            view = GraphView.from_data(before)
-            for source in sources:
-                part = shown_part(find_run(store, view), view)
-                view = after(view, source, values.get(source), part, (screen or {}).get("scheme", ""))
-        if before is not None and view == GraphView.from_data(before) and clicks == pressed:
-            raise PreventUpdate
-        link = no_update if view.query() == (search or "") else view.query()
-        return view.data(), link, clicks, *_choices(store, view)
+def _keep(app: Dash, store: RunStore) -> None:
+    def opened(view: GraphView) -> GraphView:
+        run = find_run(store, view)
+        return view if run is None else replace(view, run=run.key)
+
+    keep_view(
+        app, GraphView, "run.value node.value canvas.tapNodeData", ("part-back", "part-on", "theme"),
+        "run.options run.value node.options node.value",
+        opened=opened, after=partial(after, store), show=lambda view: _choices(store, view),
+    )  # fmt: skip
 
 
 def _choices(store: RunStore, view: GraphView) -> tuple[Any, ...]:
@@ -282,24 +251,12 @@ def _runs(store: RunStore) -> list[dict[str, str]]:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("canvas", "elements"),
-        Output("canvas", "style"),
-        Output("canvas", "stylesheet"),
-        Output("canvas-holder", "aria-label"),
-        Output("focus", "data"),
-        Output("panel", "children"),
-        Output("part-label", "children"),
-        Output("parts", "style"),
-        Output("streams", "children"),
-        Output("memory", "figure"),
-        Output("memory", "style"),
-        Output("memory-holder", "aria-label"),
-        Output("picture", "style"),
-        Output("memory-section", "style"),
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Input("screen", "data"),
-        State("view", "data"),
+        outputs(
+            "canvas.elements canvas.style canvas.stylesheet canvas-holder.aria-label focus.data panel.children "
+            "part-label.children parts.style streams.children memory.figure memory.style memory-holder.aria-label "
+            "picture.style memory-section.style nothing.children nothing.style"
+        ),
+        inputs("screen.data", states="view.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:

@@ -10,19 +10,20 @@ Pages with a timeline share its legend, the buttons that move it (`moves`), and 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import dash_ag_grid as dag
 import dash_bootstrap_components as dbc
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
 from dashboard.palette import CLEAR, COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of
-from dashboard.view import View, span, switched, zoom
+from dashboard.view import Linked, View, span, switched, zoom
 from tracer.analysis.idle import PLACES
 
 MOST_PRESSES: Final = 200
@@ -30,6 +31,8 @@ MOST_PRESSES: Final = 200
 the browser and cannot be trusted."""
 Clicks: TypeAlias = Mapping[str, float | None]
 """How often each button was pressed; None for never."""
+
+Seen = TypeVar("Seen", bound=Linked)
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
@@ -54,6 +57,26 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     head = html.Div([html.H2(title), *bar], className="bar")
     return html.Section([head, *content], **(named(title) | own | options))
+
+
+def outputs(properties: str) -> list[Output]:
+    """The outputs of a callback, as "component.property component.property"; a * follows what others set, too."""
+    return [Output(*_split(each.rstrip("*")), allow_duplicate=each.endswith("*")) for each in properties.split()]
+
+
+def inputs(properties: str, states: str = "") -> list[Input | State]:
+    """The inputs and states of a callback, written like its `outputs`."""
+    return [Input(*_split(each)) for each in properties.split()] + [State(*_split(each)) for each in states.split()]
+
+
+def _split(name: str) -> tuple[str, str]:
+    component, _, prop = name.rpartition(".")
+    return component, prop
+
+
+def clicks(buttons: Iterable[str]) -> str:
+    """The presses of these buttons, as `inputs`."""
+    return " ".join(f"{button}.n_clicks" for button in buttons)
 
 
 def poll(key: str) -> dcc.Interval:
@@ -146,7 +169,7 @@ def csv_file(name: str) -> dict[str, Any]:
 def keep_download(app: Dash, key: str) -> None:
     """Have the button `download` save a table as CSV."""
 
-    @app.callback(Output(key, "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    @app.callback(Output(key, "exportDataAsCsv"), inputs("download.n_clicks"), prevent_initial_call=True)
     def download(_: Any) -> bool:
         return True
 
@@ -226,6 +249,47 @@ def done(triggered: Sequence[str], clicks: Clicks, heeded: Clicks | None) -> lis
     since = {button: int((times or 0) - ((heeded or {}).get(button) or 0)) for button, times in clicks.items()}
     presses = chain.from_iterable(repeat(button, min(times, MOST_PRESSES)) for button, times in since.items())
     return [*(name for name in changed if name not in clicks), *islice(presses, MOST_PRESSES)]
+
+
+def keep_view(
+    app: Dash, kind: type[Seen], fields: str, buttons: Sequence[str], shown: str, *, opened: Callable[[Seen], Seen],
+    after: Callable[[Seen, str, Any, str], Seen], show: Callable[[Seen], Sequence[Any]],
+) -> None:  # fmt: skip
+    """Keep a page's view, from its link and then by each action of the reader.
+
+    Args:
+        app: of the page.
+        kind: of the view.
+        fields: what a reader changes, as for `inputs`.
+        buttons: what a reader presses.
+        shown: what the page shows of its view, as for `outputs`.
+        opened: the view of a link -> the view to begin with.
+        after: view, component, its new value, and what the theme looks like ("light" or "dark") -> the view afterwards.
+        show: the values of `shown`.
+    """
+
+    @app.callback(
+        outputs(f"view.data url.search pressed.data {shown}"),
+        inputs(f"url.search {fields} {clicks(buttons)}", states="pressed.data view.data screen.data"),
+    )
+    def reduce(search: str, *rest: Any) -> tuple[Any, ...]:
+        *given, pressed, before, screen = rest
+        values = dict(zip(fields.split(), given, strict=False))
+        presses = dict(zip(buttons, given[len(values) :], strict=True))
+        sources = done([one["prop_id"] for one in ctx.triggered], presses, pressed)
+        if before is None or "url" in sources:
+            view = opened(kind.parse(search))
+        else:
+            of_source = {name.rpartition(".")[0]: value for name, value in values.items()}
+            view = kind.from_data(before)
+            for source in sources:
+                view = after(view, source, of_source.get(source), (screen or {}).get("scheme", ""))
+        answer = dict(zip(shown.split(), show(view), strict=True))
+        agree = all(values[name] == answer[name] for name in values.keys() & answer.keys())
+        if before is not None and view == kind.from_data(before) and agree and presses == pressed:
+            raise PreventUpdate
+        link = view.query()
+        return view.data(), no_update if link == (search or "") else link, presses, *answer.values()
 
 
 LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Output, no_update
 from dash.exceptions import PreventUpdate
 from flask import Flask, request
 
-from dashboard.pages.parts import done
+from dashboard.pages.parts import HIDDEN, SHOWN, inputs, keep_view, outputs
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
-from dashboard.view import View, switched
+from dashboard.view import Linked, NoRate, View, rate_of, switched, text_of
 
 _LONGEST = 120
 PATIENCE = 2.0
@@ -103,41 +103,57 @@ def keep_options(
 ) -> None:
     """Keep a dropdown of runs up to date with the store."""
 
-    @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
+    @app.callback(Output(key, "options", allow_duplicate=True), inputs("revision.data"), prevent_initial_call=True)
     def options(_: Any) -> list[dict[str, str]]:
         return options_of(store)
 
 
 def keep_run(app: Dash, store: RunStore) -> None:
     """Update the page's view from its link, the selected run and the theme."""
+    keep_view(
+        app, View, "run.value", ["theme"], "run.options run.value",
+        opened=lambda view: replace(opened_at_once(view, store), range=None, align="end"),
+        after=after,
+        show=lambda view: (run_options(store), next(iter(shown(view, store)), None)),
+    )  # fmt: skip
+
+
+def keep_rate(app: Dash, store: RunStore, kind: type[Linked] = View) -> None:
+    """Have `rate_field` show the given rate of the page's run, and make the entered one part of the link."""
 
     @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("pressed", "data"),
-        Input("url", "search"),
-        Input("run", "value"),
-        Input("theme", "n_clicks"),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
+        outputs("url.search* rate-refused.children"),
+        inputs("rate.value", states="run.value view.data"),
+        prevent_initial_call=True,
     )
-    def reduce(search: str, run: str | None, theme: Any, pressed: Any, before: Any, screen: Any) -> tuple[Any, ...]:
-        clicks = {"theme": theme}
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
-        else:
-            view = View.from_data(before)
-            for source in sources:
-                view = after(view, source, run, (screen or {}).get("scheme", ""))
-        key = next(iter(shown(view, store)), None)
-        if before is not None and view == View.from_data(before) and key == run and clicks == pressed:
+    def give(given: Any, key: str | None, data: dict[str, Any] | None) -> tuple[Any, str]:
+        if key is None:
             raise PreventUpdate
-        query = view.query()
-        return view.data(), no_update if query == (search or "") else query, run_options(store), key, clicks
+        view = kind.from_data(data)
+        shared = shared_of(view)
+        try:
+            rated = shared.rated(key, rate_of(given))
+        except NoRate as problem:
+            return no_update, str(problem)
+        if rated == shared:
+            return no_update, ""
+        return (rated if view is shared else view.having("shared", rated)).query(), ""
+
+    @app.callback(
+        outputs("rate-field.style rate.value"), inputs("screen.data", states="view.data"), prevent_initial_call=True
+    )
+    def show(_: Any, data: dict[str, Any] | None) -> tuple[Any, str]:
+        view = shared_of(kind.from_data(data))
+        run = lead(view, store)
+        if run is None or not run.inflated:
+            return HIDDEN, ""
+        return SHOWN, text_of(view.rate_of(run.key))
+
+
+def shared_of(view: Any) -> Any:
+    """The part of a page's view that all pages share."""
+    shared: View = getattr(view, "shared", view)
+    return shared
 
 
 def after(view: View, source: str, run: str | None, scheme: str) -> View:

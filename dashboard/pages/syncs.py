@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
-from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import Page, link
@@ -21,9 +21,11 @@ from dashboard.pages.parts import (
     asking,
     choice,
     csv_file,
+    inputs,
     keep_download,
     links,
     number,
+    outputs,
     poll,
     section,
     table_height,
@@ -121,20 +123,11 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("syncs", "columnDefs"),
-        Output("syncs", "rowData"),
-        Output("syncs", "style"),
-        Output("inventory-section", "style"),
-        Output("said-of-all", "children"),
-        Output("warning", "children"),
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Output("poll", "disabled"),
-        Output("progress", "data"),
-        Input("screen", "data"),
-        Input("poll", "n_intervals"),
-        State("view", "data"),
-        State("progress", "data"),
+        outputs(
+            "syncs.columnDefs syncs.rowData syncs.style inventory-section.style said-of-all.children "
+            "warning.children nothing.children nothing.style poll.disabled progress.data"
+        ),
+        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
         running=asking("poll"),
     )

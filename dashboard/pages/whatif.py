@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final
 
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 from pydantic import AfterValidator, Field
 
@@ -25,10 +25,12 @@ from dashboard.pages.parts import (
     asking,
     chart,
     choice,
-    done,
+    inputs,
+    keep_view,
     legend_of_timeline,
     moves,
     named,
+    outputs,
     poll,
     rate_field,
     section,
@@ -37,13 +39,13 @@ from dashboard.pages.parts import (
     text_field,
 )
 from dashboard.pages.parts import after_move as moved
-from dashboard.pages.runs import keep_options, lead, opened_at_once, run_options
+from dashboard.pages.runs import keep_options, keep_rate, lead, opened_at_once, run_options
 from dashboard.reading.answers import WhatIf, inventory_of, what_if
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore, known
 from dashboard.scene import timeline, token_of
 from dashboard.text import duration, plain
-from dashboard.view import WORD, Linked, NoRate, View, one, one_of, part, rate_of, several, text_of
+from dashboard.view import WORD, Linked, View, one, one_of, part, several
 from tracer.errors import UsageError
 from tracer.model.schema import COMPUTE_TABLES
 from tracer.whatif.changes import Edit
@@ -61,7 +63,6 @@ _MOST_NAMES: Final = 20
 _NUMBER: Final = one(float, "{:.12g}".format)
 _MOST_LISTED: Final = 300
 
-_BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
 _WITHOUT_RATE = (
     "Without the rate the prediction includes tracing overhead: both timelines are slowed by it, and the "
     "gain is unknown. Enter the engine's own rate above (untraced steps/s), or put it into run.json (measured)."
@@ -123,15 +124,6 @@ def _of_run(view: WhatIfView, key: str) -> WhatIfView:
     return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
 
 
-def rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
-    """The view with the entered rate of its run; or the old view and why the rate is invalid."""
-    lead = next(iter(view.shared.runs or ()), None)
-    try:
-        return (view, "") if lead is None else (replace(view, shared=view.shared.rated(lead, rate_of(given))), "")
-    except NoRate as problem:
-        return view, str(problem)
-
-
 def value_of(value: Any, field: str) -> Any:
     """The value of a field's component."""
     if isinstance(value, tuple):
@@ -142,15 +134,8 @@ def value_of(value: Any, field: str) -> Any:
 
 
 def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:
-    """The view after an action of the reader.
-
-    Args:
-        view: the view before.
-        source: the component.
-        value: its new value.
-        runs: the runs drawn.
-        scheme: "light" or "dark", the page's current theme.
-    """
+    """The view after an action of the reader: the component, its new value, the runs drawn, and what the theme looks
+    like."""
     if source in FIELDS:
         return view.having(source, value)
     if source == "run":
@@ -289,69 +274,28 @@ def _number(key: str, label: str) -> html.Label:
 
 def register(app: Dash, store: RunStore) -> None:
     """Register the page's callbacks with an app that makes predictions for the runs of `store`."""
-    _reduce(app, store)
+    _keep(app, store)
     keep_options(app, store, "run")
+    keep_rate(app, store, WhatIfView)
     _render(app, store)
 
 
-def _reduce(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("without", "options"),
-        Output("kernels", "options"),
-        Output("rate-field", "style"),
-        Output("rate", "value"),
-        Output("rate-refused", "children"),
-        *(Output(field, "value") for field in FIELDS),
-        Output("pressed", "data"),
-        Input("url", "search"),
-        Input("run", "value"),
-        Input("rate", "value"),
-        *(Input(field, "value") for field in FIELDS),
-        Input("timeline", "relayoutData"),
-        *(Input(button, "n_clicks") for button in _BUTTONS),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-    )
-    def reduce(search: str, key: str | None, rate: Any, *rest: Any) -> tuple[Any, ...]:
-        values, refused = dict(zip((*FIELDS, "timeline"), rest, strict=False)) | {"run": key}, ""
-        *times, pressed, before, screen = rest[len(FIELDS) + 1 :]
-        clicks = dict(zip(_BUTTONS, times, strict=True))
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = WhatIfView.parse(search)
-            view = replace(view, shared=opened_at_once(view.shared, store))
-        else:
-            view = WhatIfView.from_data(before)
-            for source in sources:
-                if source == "rate":
-                    view, refused = rated(view, rate)
-                    continue
-                view = after(view, source, values.get(source), _drawn(store, view), (screen or {}).get("scheme", ""))
-        is_refused = bool(refused) or any(
-            values[source] for source in sources if source in NUMBERS
-        )  # the field is reset
-        if before is not None and view == WhatIfView.from_data(before) and not is_refused and clicks == pressed:
-            raise PreventUpdate
+def _keep(app: Dash, store: RunStore) -> None:
+    def show(view: WhatIfView) -> tuple[Any, ...]:
         run = lead(view.shared, store)
-        link = view.query()
-        return (
-            view.data(),
-            no_update if link == (search or "") else link,
-            run_options(store),
-            None if run is None else run.key,
-            sync_options(store, run),
-            [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
-            HIDDEN if run is None or not run.inflated else SHOWN,
-            "" if run is None else text_of(view.shared.rate_of(run.key)),
-            refused,
-            *(value_of(getattr(view, field), field) for field in FIELDS),
-            clicks,
-        )
+        names = [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)]
+        own = (value_of(getattr(view, field), field) for field in FIELDS)
+        return run_options(store), None if run is None else run.key, sync_options(store, run), names, *own
+
+    changes = " ".join(f"{field}.value" for field in FIELDS)
+    keep_view(
+        app, WhatIfView, f"run.value {changes} timeline.relayoutData",
+        ("reset", "token-back", "token-on", *MOVES, "theme"),
+        f"run.options run.value without.options kernels.options {changes}",
+        opened=lambda view: replace(view, shared=opened_at_once(view.shared, store)),
+        after=lambda view, source, value, scheme: after(view, source, value, _drawn(store, view), scheme),
+        show=show,
+    )  # fmt: skip
 
 
 def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
@@ -372,21 +316,11 @@ def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Output("problem", "children"),
-        Output("figures", "children"),
-        Output("notes", "children"),
-        Output("timeline", "figure"),
-        Output("timeline", "style"),
-        Output("timeline-section", "style"),
-        Output("token-label", "children"),
-        Output("poll", "disabled"),
-        Output("progress", "data"),
-        Input("screen", "data"),
-        Input("poll", "n_intervals"),
-        State("view", "data"),
-        State("progress", "data"),
+        outputs(
+            "nothing.children nothing.style problem.children figures.children notes.children timeline.figure "
+            "timeline.style timeline-section.style token-label.children poll.disabled progress.data"
+        ),
+        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
         running=asking("poll"),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import dash_bootstrap_components as dbc
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.downloads import FORMS, TABLES
@@ -25,7 +25,19 @@ from dashboard.pages import Page, in_browser, parts
 from dashboard.pages.overview import areas, compare, event, minimap, table, tools
 from dashboard.pages.overview.actions import actions_of, after
 from dashboard.pages.overview.table import GRID, columns, height, rows_of
-from dashboard.pages.parts import asking, button, chart, legend_of_timeline, moves, named, poll, section
+from dashboard.pages.parts import (
+    asking,
+    button,
+    chart,
+    clicks,
+    inputs,
+    legend_of_timeline,
+    moves,
+    named,
+    outputs,
+    poll,
+    section,
+)
 from dashboard.pages.runs import opened
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
@@ -178,10 +190,7 @@ def _go_by_gap(app: Dash, store: RunStore) -> None:
 
     @app.callback(
         Output("followed", "data", allow_duplicate=True),
-        *(Input(key, "n_clicks") for key in (*_BY_GAP, "token-percentile")),
-        Input("percentile", "n_submit"),
-        State("percentile", "value"),
-        State("view", "data"),
+        inputs(f"{clicks((*_BY_GAP, 'token-percentile'))} percentile.n_submit", states="percentile.value view.data"),
         prevent_initial_call=True,
     )
     def show(*values: Any) -> Any:
@@ -204,21 +213,11 @@ def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
 
 def _table(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("listed", "data"),
-        Output("runs", "rowData"),
-        Output("runs", "columnDefs"),
-        Output("runs", "style"),
-        Output("runs", "dashGridOptions"),
-        Output("reading", "disabled"),
-        Output("reading-said", "children"),
-        Output("revision", "data"),
-        Output("arrived", "data"),
-        Input("url", "pathname"),
-        Input("reading", "n_intervals"),
-        Input("revision", "data"),
-        State("url", "search"),
-        State("view", "data"),
-        State("arrived", "data"),
+        outputs(
+            "listed.data runs.rowData runs.columnDefs runs.style runs.dashGridOptions reading.disabled "
+            "reading-said.children revision.data arrived.data"
+        ),
+        inputs("url.pathname reading.n_intervals revision.data", states="url.search view.data arrived.data"),
         running=asking("reading"),
     )
     def load(
@@ -257,32 +256,15 @@ def progress_text(progress: Progress, reading: Sequence[str]) -> str:
 
 def _reduce(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("runs", "selectedRows"),
-        Output("token", "value"),
-        Output("token", "max"),
-        Output("token-label", "children"),
-        Output("align", "value"),
-        Output("runs", "scrollTo"),
-        Output("pressed", "data"),
-        Output("find", "value"),
-        Output("only", "value"),
-        Input("listed", "data"),
-        Input("followed", "data"),
-        Input("runs", "eventData"),
-        Input("token", "value"),
-        Input("align", "value"),
-        Input("timeline", "relayoutData"),
-        Input("find", "value"),
-        Input("only", "value"),
-        Input("asked", "data"),
-        *(Input(button, "n_clicks") for button in _BUTTONS),
-        State("pressed", "data"),
-        State("runs", "selectedRows"),
-        State("view", "data"),
-        State("screen", "data"),
-        State("url", "search"),
+        outputs(
+            "view.data url.search runs.selectedRows token.value token.max token-label.children align.value "
+            "runs.scrollTo pressed.data find.value only.value"
+        ),
+        inputs(
+            "listed.data followed.data runs.eventData token.value align.value timeline.relayoutData find.value "
+            f"only.value asked.data {clicks(_BUTTONS)}",
+            states="pressed.data runs.selectedRows view.data screen.data url.search",
+        ),
         prevent_initial_call=True,
     )
     def reduce(
@@ -342,16 +324,8 @@ def _render(app: Dash, store: RunStore) -> None:
     watched = [path for path in store.given if path.is_dir()]
 
     @app.callback(
-        Output("timeline", "figure"),
-        Output("timeline", "style"),
-        Output("timeline-holder", "style"),
-        Output("nothing", "children"),
-        Output("nothing", "style"),
-        Output("drawn", "data"),
-        Input("screen", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
-        State("drawn", "data"),
+        outputs("timeline.figure timeline.style timeline-holder.style nothing.children nothing.style drawn.data"),
+        inputs("screen.data arrived.data", states="view.data drawn.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
@@ -377,12 +351,11 @@ def _draw_causes(app: Dash, store: RunStore) -> None:
     """The figures of the causes of idle time and gap, after the timeline; with descriptions for screen readers."""
 
     @app.callback(
-        *(Output(key, part) for key in ("idle", "causes") for part in ("figure", "style")),
-        *(Output(f"{key}-section", "style") for key in ("idle", "causes")),
-        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "causes")),
-        Input("drawn", "data"),
-        State("screen", "data"),
-        State("view", "data"),
+        outputs(
+            "idle.figure idle.style causes.figure causes.style idle-section.style causes-section.style "
+            "idle-holder.aria-label causes-holder.aria-label"
+        ),
+        inputs("drawn.data", states="screen.data view.data"),
         prevent_initial_call=True,
     )
     def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -406,11 +379,7 @@ def _ahead(app: Dash, store: RunStore) -> None:
     in_browser(app, "ahead", "show", Input("ahead", "data"))
 
     @app.callback(
-        Output("ahead", "data"),
-        Input("wanted", "data"),
-        State("screen", "data"),
-        State("view", "data"),
-        prevent_initial_call=True,
+        Output("ahead", "data"), inputs("wanted.data", states="screen.data view.data"), prevent_initial_call=True
     )
     def fetch(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> dict[str, Any]:
         if screen is None:
@@ -474,7 +443,7 @@ def _downloads() -> html.Section:
 def _fill_downloads(app: Dash, store: RunStore) -> None:
     """Register the callbacks that update the links and save the figures."""
 
-    @app.callback(Output("downloads-of-runs", "children"), Input("steady", "data"), State("view", "data"))
+    @app.callback(Output("downloads-of-runs", "children"), inputs("steady.data", states="view.data"))
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
         view = View.from_data(data)
         return download_rows(store.chosen(view.runs or (), view.rates), view)

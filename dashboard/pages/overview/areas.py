@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dashboard.pages import in_browser
 from dashboard.pages.overview.event import ask
-from dashboard.pages.parts import button, named
+from dashboard.pages.parts import button, inputs, named
 from dashboard.palette import KINDS, NAMES
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
@@ -65,11 +65,7 @@ def register(app: Dash, store: RunStore) -> None:
     in_browser(app, "timeline", "summed", Output("summed", "data"), Input("chosen", "data"), State("summed", "data"))
 
     @app.callback(
-        Output("sums", "children"),
-        Input("summed", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
-        prevent_initial_call=True,
+        Output("sums", "children"), inputs("summed.data arrived.data", states="view.data"), prevent_initial_call=True
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> list[Any]:
         view = View.from_data(data)

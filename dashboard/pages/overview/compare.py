@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, named, poll
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, inputs, named, outputs, poll
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.answers import Against, ask_against_base, cautions_of, methods_of
 from dashboard.reading.run import LONGEST_NAME, SAME, Run, is_pass
@@ -90,20 +90,12 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("compare-section", "style"),
-        Output("compare-section", "className"),
-        Output("compare-words", "children"),
-        Output("compare-figures-holder", "style"),
-        Output("compare-figures", "children"),
-        Output("compare-methods", "children"),
-        Output("compare-cautions", "children"),
-        Output("compare-poll", "disabled"),
-        Output("compared", "data"),
-        Input("steady", "data"),
-        Input("arrived", "data"),
-        Input("compare-poll", "n_intervals"),
-        State("view", "data"),
-        State("compared", "data"),
+        outputs(
+            "compare-section.style compare-section.className compare-words.children compare-figures-holder.style "
+            "compare-figures.children compare-methods.children compare-cautions.children compare-poll.disabled "
+            "compared.data"
+        ),
+        inputs("steady.data arrived.data compare-poll.n_intervals", states="view.data compared.data"),
         prevent_initial_call=True,
         running=asking("compare-poll"),
     )
@@ -293,19 +285,11 @@ def _ladder() -> html.Details:
 
 def _render_ladder(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("ladder", "figure"),
-        Output("ladder", "style"),
-        Output("ladder-holder", "aria-label"),
-        Output("ladder-said", "children"),
-        Output("ladder-group", "options"),
-        Output("ladder-group", "value"),
-        *(Output(key, "style") for key in ("ladder-choice", "ladder-shown", "ladder-hint")),
-        Output("ladder-drawn", "data"),
-        Input("steady", "data"),
-        Input("revision", "data"),
-        Input("ladder-group", "value"),
-        State("view", "data"),
-        State("ladder-drawn", "data"),
+        outputs(
+            "ladder.figure ladder.style ladder-holder.aria-label ladder-said.children ladder-group.options "
+            "ladder-group.value ladder-choice.style ladder-shown.style ladder-hint.style ladder-drawn.data"
+        ),
+        inputs("steady.data revision.data ladder-group.value", states="view.data ladder-drawn.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, revision: Any, asked: str | None, data: Any, before: Any) -> Any:
@@ -353,8 +337,7 @@ def ladder_line(ladder: Ladder | None, chosen: Sequence[str]) -> str:
 def _choose(app: Dash) -> None:
     @app.callback(
         Output("followed", "data", allow_duplicate=True),
-        Input("ladder", "clickData"),
-        State("view", "data"),
+        inputs("ladder.clickData", states="view.data"),
         prevent_initial_call=True,
     )
     def choose(click: dict[str, Any] | None, data: dict[str, Any] | None) -> Any:

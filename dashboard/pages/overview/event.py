@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, Input, Output, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import in_browser, link, with_markup
 from dashboard.pages.graph import GraphView
 from dashboard.pages.overview.actions import marked
-from dashboard.pages.parts import asking, named, poll
+from dashboard.pages.parts import asking, inputs, named, outputs, poll
 from dashboard.pages.whatif import what_if_of
 from dashboard.reading.answers import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
@@ -323,13 +323,8 @@ def register(app: Dash, store: RunStore) -> None:
     in_browser(app, "card", "told", Input("told", "data"))
 
     @app.callback(
-        Output("picked", "children"),
-        Output("cost", "children"),
-        Output("cost-poll", "disabled"),
-        Input("chosen", "data"),
-        Input("arrived", "data"),
-        Input("cost-poll", "n_intervals"),
-        State("view", "data"),
+        outputs("picked.children cost.children cost-poll.disabled"),
+        inputs("chosen.data arrived.data cost-poll.n_intervals", states="view.data"),
         prevent_initial_call=True,
         running=asking("cost-poll"),
     )
@@ -342,11 +337,7 @@ def register(app: Dash, store: RunStore) -> None:
         return said, found.costs, not found.pending
 
     @app.callback(
-        Output("told", "data"),
-        Input("pointed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-        prevent_initial_call=True,
+        Output("told", "data"), inputs("pointed.data", states="view.data screen.data"), prevent_initial_call=True
     )
     def tell(mark: dict[str, Any] | None, data: dict[str, Any] | None, screen: dict[str, Any] | None) -> dict[str, Any]:
         view = View.from_data(data)

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, Input, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures import Plot, packed
 from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
 from dashboard.pages import in_browser
-from dashboard.pages.parts import named
+from dashboard.pages.parts import inputs, named, outputs
 from dashboard.palette import CLEAR, COLOURS, FONT, THEMES, Theme
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of, whole_of
@@ -50,14 +50,8 @@ def register(app: Dash, store: RunStore) -> None:
     in_browser(app, "minimap", "pointed", Input("minimap", "selectedData"), Input("minimap", "clickData"))
 
     @app.callback(
-        Output("minimap", "figure"),
-        Output("minimap", "style"),
-        Output("minimap-holder", "style"),
-        Output("mapped", "data"),
-        Input("steady", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
-        State("mapped", "data"),
+        outputs("minimap.figure minimap.style minimap-holder.style mapped.data"),
+        inputs("steady.data arrived.data", states="view.data mapped.data"),
         prevent_initial_call=True,
     )
     def draw(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], mapped: list[Any] | None) -> tuple[Any, ...]:

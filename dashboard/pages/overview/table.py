@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import in_browser
 from dashboard.pages.graph import GraphView
-from dashboard.pages.parts import named, number
+from dashboard.pages.parts import inputs, named, number, outputs
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
@@ -203,11 +203,8 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _give(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("followed", "data", allow_duplicate=True),
-        Output("runs", "rowTransaction", allow_duplicate=True),
-        Output("rate-refused", "children"),
-        Input("runs", "cellValueChanged"),
-        State("view", "data"),
+        outputs("followed.data* runs.rowTransaction* rate-refused.children"),
+        inputs("runs.cellValueChanged", states="view.data"),
         prevent_initial_call=True,
     )
     def give(changes: list[dict[str, Any]] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -233,14 +230,8 @@ def _with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, st
 
 def _show(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("runs", "rowTransaction"),
-        Output("runs", "columnDefs", allow_duplicate=True),
-        Output("rates-said", "children"),
-        Output("rated", "data"),
-        Input("steady", "data"),
-        Input("revision", "data"),
-        State("view", "data"),
-        State("rated", "data"),
+        outputs("runs.rowTransaction runs.columnDefs* rates-said.children rated.data"),
+        inputs("steady.data revision.data", states="view.data rated.data"),
         prevent_initial_call=True,
     )
     def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: list[str] | None) -> tuple[Any, ...]:
@@ -287,13 +278,8 @@ def _fill_strip(app: Dash, store: RunStore) -> None:
     in_browser(app, "runs", "fold", Output("runs-panel", "hidden"), Input("chipped", "data"))
 
     @app.callback(
-        Output("chips", "children"),
-        Output("chipped", "data"),
-        Output("runs-open", "children"),
-        Input("steady", "data"),
-        Input("revision", "data"),
-        State("view", "data"),
-        State("chipped", "data"),
+        outputs("chips.children chipped.data runs-open.children"),
+        inputs("steady.data revision.data", states="view.data chipped.data"),
         prevent_initial_call=True,
     )
     def fill(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from dashboard.pages import in_browser
 from dashboard.pages.overview import areas, event
 from dashboard.pages.overview.actions import after_request, gone, wishes
 from dashboard.pages.overview.event import ask
-from dashboard.pages.parts import Clicks, button, named, text_field
+from dashboard.pages.parts import Clicks, button, inputs, named, outputs, text_field
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import place_of, token_of
@@ -128,14 +128,8 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _say(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("found", "children"),
-        Output("find-on", "disabled"),
-        Output("find-back", "disabled"),
-        Output("row-list", "children"),
-        Output("measured", "children"),
-        Input("chosen", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
+        outputs("found.children find-on.disabled find-back.disabled row-list.children measured.children"),
+        inputs("chosen.data arrived.data", states="view.data"),
         prevent_initial_call=True,
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -152,11 +146,7 @@ def _say(app: Dash, store: RunStore) -> None:
 
 def _go(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("gone", "children"),
-        Input("asked", "data"),
-        State("view", "data"),
-        State("pressed", "data"),
-        prevent_initial_call=True,
+        Output("gone", "children"), inputs("asked.data", states="view.data pressed.data"), prevent_initial_call=True
     )
     def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> html.Span:
         match wish:
@@ -282,10 +272,7 @@ def _keep_bookmarks(app: Dash, store: RunStore) -> None:
 
     @app.callback(
         Output("bookmark-list", "children"),
-        Input("chosen", "data"),
-        Input("bookmarks-kept", "data"),
-        Input("arrived", "data"),
-        State("view", "data"),
+        inputs("chosen.data bookmarks-kept.data arrived.data", states="view.data"),
         prevent_initial_call=True,
     )
     def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> list[Any]:
@@ -293,11 +280,8 @@ def _keep_bookmarks(app: Dash, store: RunStore) -> None:
         return listed(view, store.ready(view.runs or (), view.rates))
 
     @app.callback(
-        Output("bookmarks-kept", "data"),
-        Output("bookmarks-refused", "children"),
-        Input("asked", "data"),
-        State("view", "data"),
-        State("pressed", "data"),
+        outputs("bookmarks-kept.data bookmarks-refused.children"),
+        inputs("asked.data", states="view.data pressed.data"),
         prevent_initial_call=True,
     )
     def write(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> tuple[Any, str]:
