@@ -147,20 +147,6 @@ def test_a_ratio_is_that_of_medians_or_of_neighbours_with_its_interval():
     assert ratio([110.0, 220.0, 55.0], [100.0, 200.0, 50.0], paired=True) == found  # drifting
 
 
-def test_what_advice_says_of_an_edit_and_the_median_of_several_recordings():
-    advice_check = importlib.import_module("advice_check")
-    speedup = {"estimate": 1.1, "low": None, "high": None}
-    facts = {"advice": [], "unsure": [{"edit": "a", "speedup": speedup}], "refused": [{"edit": "b", "why": "needed"}]}
-    assert advice_check.predicted(facts, "a") == {"predicted": speedup, "listed": False}
-    assert advice_check.predicted(facts, "b")["why"] == "needed"
-    assert "does not allow" in advice_check.predicted(facts, "c")["why"]
-    found = [advice_check.predicted({"unsure": [{"edit": "a", "speedup": {"estimate": each}}]}, "a")
-             for each in (1.3, 1.1, 1.2)]  # fmt: skip
-    middle = advice_check._middle([*found, advice_check.predicted({}, "a")])
-    assert (middle["predicted"]["estimate"], middle["estimates"]) == (1.2, [1.1, 1.2, 1.3])
-    assert advice_check._middle([])["why"] == "nothing was recorded"
-
-
 def test_programs_are_run_recorded_and_compared(tmp_path, monkeypatch):
     advice_check, advice_measure = map(importlib.import_module, ("advice_check", "advice_measure"))
     Build.into(tmp_path)

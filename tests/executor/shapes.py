@@ -13,12 +13,8 @@ PRODUCT_SHAPES = ("tiny", "qwen3-tiny", "moe-tiny", "gdn-tiny")
 TEST_SHAPES = {
     **{name: SHAPES[name] for name in PRODUCT_SHAPES},
     "odd": ODD,
-    "odd-olmoe": replace(
-        ODD, rope_mode="neox", qk_norm="row", experts=Experts(count=5, used=3, renormalise=False)
-    ),
-    "odd-qwen3moe": replace(
-        ODD, rope_mode="neox", qk_norm="head", experts=Experts(count=6, used=2, renormalise=True)
-    ),
+    "odd-olmoe": replace(ODD, rope_mode="neox", qk_norm="row", experts=Experts(5, used=3, renormalise=False)),
+    "odd-qwen3moe": replace(ODD, rope_mode="neox", qk_norm="head", experts=Experts(6, used=2, renormalise=True)),
     "odd-gdn": replace(
         ODD, rope_mode="neox", qk_norm="head", gated_attention=True, rope_dims=12,
         delta_net=DeltaNet(key_heads=3, heads=6, key_size=16, value_size=24, kernel=3, attention_every=2),

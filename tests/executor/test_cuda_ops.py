@@ -6,7 +6,7 @@ import pytest
 from executor.backends import open_backend
 from executor.backends.cpu.kernels import KERNELS
 from executor.backends.cuda import kernels
-from executor.backends.cuda.kernels import OPS, VARIANTS, Spread, spread
+from executor.backends.cuda.kernels import OPS, VARIANTS, Spread
 from executor.backends.cuda.library import Gemm
 from executor.graph import Flag, Graph, ops
 from executor.graph.fusion import fuse
@@ -257,20 +257,6 @@ class TestAttentionOverManyCells:
         monkeypatch.setattr(kernels, "spread", lambda *_: Spread(together, 1, listed=True))
         columns = np.arange(40000)
         self.check(2, 8, 64, 1, 40000, "float16", np.stack([columns % 3 > 0, columns > 39000]))
-
-
-def test_blocks_take_more_heads_the_more_there_is_to_do():
-    """32 heads that share 4 KV heads, on a GPU that holds 132 blocks."""
-    resident = dict.fromkeys(VARIANTS, 132)
-
-    def chosen(tokens, chunks, heads=32, kv_heads=4):
-        return tuple(spread(tokens, heads, kv_heads, chunks, resident))
-
-    assert [chosen(1, 2), chosen(1, 8), chosen(1, 32)] == [(1, 1, False), (1, 1, False), (1, 4, False)]
-    assert [chosen(1, 64), chosen(1, 256)] == [(2, 8, False), (8, 32, True)]
-    assert [chosen(4, 2), chosen(8, 2), chosen(32, 2)] == [(1, 1, False), (2, 1, False), (8, 1, False)]
-    assert [chosen(32, 6), chosen(32, 144), chosen(512, 6)] == [(8, 1, True)] * 3
-    assert [chosen(32, 144, kv_heads=32)[0], chosen(64, 16, heads=12)[0]] == [1, 4]
 
 
 @pytest.mark.gpu

@@ -1,6 +1,8 @@
 """Graphs, their splits and their plans: exact on small ones, the fewest events on random ones, and as graph.json."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -36,25 +38,11 @@ def test_a_graph_refuses_equal_names_and_foreign_sources():
 
 
 def test_ops_check_shapes():
+    told = json.loads((Path(__file__).parent / "data" / "bad_shapes.json").read_text(encoding="utf-8"))
     graph = Graph()
-    a, b = graph.leaf("a", (2, 3)), graph.leaf("b", (2, 4))
-    heads, more = graph.leaf("heads", (2, 2, 4)), graph.leaf("more heads", (3, 2, 4))
-    state, other = graph.leaf("state", (3, 2, 4, 4)), graph.leaf("other state", (5, 2, 4, 4))
-    for op, src, params, said in (
-        ("mul_mat", [a, b], {}, "y: mul_mat needs equal last dimensions"),
-        ("reshape", [a, (5,)], {}, r"cannot reshape to \(5,\)"),
-        ("swiglu", [a, b], {}, "swiglu needs equal shapes"),
-        ("cpy", [a, b], {}, "cpy needs equal shapes"),
-        ("set_rows", [a, b, b], {}, "set_rows needs equal rows"),
-        ("get_rows", [a, b], {}, "get_rows needs a vector"),
-        ("rope", [a, b], {"base": 1.0, "mode": "nox"}, "rope needs a known mode"),
-        ("top_k", [a], {"k": 4}, "top_k cannot choose 4 columns"),
-        ("mul_mat_id", [heads, more, a], {}, "mul_mat_id needs an input"),
-        ("moe_expert_reduce", [heads, a], {}, "needs a weight per expert"),
-        ("ssm_conv", [a, b, heads], {}, "ssm_conv needs a kernel per channel"),
-        ("gated_delta_net", [heads, more, heads, heads, heads, state], {"scale": 1}, "needs heads that fit"),
-        ("flash_attn_ext", [heads, state, other, a], {"scale": 1}, "heads do not fit"),
-    ):
+    leaves = {name: graph.leaf(name, tuple(shape)) for name, shape in told["leaves"].items()}
+    for op, sources, params, said in told["refused"]:
+        src = [leaves[each] if isinstance(each, str) else tuple(each) for each in sources]
         with pytest.raises(ValueError, match=said):
             getattr(ops, op)(graph, *src, **params, name="y")
 

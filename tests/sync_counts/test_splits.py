@@ -50,21 +50,14 @@ PLACEMENTS = {
     "one": ({}, [Split(ALL_INPUTS)]),
     "first layers on the host": ({"gpu_layers": 3}, [on_host(), Split(ATTENTION + OUTPUTS + RESULT)]),
     "output on the device": ({"gpu_layers": 1}, [on_host(), Split(RESULT)]),
-    "two devices": (
-        {"devices": 2}, [Split(TOKENS + ATTENTION), Split(ATTENTION + OUTPUTS, peers=RESULT)],
-    ),
+    "two devices": ({"devices": 2}, [Split(TOKENS + ATTENTION), Split(ATTENTION + OUTPUTS, peers=RESULT)]),
     "host and two devices": (
-        {"devices": 2, "gpu_layers": 4},
-        [on_host(), Split(ATTENTION + RESULT), Split(ATTENTION + OUTPUTS, peers=RESULT)],
+        {"devices": 2, "gpu_layers": 4}, [on_host(), Split(ATTENTION + RESULT), Split(ATTENTION + OUTPUTS, peers=RESULT)]
     ),
     "experts on the host": (
         {"model": "moe-tiny", "experts": "cpu"},
-        [
-            Split(TOKENS + ATTENTION), on_host(ROUTED),
-            Split(RESULT), on_host(ROUTED),
-            Split(OUTPUTS + RESULT), on_host(ROUTED),
-            Split(RESULT),
-        ],
+        [Split(TOKENS + ATTENTION), on_host(ROUTED), Split(RESULT), on_host(ROUTED), Split(OUTPUTS + RESULT),
+         on_host(ROUTED), Split(RESULT)],
     ),
     "one expert copied": ({"model": "moe-one", "experts": "copy"}, COPIED),
     "all experts copied": ({"model": "moe-all", "experts": "copy"}, COPIED),

@@ -79,14 +79,6 @@ def test_runs_that_are_compared_are_several_recordings_with_names():
         assert (found.base.name, found.other.name) == names
 
 
-def test_phases_and_patterns_choose():
-    prompted = SAMPLES / "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2" / "node"
-    assert as_json("syncs", prompted, "--phase", "prefill")["steps"] == 2
-    assert as_json("gaps", prompted, "--phase", "all", "--steps", "2:")["steps"] == 24
-    for command in ("streams", "info"):
-        assert as_json(command, BASE, "--pattern", "GraphLaunch")["steps"] == 64
-
-
 def test_senseless_options_are_one_line_or_a_usage_error(tmp_path):
     for command in ("info", "tokens", "syncs", "gaps", "streams"):
         wrong = run(command, SIX, "--pattern", "(")
@@ -171,12 +163,3 @@ def test_no_more_is_imported_than_is_needed_and_options_of_pandas_stay():
     listed = [line.split()[0] for line in said[said.index("Commands:") + 1 :] if line.startswith("  ")]
     completed = [item.value for item in main.shell_complete(click.Context(main), "")]
     assert listed[: len(completed)] == completed == main.list_commands(click.Context(main))
-
-
-def test_a_command_of_another_package_is_listed(monkeypatch):
-    @click.command()
-    def mine():
-        """Mine, and more."""
-
-    monkeypatch.setitem(main.commands, "mine", mine)
-    assert "mine       Mine, and more." in CliRunner().invoke(main, ["--help"]).stdout

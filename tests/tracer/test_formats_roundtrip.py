@@ -369,16 +369,6 @@ def _beside(name, frame, other):
     return pd.concat([frame, mine], ignore_index=True)
 
 
-@pytest.mark.parametrize("path", [DATA / "pytorch-2.11-cuda.json.gz", SAMPLES / "vllm-b1-graph-nvtx"])
-def test_through_all_formats_one_behind_the_other(path):
-    trace = formats.read(path)
-    wanted, domains = answer(trace), trace["nvtx"]["domain"].astype(str).value_counts().to_dict()
-    for suffix in (".json", ".sqlite", "", ".json"):
-        trace = written_and_read(trace, f"a{suffix}")
-    assert answer(trace) == wanted
-    assert trace["nvtx"]["domain"].astype(str).value_counts().to_dict() == domains
-
-
 def test_an_operator_stays_one_and_an_annotation_too():
     texts = ["decode", "decode", "aten::mm", "decode", "decode"]
     domains = ["", "cpu_op", "cpu_op", "gpu_user_annotation", "NCCL"]

@@ -143,26 +143,3 @@ def test_what_both_leave_when_killed_while_writing_goes_at_the_next_start(start,
     assert (ended.code, ended.files[0][:5], len(ended.files)) == (-signal.SIGKILL, ".out.", 1)
     ended = start(folder).end("pass")
     assert (ended.code, ended.files) == (0, ["out"])
-
-
-def test_a_name_that_is_taken_meanwhile_stays(start, folder):
-    recording = start(folder)
-    (folder / "out").write_text("precious")
-    ended = recording.end("pass")
-    said = f"intertoken: {folder / 'out'}: already exists; choose another name"
-    assert (ended.code, ended.err, ended.files) == (2, [said], ["out"])
-    assert (folder / "out").read_text() == "precious"
-
-
-def test_a_full_disk_is_one_line_and_costs_nothing(start, small_disk):  # noqa: F811
-    out = small_disk / "out"
-    with tracer.record() as recording:
-        recording.api("graphLaunch", 0, 10, 1)
-    tracer.write(recording.trace, out)
-    before = {file.name: file.read_bytes() for file in out.iterdir()}
-    room = os.statvfs(small_disk)
-    (small_disk / "filler").write_bytes(bytes(max(room.f_bavail - 3, 0) * room.f_bsize))
-    ended = start(small_disk, "--force").end("pass")
-    assert (ended.code, ended.err) == (2, [f"intertoken: {out}: cannot be written: No space left on device"])
-    assert ended.files == ["filler", "out"]
-    assert {file.name: file.read_bytes() for file in out.iterdir()} == before

@@ -89,19 +89,6 @@ def test_any_values(tmp_path, monkeypatch, rows, first, page_size, vacuum, chunk
         assert read(path) is None
 
 
-def test_what_is_left_to_sqlite(tmp_path):
-    for columns, then in (
-        ("a, b", "UPDATE t SET b = 'x' WHERE rowid = 400"), ("a, b", "UPDATE t SET b = x'00' WHERE rowid = 400"),
-        ("a, b", "UPDATE t SET b = 0.5 WHERE rowid = 400"), ("a, b", "DELETE FROM t WHERE rowid = 250"),
-        ("a, b", "DELETE FROM t WHERE rowid BETWEEN 100 AND 400"),
-        ("a, b", f"UPDATE t SET rowid = {2**61} WHERE rowid = 499"),
-        ("a, b", f"UPDATE t SET rowid = {2**63 - 1} WHERE rowid = 499"),
-        ("a, b", "ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 7"), ("a, b, c AS (a + b) STORED", "SELECT 1"),
-    ):  # fmt: skip
-        assert read(made(tmp_path / "a", numbers(), columns)) is not None or "STORED" in columns
-        assert read(made(tmp_path / "b", numbers(), columns, then)) is None, then
-
-
 def test_damage_of_the_tree_is_seen(tmp_path):
     path = made(tmp_path / "a", numbers(), "a, b")
     root, content = root_of(path), path.read_bytes()
