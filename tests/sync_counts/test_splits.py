@@ -52,7 +52,8 @@ PLACEMENTS = {
     "output on the device": ({"gpu_layers": 1}, [on_host(), Split(RESULT)]),
     "two devices": ({"devices": 2}, [Split(TOKENS + ATTENTION), Split(ATTENTION + OUTPUTS, peers=RESULT)]),
     "host and two devices": (
-        {"devices": 2, "gpu_layers": 4}, [on_host(), Split(ATTENTION + RESULT), Split(ATTENTION + OUTPUTS, peers=RESULT)]
+        {"devices": 2, "gpu_layers": 4},
+        [on_host(), Split(ATTENTION + RESULT), Split(ATTENTION + OUTPUTS, peers=RESULT)],
     ),
     "experts on the host": (
         {"model": "moe-tiny", "experts": "cpu"},
