@@ -178,13 +178,8 @@ def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -
 def _difference(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
     """The visible gaps of `other` with the base's gaps after the same tokens, with `DIFFERENCES`.
 
-    Empty if a profiler inflates one of them, because their difference would include its overhead.
-
-    Args:
-        base: the run compared with.
-        other: the run drawn.
-        drawing: its drawing.
-        anchor: its time 0, ns on its clock.
+    Empty if a profiler inflates one of them, because their difference would include its overhead. `anchor` is `other`'s
+    time 0, ns on its clock.
     """
     if base.tokens is None or other.tokens is None or base.inflated or other.inflated:
         return pd.DataFrame(columns=DIFFERENCES)
@@ -320,9 +315,7 @@ def _made_of(gap: dict[Any, Any]) -> str:
 def rings_of(limits: tuple[int, int], whole: tuple[int, int]) -> list[tuple[int, int, int]]:
     """The rings around a range: from, to (ns from time 0), and maximum number of bins.
 
-    Args:
-        limits: what the time axis shows, ns from time 0.
-        whole: the range of the recordings, ns from time 0; no ring extends beyond it.
+    No ring extends beyond the recordings, which are `whole`. All times are from time 0.
     """
     middle, width = (limits[0] + limits[1]) // 2, limits[1] - limits[0]
     rings = []
@@ -345,7 +338,6 @@ def around(
     Args:
         runs: for each run its holes, the positions of its rows, and time 0, ns of its clock.
         limits, whole: as for `rings_of`.
-        theme: "light" or "dark".
 
     Returns:
         rings (from and to, s), lanes (top and bottom, px) and bundles (ring, colour, opacity, and base64 of `Marks`).
@@ -437,7 +429,6 @@ def spot_at(
     """The event of a mark, of a bin the longest that it merges; None if there is none.
 
     Args:
-        runs, view, token: as shown.
         y, event: the height of the mark in the figure, and the position of its event in its row, -1 for a bin.
         ends: of a bin, ns from time 0.
     """
@@ -616,11 +607,7 @@ def snapped(
 ) -> int | None:
     """The edge nearest to the pointer, ns from time 0: of the mark's event, or of the nearest event in a bin.
 
-    Args:
-        runs, view, token: as shown.
-        y, event: of the mark, see `spot_at`.
-        time: the position of the pointer, ns from time 0.
-        per_pixel: the duration of one pixel, ns.
+    `y` and `event` are of the mark, see `spot_at`; `time` is the pointer, ns from time 0, and `per_pixel` in ns.
     """
     found = row_at(runs, view, y)
     if found is None:

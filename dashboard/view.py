@@ -410,11 +410,7 @@ class View(Linked):
         align: the moment of that token that is time 0, a key of `ALIGNMENTS`.
         range: range of the time axis, ns from that moment; None for one token around its gap.
         find: the search; events that do not match are dimmed; "" for none.
-        event: the chosen event.
         ruler: the measured range, ns from time 0; both ends are equal until the second is chosen.
-        area: the area that is summed.
-        bookmarks: bookmarked parts of recordings.
-        rows: the arrangement of the rows.
         rates: the given untraced rates, of visible runs or others.
         theme: one of `THEME_NAMES`.
     """

@@ -49,7 +49,6 @@ def hover(texts: list[str], template: str) -> dict[str, Any]:
     Texts that are all equal are in the template alone: plotly.js fills in only what is a list.
 
     Args:
-        texts: one for each mark.
         template: where `%{hovertext}` stands for the text.
 
     Example:

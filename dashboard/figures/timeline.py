@@ -104,10 +104,7 @@ def timeline_plot(
     """Draw the runs.
 
     Args:
-        drawings: the runs, top to bottom.
         limits: range of the time axis, ns from time 0.
-        origin: description of time 0.
-        theme: "light" or "dark".
         width: of the plot, px.
         finds: whether there is a search, so that marks without matches are dimmed.
         ruler: the measured range, ns from time 0.
@@ -372,7 +369,6 @@ def shade_labels(
     Args:
         gaps, holes: as in `Drawing`.
         limits: what the time axis shows, ns from time 0.
-        look: the theme.
         width: of the plot, px.
     """
     per_pixel = (limits[1] - limits[0]) / width
@@ -411,11 +407,9 @@ def with_differences(
     """The plot with the differences that are wide enough to be read.
 
     Args:
-        plot: as returned by `figures.timeline.timeline_plot`.
         found: for each run its gaps with `DIFFERENCES`.
         limits: what the time axis shows, ns from time 0.
         width: of the plot, px.
-        look: the theme.
     """
     readable = LABELLED * (limits[1] - limits[0]) / width
     wide = [rows[rows[["own", "base"]].max(axis=1) >= readable] for rows in found]
@@ -489,7 +483,6 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
     """Render a figure as an image, without any network access.
 
     Args:
-        figure: the figure.
         suffix: one of `IMAGES`.
         width, height: px.
         scale: pixels per px in a PNG.

@@ -62,8 +62,6 @@ class Page:
 
     Attributes:
         address: relative to the root, "" or such as "graph/".
-        name: in the navigation and the title.
-        motto: a short description of its contents.
         sections: creates the contents of its <main>, and its stores.
         register: registers its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
             `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (the text for screen
@@ -88,9 +86,7 @@ def add_pages(
     """Serve the pages.
 
     Args:
-        server: the server.
         pages: in the order of the navigation.
-        store: their runs.
         prefix: path before all addresses in the browser, "" or such as "/tool".
         upload_limit: maximum number of bytes of an upload, 0 to disable uploads.
     """
@@ -302,11 +298,7 @@ _LOADING: Final = ("src", "srcDoc", "action", "formAction", "data")
 
 
 class Markup(Component):
-    """Elements without a Dash component of their own; drawn by `assets/markup.js`.
-
-    Args:
-        trees: the elements.
-    """
+    """Elements without a Dash component of their own; drawn by `assets/markup.js`."""
 
     _namespace = "intertoken"
     _type = "Markup"
@@ -336,9 +328,7 @@ def with_markup(shown: Any) -> Any:
 def answering_markup(function: Callable[..., Any], *, several: bool) -> Callable[..., Any]:
     """A callback's function, whose answers have as few components as `with_markup` leaves.
 
-    Args:
-        function: of the callback.
-        several: whether it answers with a list or tuple of values for as many outputs.
+    `several`: whether it answers with a list or tuple of values for as many outputs.
     """
 
     @wraps(function)

@@ -51,10 +51,8 @@ class GraphView(Linked):
 
     Attributes:
         run: key of the run; None for the first that has a graph.
-        node: name of the selected node.
         part: number of the part shown; None for the selected node's, or the first with branches.
         token: the token to which the timeline links; None for the most typical one.
-        theme: one of `THEME_NAMES`.
         rates: rates given on other pages, kept for links to them.
     """
 

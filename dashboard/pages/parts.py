@@ -258,10 +258,7 @@ def keep_view(
     """Keep a page's view, from its link and then by each action of the reader.
 
     Args:
-        app: of the page.
-        kind: of the view.
         fields: what a reader changes, as for `inputs`.
-        buttons: what a reader presses.
         shown: what the page shows of its view, as for `outputs`.
         opened: the view of a link -> the view to begin with.
         after: view, component, its new value, and what the theme looks like ("light" or "dark") -> the view afterwards.
@@ -317,11 +314,7 @@ class Action:
 def after_move(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
     """The view after the timeline was moved or the theme switched.
 
-    Args:
-        view: the view before.
-        action: what happened.
-        runs: the runs of `view`.
-        scheme: "light" or "dark", the page's current theme.
+    `scheme`: what the theme looks like now, "light" or "dark".
     """
     match action:
         case Action("token-back" | "token-on" as which):

@@ -89,12 +89,8 @@ def _calls(store: RunStore, run: Run) -> CallSlack:
 def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, str]]:
     """The call site of a call, and the function it went through, see `call_sites`; "" if no function is recorded.
 
-    The run is read again if its Python functions were left out.
-
-    Args:
-        store: the store of the run.
-        run: the run.
-        call: a row with start (ns), process, thread and correlation.
+    The run is read again if its Python functions were left out. `call` is a row with start (ns), process, thread and
+    correlation.
     """
     process, thread, start = (int(call[name].iloc[0]) for name in ("process", "thread", "start"))
 
@@ -133,10 +129,6 @@ def advice_of(store: RunStore, run: Run) -> Future[Advised]:
     """Edits worth making in a run; their predictions have no traces.
 
     Raises TraceError if nothing can be predicted.
-
-    Args:
-        store: the store of the run.
-        run: the run.
     """
 
     def work() -> Advised:
@@ -233,11 +225,7 @@ def sites_of(store: RunStore, run: Run) -> Future[Sites]:
 def what_if(store: RunStore, run: Run, question: Hashable, edits: Callable[[], Sequence[Edit]]) -> Future[WhatIf]:
     """A run with edits; raises the errors of creating them, and of the prediction.
 
-    Args:
-        store: the store of the run.
-        run: the run.
-        question: distinguishes this prediction from others of the run.
-        edits: creates the edits.
+    `question` distinguishes the prediction from others of the run.
     """
 
     def work() -> WhatIf:
@@ -306,12 +294,7 @@ def measured(run: Run) -> Measured:
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Measured] = measured) -> list[Against]:
-    """Compare all other runs with the first one, each on the best basis that both have.
-
-    Args:
-        runs: the base and the others.
-        recording_of: run -> the result of `measured`, possibly from a cache.
-    """
+    """Compare all other runs with the first one, each on the best basis that both have."""
     sides: dict[str, compare.Side] = {}
     problems: dict[str, str] = {}
     base, *others = runs

@@ -88,7 +88,6 @@ class Readers:
     Pebble (5.2) loses the task of a process that ends directly after its start.
 
     Args:
-        limits: of each recording.
         prepare: called in each new process, such as to register more formats.
         within: a directory for their data; by default the one for temporary files.
 
@@ -236,9 +235,6 @@ def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Call
     Args:
         line: receives (work, path, arguments).
         memory: maximum number of bytes that reading may take.
-        share: receives the completed share of the work.
-        scratch: a directory for temporary files.
-        prepare: called once before.
     """
     tempfile.tempdir = scratch
     keep_memory()

@@ -64,13 +64,7 @@ _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
 class LazyTrace:
-    """A trace, read on first use unless it is given.
-
-    Args:
-        path: the recording.
-        trace: the trace, if it is already read.
-        read: the function that reads it.
-    """
+    """A trace, read on first use unless it is given."""
 
     def __init__(self, path: Path, trace: Trace | None = None, read: Callable[[Path], Trace] | None = None) -> None:
         self.path = path
@@ -106,7 +100,6 @@ class Run:
 
     Attributes:
         key: its unique name in the store, used in links.
-        name: its name for readers.
         summary: its figures; `problem` names what is missing.
         recording: its trace, None if it cannot be read.
         steps: its token steps, None if none were found.
@@ -114,9 +107,7 @@ class Run:
         path: the path of the recording, readable or not; None before it was examined.
         within: the NVTX range of the run, None for the whole recording.
         functions: the Python functions that the timeline shows, see `timeline.functions`; None for none.
-        predicted: whether it is the prediction of a what-if.
         given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
-        rate_problem: why that rate is ignored.
         without_rate: the run without the rate; None if none was given.
     """
 

@@ -444,9 +444,6 @@ class Background:
         """The answer to a question, possibly not ready yet; asking again returns the same one.
 
         Args:
-            lane: the lane of the question.
-            question: identifies the answer.
-            work: computes the answer.
             weight: the memory that the answer takes, in events.
             most: the number of the lane's answers that are kept.
         """

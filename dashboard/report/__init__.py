@@ -71,9 +71,7 @@ class ThemedFigure:
 def report_page(runs: Sequence[Run], token: int | None = None) -> str:
     """The comparison of runs that have token steps, the first being the base.
 
-    Args:
-        runs: one to `view.MOST_RUNS` of them.
-        token: the token at which their timelines are aligned; None for the most typical one.
+    `token` is the one at which their timelines are aligned; None for the most typical one.
     """
     view = View(tuple(run.key for run in runs), token)
     gap, one_token, causes = _timeline(runs, view, "gap"), _timeline(runs, view, "token"), _causes(runs)
@@ -159,7 +157,6 @@ class RunAdvice:
     """The advice for a run.
 
     Attributes:
-        name: of the run.
         changes: edit, gain, margin, steps/s and call sites of each edit that is listed.
         eager: kernel, operator, idle time before it (µs a step) and predicted gain of launches outside the graph.
         notes: what must be true for the changes, what shows no gain, and the bound.

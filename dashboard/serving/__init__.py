@@ -68,10 +68,7 @@ def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None
     """Serve a WSGI app until Ctrl-C or SIGTERM, and print its address.
 
     Args:
-        app: the app.
-        host: address to listen on.
         port: 0 for a free one.
-        serving: how to serve it.
         private: a directory of this user, for the file that opens the browser; None to open none.
 
     Raises:

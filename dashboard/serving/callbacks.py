@@ -150,12 +150,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Callback:
-    """The required contents of a request for a callback.
-
-    Attributes:
-        outputs: its outputs, as a request names them.
-        inputs, states: its arguments.
-    """
+    """The required contents of a request for a callback."""
 
     outputs: Any
     inputs: tuple[Dependency, ...]
@@ -204,12 +199,7 @@ def check_queries(server: Flask) -> None:
 
 
 def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
-    """Answer 400 (413, 415) and log one line for callback requests that match no callback.
-
-    Args:
-        server: of the apps.
-        apps: all pages, each with its app.
-    """
+    """Answer 400 (413, 415) and log one line for callback requests that match no callback."""
     known = {f"{app.config.routes_pathname_prefix}_dash-update-component": (page, _callbacks(app))
              for page, app in apps}  # fmt: skip
     assert known.keys() <= server.view_functions.keys()

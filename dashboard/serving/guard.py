@@ -57,11 +57,8 @@ _LONGEST: Final = 4_000
 def content_security_policy(scripts: Iterable[str]) -> str:
     """The policy: everything from this server only, no inline scripts except those with these hashes.
 
-    Dash's and Plotly's components create inline styles and images, so `style-src` has to allow inline
-    styles, and `img-src` data: and blob: addresses.
-
-    Args:
-        scripts: as returned by `Dash.csp_hashes`.
+    Dash's and Plotly's components create inline styles and images, so `style-src` has to allow inline styles, and
+    `img-src` data: and blob: addresses. `scripts` are as returned by `Dash.csp_hashes`.
     """
     rules = {
         "default-src": "'none'",
@@ -81,8 +78,6 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     """Add the headers to all answers, and reject requests from other sites' pages.
 
     Args:
-        server: the server.
-        policy: the content security policy.
         hosts: names that the Host header may give, against DNS rebinding; None for any name.
         prefix: path before all addresses in the browser, "" or such as "/tool".
     """

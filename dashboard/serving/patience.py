@@ -49,13 +49,10 @@ def listen(
     """A listening waitress server; call its `run` and `close`.
 
     Args:
-        app: WSGI.
-        host: address to listen on.
         port: 0 for a free one, which is then its `effective_port`.
         prefix: removed from the path of each request that has it.
         proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto are trusted; from others, and
             without one, they are dropped.
-        patience: limits on connections.
 
     Raises:
         OSError: the address or port is not available.

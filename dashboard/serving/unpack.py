@@ -26,7 +26,6 @@ def accept(path: Path, target: Path, limit: int) -> None:
     """Check that a file is a recording, or unpack it if it is an archive.
 
     Args:
-        path: the file.
         target: the directory to create for an archive.
         limit: maximum number of bytes unpacked.
 
@@ -65,7 +64,6 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
     """Unpack a recording's directory.
 
     Args:
-        path: the archive.
         target: the directory to create; a single top-level directory of the archive is left out.
         limit: maximum number of bytes unpacked.
 

@@ -57,7 +57,6 @@ class Inbox:
     Args:
         folder: private to this server; its recordings are part of the store.
         limit: maximum number of bytes of a recording, packed and unpacked.
-        store: the store that reads them.
         clock: seconds.
     """
 

@@ -29,7 +29,6 @@ class Tokens:
     """The tokens of a run on the device that computes most, by their order there; times in ns.
 
     Attributes:
-        step: the steps' numbers.
         start, end: of each step's compute.
         gap: the gap after each step, MISSING (-1) after the last one.
         launch: start of the host call that launched each step's first compute; `start` if it is unknown.
@@ -186,8 +185,6 @@ def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int 
     """Name, start and end (ns) of all phases outside these steps, by start.
 
     Args:
-        trace: the recording.
-        steps: the visible steps, from `choose_steps`.
         whole: from the first event to the end of the last, ns.
         computed: the end of the last step's compute, which may be after the end of its host work; ns.
     """

@@ -39,7 +39,6 @@ def flows_of(
     """Arrows from and to an event, and the number of those beyond the `_MOST` that are returned.
 
     Args:
-        rows: the run's rows.
         row, event: positions of the event.
         waits: as returned by `marks.waits_of`.
         pairs: as returned by `event_pairs`.

@@ -212,7 +212,6 @@ class HoleRow(AtAnyScale):
     """Where a device idles at one place of its steps.
 
     Attributes:
-        device: the device.
         place: one of `PLACES`.
         events: rows of `IdleReport.table`, by start: start end (ns) next part.
     """

@@ -57,12 +57,7 @@ class Detail:
 def in_view(start: Ints, reach: Ints, end: Ints, low: int, high: int) -> Ints:
     """Positions of the events that meet [low, high).
 
-    Args:
-        start: the events' starts, in order.
-        reach: running maximum of their ends.
-        end: their ends.
-        low: first ns of the view.
-        high: end of the view.
+    `reach` is the running maximum of their ends.
     """
     first, last = np.searchsorted(reach, low, side="left"), np.searchsorted(start, high, side="left")
     chosen = np.arange(first, last, dtype=np.int64)

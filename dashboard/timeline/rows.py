@@ -65,7 +65,6 @@ class Row(AtAnyScale):
     """One line of the timeline.
 
     Attributes:
-        label: its label.
         role: "nvtx", "api" or "stream".
         process, thread: of a host row; MISSING thread for a device row.
         device, stream: of a device row; MISSING for a host row.
@@ -322,12 +321,7 @@ def without_functions(trace: Trace) -> pd.DataFrame:
 
 
 def shown_functions(functions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """The functions to show.
-
-    Args:
-        functions: rows of `trace["nvtx"]` of Python functions.
-        steps: the table of the steps.
-    """
+    """The functions to show."""
     length = (functions["end"] - functions["start"]).to_numpy()
     most = _STEPS * int((steps["end"] - steps["start"]).max())
     of_program = Names.of_series(functions["text"]).chosen(
@@ -370,8 +364,6 @@ def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[li
     """All known facts about events, by start, from their own rows.
 
     Args:
-        row: of the events.
-        index: their positions in it.
         anchor: time 0, ns of the recording.
         waits: as returned by `marks.waits_of`.
     """
@@ -432,9 +424,6 @@ def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
     """Grid, block, shared memory and registers of each kernel in words; "" if the recording has none.
 
     Of millions of kernels few are distinct, and each distinct one is described once.
-
-    Args:
-        kernels: as in `schema.TABLES`.
     """
     number = np.zeros(len(kernels), np.int64)
     most = 1  # numbers are smaller

@@ -392,14 +392,7 @@ def _ahead(app: Dash, store: RunStore) -> None:
 def nothing_to_show(
     runs: Sequence[Run], progress: Progress, watched: Sequence[Path] = (), uploads: bool = False
 ) -> list[Any]:
-    """Instructions for the reader if no timeline is shown.
-
-    Args:
-        runs: all runs, whether read or not.
-        progress: how many are read.
-        watched: directories watched for new recordings.
-        uploads: whether recordings can be dropped on the page.
-    """
+    """Instructions for the reader if no timeline is shown."""
     if not progress.done:
         return [html.P(f"Loading the recordings: {progress.read} of {progress.total} …")]
     if not runs:

@@ -81,14 +81,7 @@ def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str,
 
 
 def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light") -> View:
-    """The view after an action.
-
-    Args:
-        view: the view before.
-        action: what happened.
-        runs: the runs of `view`.
-        scheme: "light" or "dark", the page's current theme.
-    """
+    """The view after an action."""
     match action:
         case Action("runs", keys):
             return replace(view, runs=_ordered(view.runs or (), keys))
@@ -288,7 +281,6 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     """Go to the place that the text describes; an empty text means any gap.
 
     Args:
-        view, runs: the current view and its runs.
         text: "17" or "token 17", "-3.5 ms", "> 100 us" or "gap > 100 us".
         step: 1 for the next gap, -1 for the previous one.
     """

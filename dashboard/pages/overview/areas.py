@@ -175,10 +175,7 @@ def _cells(sums: dict[Any, Any] | None) -> list[html.Td]:
 class GroupedRow:
     """A row to be summed, and the group of each of its events.
 
-    Attributes:
-        row: the events.
-        groups: the names of groups.
-        code_of: positions of events -> the group of each; -1 for none.
+    `code_of` gives the positions of events in `groups`, -1 for none.
     """
 
     row: Row
@@ -221,7 +218,6 @@ def sums(grouped: Sequence[GroupedRow], low: int, high: int, step: int = 0) -> p
     """The sums of [low, high), ns, by group, largest first.
 
     Args:
-        grouped: the rows and their groups.
         low, high: the area, on the recording's clock.
         step: duration of a step of the run, 0 if unknown.
 

@@ -418,10 +418,7 @@ def _title(run: Run) -> str:
 def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figure:
     """A point per run with a line over its repeats, the fastest on top; hollow if traced.
 
-    Args:
-        ladder: the runs.
-        chosen: keys of the selected runs; their names are bold.
-        theme: "light" or "dark".
+    The names of the selected runs, whose keys are `chosen`, are bold.
     """
     look, rungs = THEMES[theme], ladder.rungs
     spreads = [rung.spread or (rung.rate, rung.rate) for rung in rungs]

@@ -280,11 +280,7 @@ def _why(problem: BaseException) -> str:
 class Details:
     """An event in words.
 
-    Attributes:
-        facts: known at once; none if there is no such event.
-        times: its exact times, in words.
-        costs: its place in the program, its slack, row and gain.
-        pending: whether some of the costs are still being computed.
+    `facts` are known at once; `costs`, its place in the program, slack, row and gain, may be pending.
     """
 
     facts: list[Any]

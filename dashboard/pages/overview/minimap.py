@@ -79,7 +79,6 @@ class Lane:
 
     Attributes:
         name: not escaped.
-        busy: how busy it is.
         anchor: time 0, ns of its clock.
         phases: its phases outside the steps, from `timeline.align.phases_of`.
     """
@@ -98,11 +97,7 @@ def minimap_height(runs: int) -> int:
 def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, width: int) -> Plot:
     """A lane per run, with the names of its phases outside the steps.
 
-    Args:
-        lanes: the runs.
-        whole: the range of all, ns from time 0.
-        theme: "light" or "dark".
-        width: px, with the margins.
+    `whole` is the range of all, ns from time 0, and `width` is in px, with the margins.
     """
     look = THEMES[theme]
     data: list[dict[str, Any]] = []
