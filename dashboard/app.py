@@ -49,7 +49,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     """
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
-    server = Flask("intertoken", static_folder=None)
+    server = Flask("intertoken", static_folder=None, template_folder=str(Path(__file__).with_name("templates")))
     pages.catch_failures(server)
     apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())

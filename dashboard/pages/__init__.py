@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from dash.development.base_component import Component
 from dash.exceptions import DependencyException
-from flask import Flask, Response, render_template_string, request
+from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.wrappers import Response as Answer
 
@@ -44,16 +44,6 @@ from tracer.errors import IntertokenError
 
 _MOST_LINES, _LONGEST_LINE = 100, 300
 _log = logging.getLogger(__name__)
-_NO_SUCH_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>No such page · intertoken</title><link rel="icon" href="data:,">
-<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
-<body><header><h1>intertoken</h1>
-<nav aria-label="Pages"><ul>{% for address, name in pages %}<li><a href="{{ prefix }}/{{ address }}">{{ name }}</a></li>
-{% endfor %}</ul></nav></header>
-<main><section aria-label="No such page"><p role="alert">There is no page at {{ path }}.</p></section></main>
-</body></html>
-"""
 
 
 @dataclass(frozen=True)
@@ -284,7 +274,7 @@ def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) ->
     def missing(_: Exception) -> Response:
         if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
             return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
-        page = render_template_string(_NO_SUCH_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
+        page = render_template("no_such_page.html", pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
         return Response(page, 404)
 
 

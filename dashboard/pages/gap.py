@@ -25,21 +25,18 @@ from dashboard.pages.parts import (
     SHOWN,
     chart,
     choice,
-    csv_file,
     inputs,
     keep_download,
     keep_view,
     legend,
-    links,
     named,
-    number,
     outputs,
     section,
+    table_columns,
     table_height,
     table_of,
     table_of_lines,
     with_several,
-    words,
 )
 from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.palette import COLOURS, THEMES
@@ -56,27 +53,6 @@ from tracer.analysis.summary import Summary
 ADDRESS: Final = "gap/"
 LONGEST: Final = 12
 """Number of gaps of each run in the table of the longest."""
-LONGEST_COLUMNS: list[dict[str, Any]] = [
-    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    number("gap", "Gap, µs", ",.1f", 100),
-    links("show", "In the timeline", 120, "Show the gap after this token"),
-    number("device", "GPU", "d", 70),
-    number("times", "× median", ",.1f", 96, "Gap divided by the run's median gap"),
-    words("cause", "Largest cause", 150),
-    number("share", "Its share", ".0%", 90, "Share of the gap"),
-    words("part", "Mostly", 250, "The largest component of that cause") | {"minWidth": 200, "flex": 2},
-]
-MADE_OF_COLUMNS: list[dict[str, Any]] = [
-    words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    words("cause", "Cause", 160),
-    words("part", "Part of it", 280) | {"minWidth": 200, "flex": 2},
-    number("mean", "Mean, µs", ",.2f", 100, "Components add up to their cause, causes to the gap"),
-    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, from the untraced rate"),
-    number("share", "Share", ".1%", 80, "Of the mean gap"),
-    number("median", "Median, µs", ",.2f", 106, "Median over all gaps; medians do not add up"),
-    number("p90", "p90, µs", ",.2f", 90, "90th percentile over all gaps"),
-]
-
 _PANEL = 150  # px
 _FOOT = 46
 _MOST_BARS = 1200  # of all panels; keeps a figure under 300 KB
@@ -171,7 +147,7 @@ def _distribution() -> html.Section:
 
 def _longest() -> html.Section:
     hint = html.P("The longest gaps of each run, with links to the timeline.", className="hint")
-    return section("Longest gaps", [hint], table_of("longest", LONGEST_COLUMNS), key="longest-section")
+    return section("Longest gaps", [hint], table_of("longest"), key="longest-section")
 
 
 def _made_of() -> html.Section:
@@ -181,7 +157,7 @@ def _made_of() -> html.Section:
             html.P("As recorded: a traced recording's figures are inflated.", className="hint"),
             html.Button("Download CSV", id="download", className="button"),
         ],
-        table_of("made-of", MADE_OF_COLUMNS, csvExportParams=csv_file("intertoken-gap-causes.csv")),
+        table_of("made-of", "intertoken-gap-causes.csv"),
         key="made-of-section",
     )
 
@@ -240,8 +216,8 @@ def _render(app: Dash, store: RunStore) -> None:
             distribution_figure(panels, view.scale, theme, width), style,
             f"Causes of the idle time. {causes_text(places)}",
             f"Causes of the gap over the run. {_medians(runs)}", f"Distribution of the gap. {_medians(runs)}",
-            with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),
-            with_several(MADE_OF_COLUMNS, parts, "run"), parts, table_height(parts),
+            with_several(table_columns("longest"), longest, "run", "device"), longest, table_height(longest),
+            with_several(table_columns("made-of"), parts, "run"), parts, table_height(parts),
         )  # fmt: skip
 
 

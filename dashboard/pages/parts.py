@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 import dash_ag_grid as dag
@@ -25,6 +26,7 @@ from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of
 from dashboard.view import Linked, View, span, switched, zoom
 from tracer.analysis.idle import PLACES
+from tracer.files.bounded import toml_of
 
 MOST_PRESSES: Final = 200
 """Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
@@ -42,6 +44,7 @@ NO_RECORDINGS: Final = (
     "and show them, or recordings of Nsight Systems:\nintertoken dashboard runs"
 )
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
+SORTABLE: Final = {"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True}
 _POLL_MS, _PAUSED_MS = 700, 20_000
 _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
@@ -147,23 +150,21 @@ def chart(key: str, label: str, height: int = 160, **options: Any) -> html.Div:
     return html.Div(graph, id=f"{key}-holder", role="img", **named(label))
 
 
-def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgGrid:
-    """An empty table whose columns can be sorted and filtered."""
+def table_of(key: str, csv: str | None = None, **options: Any) -> dag.AgGrid:
+    """An empty table that can be sorted and filtered, with the columns of `columns.toml`; `csv` is the file's name when
+    it is exported: as in `tracer.text.without_formulas`, no text becomes a formula of a spreadsheet."""
+    export = {"fileName": csv, "processCellCallback": {"function": "withoutFormula(params)"}}
     return dag.AgGrid(
         id=key,
-        columnDefs=columns,
+        columnDefs=table_columns(key),
         rowData=[],
-        defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
+        defaultColDef=SORTABLE,
         dashGridOptions={"rowHeight": _ROW, "headerHeight": _HEAD, "tooltipShowDelay": 300,
                          "enableCellTextSelection": True, "animateRows": False},
         style={"height": "120px"},
+        **({} if csv is None else {"csvExportParams": export}),
         **options,
     )  # fmt: skip
-
-
-def csv_file(name: str) -> dict[str, Any]:
-    """Options of the CSV export: as in `tracer.text.without_formulas`, no text becomes a formula of a spreadsheet."""
-    return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
 
 
 def keep_download(app: Dash, key: str) -> None:
@@ -195,35 +196,33 @@ def table_height(rows: Sequence[Any], lines: Sequence[int] = ()) -> dict[str, st
     return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + more + 18}px"}
 
 
-def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of text, with the whole text as its tooltip."""
-    return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "tooltipField": field}
+_COLUMNS: Final = toml_of(Path(__file__).with_name("columns.toml"))
+_KINDS: Final[dict[str, dict[str, Any]]] = {
+    "brief": {},
+    "text": {},
+    "wrapped": {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"},
+    "links": {"cellRenderer": "markdown", "filter": False, "sortable": False,
+              "suppressKeyboardEvent": {"function": "followLink(params)"}},  # Enter follows the cell's link
+    "number": {"type": "rightAligned", "filter": "agNumberColumnFilter"},
+}  # fmt: skip
 
 
-def wrapped(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of text that wraps if it does not fit."""
-    return words(field, header, width, hint) | {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
+def table_columns(table: str) -> list[dict[str, Any]]:
+    """The columns of a table, as `columns.toml` has them."""
+    return [_column(field, **given) for field, given in _COLUMNS[table].items()]
 
 
-def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    """A column of links in Markdown; Enter follows the cell's link."""
-    return {
-        "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "filter": False,
-        "cellRenderer": "markdown", "sortable": False, "suppressKeyboardEvent": {"function": "followLink(params)"},
-    }  # fmt: skip
-
-
-def number(
-    field: str, header: str, form: str, width: int, hint: str = "", marked: str | None = None
+def _column(
+    field: str, header: str, width: int, kind: str = "text", hint: str | None = None, formatter: str = "",
+    form: str = "", marked: str = "", **options: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """A column of numbers in a d3 format, with a dash for none; a ▲ follows it in rows whose field `marked` is true."""
     value = f"params.data.{field}"
-    mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
-    return {
-        "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "type": "rightAligned",
-        "filter": "agNumberColumnFilter",
-        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"},
-    }  # fmt: skip
+    if kind == "number" and not formatter:
+        mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
+        formatter = f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"
+    own: dict[str, Any] = {"field": field, "headerName": header, "width": width, "headerTooltip": hint} | _KINDS[kind]
+    own |= {"tooltipField": field} if kind in ("text", "wrapped") else {}
+    return own | ({"valueFormatter": {"function": formatter}} if formatter else {}) | options
 
 
 def rate_field() -> html.Label:

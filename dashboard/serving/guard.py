@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, abort, redirect, render_template_string, request, session
+from flask import Flask, Response, abort, redirect, render_template, request, session
 from flask.sessions import SecureCookieSessionInterface
 from werkzeug.wrappers import Response as Answer
 
@@ -26,19 +26,6 @@ _OPEN: Final = ("/assets/", "/healthz")
 _COST: Final = {"n": 1 << 15, "r": 8, "p": 3, "maxmem": 1 << 26}
 """What a key costs with scrypt: 32 MiB and about 0.2 s (OWASP's Password Storage Cheat Sheet, 2024)."""
 _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
-_LOGIN_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Log in · intertoken</title><link rel="icon" href="data:,">
-<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
-<body><header><h1>intertoken</h1></header><main><section aria-label="Log in">
-<p role="alert">{{ message }}</p>
-<form method="post" action="{{ prefix }}/login" class="bar">
-<input type="hidden" name="next" value="{{ next }}">
-<label class="token">Token
-<input type="password" name="token" required autofocus autocomplete="current-password"></label>
-<button class="button">Log in</button>
-</form></section></main></body></html>
-"""
 
 _log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
@@ -257,7 +244,7 @@ def require_token(server: Flask, token: str, prefix: str) -> None:
     )
 
     def asks(message: str, status: int, wanted: str, **headers: str) -> Response:
-        page = render_template_string(_LOGIN_PAGE, message=message, prefix=prefix, next=wanted)
+        page = render_template("login.html", message=message, prefix=prefix, next=wanted)
         return Response(page, status, {"Cache-Control": "no-store", **headers})
 
     @server.before_request

@@ -14,7 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.pages import in_browser
 from dashboard.pages.graph import GraphView
-from dashboard.pages.parts import inputs, named, number, outputs
+from dashboard.pages.parts import SORTABLE, inputs, named, outputs, table_columns
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
@@ -34,58 +34,20 @@ _MEANING: Final = {
 _LONGEST = 90
 
 
-def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
-    return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None}
-
-
 RATE: Final = "Untraced steps/s"
 AS_TOLD: Final = "from run.json; edit to override"
-COLUMNS: list[dict[str, Any]] = [
-    _words("name", "Run", 268)
-    | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
-    _words("strategy", "Class", 70, "Strategy, from the recorded calls")
-    | {"cellClass": "or-problem", "valueFormatter": {"function": "params.data.problem || params.value"}},
-    number("tokens_per_s", "Tokens/s", ",.1f", 96, "Untraced where known; ▲: the traced pass's own", "rate_traced"),
-    number("steps_per_s", "Steps/s", ",.1f", 80, "As recorded, wall time; for runs without a token count"),
-    number("idle_p50", "Idle p50, µs", ",.1f", 100, "Idle time of the device in the median step; ▲: traced", "traced")
-    | {"tooltipField": "idle_where"},
-    number("untraced_idle", "Idle untraced", ",.1f", 122, "Median idle time per step, µs, from the untraced rate"),
-    number("gap_p50", "Gap p50, µs", ",.1f", 100, "Median inter-token gap; ▲: traced, so inflated", "traced"),
-    number("untraced_gap", "Gap untraced", ",.1f", 118, "Median gap, µs, from the untraced rate"),
-    _words("graph", "Graph", 68, "The graph of a token, with its streams")
-    | {"cellRenderer": "markdown", "filter": False, "sortable": False},
-    {
-        "field": "rate",
-        "headerName": RATE,
-        "headerTooltip": "The engine's own rate without a profiler. Enter or double-click to edit; leave empty for the "
-        "value of run.json. Idle time, gap, comparison and predictions are corrected with it.",
-        "width": 130,
-        "type": "rightAligned",
-        "filter": False,
-        "editable": {"function": "params.data.readable"},
-        "cellEditorParams": {"maxLength": 40},
+_MORE: Final[dict[str, dict[str, Any]]] = {
+    "rate": {
+        "type": "rightAligned", "filter": False, "editable": {"function": "params.data.readable"},
+        "cellEditorParams": {"maxLength": 40}, "tooltipField": "rate_note",
         "valueFormatter": {"function": "params.value || params.data.rate_told"},
         "cellClassRules": {"told": "!params.value", "refused": "params.data.rate_fails"},
-        "tooltipField": "rate_note",
     },
-    number("gap_p90", "p90, µs", ",.1f", 84, "90th percentile of the gap; ▲: traced, so inflated", "traced"),
-    number("distortion", "Overhead, ×", ".2f", 96, "Tracing overhead: traced period / untraced period"),
-    number("syncs", "Syncs", ".3~g", 66, "Host synchronisations per token"),
-    number("copies", "Copies", ".3~g", 70, "Copies per token"),
-    number("launches", "Launches", ".3~g", 84, "Graph or kernel launches per token"),
-    _words(
-        "signature",
-        "Signature",
-        164,
-        "A token's host calls: " + ", ".join(f"{letter} {meaning}" for letter, meaning in MEANING.items()),
-    )
-    | {"minWidth": 164, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
-    _words("model", "Model", 104) | {"tooltipField": "model"},
-    _words("configured", "Requested", 96, "Strategy requested when the run was started"),
-    _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
-    _words("device", "Device", 112) | {"tooltipField": "device"},
-    _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),
-]
+    "signature": {
+        "headerTooltip": "A token's host calls: " + ", ".join(f"{letter} {of}" for letter, of in MEANING.items()),
+    },
+}  # fmt: skip
+COLUMNS: Final = [column | _MORE.get(column["field"], {}) for column in table_columns("runs")]
 
 _FITS = 34  # characters of a name
 _OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "untraced_idle", "graph", "steps_per_s"}
@@ -118,7 +80,7 @@ def grid() -> dag.AgGrid:
         columnDefs=COLUMNS,
         rowData=None,
         getRowId="params.data.key",
-        defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
+        defaultColDef=SORTABLE,
         dashGridOptions={**GRID, "loading": True},
         eventListeners={"selectionChanged": ["tellChoice(params, setEventData)"]},
         rowClassRules={"unreadable": "!params.data.readable"},
