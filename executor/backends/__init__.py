@@ -34,10 +34,7 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def open_backend(device: Device | str) -> Backend:
-    """Import and start a backend. The caller closes it.
-
-    Args:
-        device: the device, or the name of a backend for its first device.
+    """Import and start a backend; its name stands for its first device. The caller closes it.
 
     Raises:
         UsageError: no backend of that name, or it takes no cost profile.
@@ -57,10 +54,8 @@ def open_backend(device: Device | str) -> Backend:
 def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
     """Convert the exceptions that these backends declare (`Backend.errors`) to ExecutionError.
 
-    The device and the call are read from the traceback, so that successful calls cost nothing extra.
-
-    Args:
-        backends: device -> backend; may grow inside the context.
+    The device and the call are read from the traceback, so that successful calls cost nothing extra. More backends may
+    be added inside the context.
     """
     try:
         yield

@@ -56,7 +56,6 @@ class Backend(Protocol):
     """A device. Subclass it to get the defaults of the optional methods.
 
     Attributes:
-        name: its name on the command line.
         staged: whether it stages the sources of asynchronous copies; if not, the caller must keep them unchanged.
         weight_dtypes: the dtypes of weight matrices that it has kernels for.
         traced_passes: levels at which a profiler can trace it, besides the light pass; see `executor.run.passes`.

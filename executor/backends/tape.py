@@ -76,12 +76,7 @@ class Tape:
 
 
 class TapeBackend(Backend):
-    """A device that records its work on a tape.
-
-    Args:
-        tape: the tape.
-        device: the device that it represents; for the host, it records the host's work.
-    """
+    """Records the work of a device on a tape; for the host, the host's work."""
 
     name: ClassVar[str] = "tape"
 

@@ -43,13 +43,9 @@ class Tensor:
     Attributes:
         name: unique in its graph, such as "blk.0.attn_q".
         op: ggml's name of the op; "none" for a leaf.
-        shape: shape in NumPy's order.
         dtype: NumPy's name of the element type, or one of `BLOCK_FORMATS`.
-        src: sources of the op.
         view_src: the tensor whose memory it shares, or None if it owns its memory.
         updates: the sources that its kernel reads and then overwrites (a recurrent state).
-        flags: see `Flag`.
-        params: the op's parameters.
     """
 
     name: str

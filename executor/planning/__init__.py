@@ -50,11 +50,9 @@ def prepare(
     """Assign devices and split the graph; for each split find regions, map streams, plan, allocate and check.
 
     Args:
-        step: the step with its graph.
         placement: the placement; or a backend's name, for everything on its first device.
         concurrency: a name of `concurrency.MODES`.
-        allocator: name of an allocator, or None for the default of the mode.
-        allow_hazards: accept plans with hazards.
+        allocator: a name of `ALLOCATORS`; None for the default of the mode.
 
     Raises:
         UsageError: an unknown name, or a placement that does not fit the model.

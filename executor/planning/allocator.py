@@ -65,7 +65,6 @@ class BufferPlan:
     """The places of tensors in the arena.
 
     Attributes:
-        allocator: name of the allocator.
         offsets: tensor -> first byte, a multiple of `ALIGNMENT`.
         peak_bytes: size of the arena.
         peak_live_bytes: the largest total size of mutually conflicting tensors, a lower bound for any placement.
@@ -159,8 +158,7 @@ def find_uses(split: Split) -> list[Use]:
 def becomes_visible_at(nodes: Sequence[Tensor], plan: Plan) -> dict[int, list[int]]:
     """Find, for every kernel and stream, the first kernel of that stream ordered after it, in one backward sweep.
 
-    Returns:
-        node -> one node per stream, or the number of nodes where no kernel of the stream is ordered after it.
+    Where there is none, the number of nodes stands for it.
     """
     index = {node: i for i, node in enumerate(nodes)}
     streams = range(plan.streams)

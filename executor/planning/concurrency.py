@@ -48,7 +48,6 @@ def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies
     """Order nodes by their sources and by the memory that views share.
 
     Args:
-        nodes: nodes of a split, in graph order.
         tie: also tie kernels that would otherwise be parallel to the rest of the graph, so that forks and joins close
             regions. A kernel whose result no later kernel reads (an update of state) runs before the first later kernel
             that shares a predecessor with it, and after the node that all other paths pass by then. A kernel that reads
@@ -208,7 +207,6 @@ def find_regions(
     stream, as do nodes without a fork or a join.
 
     Args:
-        order: dependencies of these nodes.
         worth: whether these kernels should get a stream; others stay with the first branch.
         weight: the branch with the largest weight comes first.
     """

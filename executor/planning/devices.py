@@ -30,7 +30,6 @@ class Device:
 
     Attributes:
         backend: name of the backend; "host" computes on the calling thread.
-        index: its number among the backend's devices.
         profile: name or file of the cost profile of a simulated device.
         staged: whether it stages the sources of asynchronous copies (`Guarantee.ASYNC_SOURCES_STAGED`).
         threads: number of threads for products on a CPU or the host; None for the machine's default.
@@ -150,11 +149,8 @@ class Split:
     """Consecutive nodes of one device, as a separate graph.
 
     Attributes:
-        device: the device that runs them.
-        nodes: the nodes in graph order.
         inputs: leaves that are copied to the device before the nodes run: the host's inputs in graph order, then
             results of other devices.
-        leaves: all leaves.
         origins: origins of the inputs that the host does not send, and of leaves that need no copy because an earlier
             split of the same device computes them.
         results: tensor of the whole graph -> tensor of the split.

@@ -25,12 +25,7 @@ HOST_STREAM: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes that a piece of work accesses.
-
-    Attributes:
-        owner: the tensor that owns them, for messages.
-        buffer: the memory that contains them.
-    """
+    """Bytes of a buffer that a piece of work accesses, and the tensor that owns them, for messages."""
 
     owner: Tensor
     buffer: str
@@ -46,12 +41,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A piece of work that accesses these bytes, on a stream or on the host (`HOST_STREAM`).
-
-    Attributes:
-        where: description of the stream.
-        step: the step that it belongs to.
-    """
+    """A piece of work that accesses these bytes, on a stream or on the host (`HOST_STREAM`), as `where` says."""
 
     name: str
     stream: int
@@ -168,9 +158,7 @@ class Hazard:
 
     Attributes:
         first: the access that must come first: to the tensor written first, or for one tensor, the one issued first.
-        second: the other access.
         start: first byte that both access, within `buffer`.
-        end: the byte after the last.
         buffer: the arena, or the state that owns the bytes.
     """
 
@@ -188,14 +176,10 @@ class Hazard:
 
 
 def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> list[Hazard]:
-    """Find all hazards of a plan, within a step and between consecutive steps.
+    """Find all hazards of a plan, within a step and between consecutive steps, in the order of their later access.
 
-    Args:
-        offsets: tensor of the arena -> its first byte.
-
-    Returns:
-        The hazards in the issue order of their later access. Hazards between steps exist only if the plan does not
-        start and end on the main stream; otherwise consecutive steps are fully ordered.
+    Hazards between steps exist only if the plan does not start and end on the main stream; otherwise consecutive steps
+    are fully ordered.
     """
     program = _step(split, plan)
     ordered = happens_before(program, plan.streams)
@@ -268,11 +252,7 @@ def _access(work: Sequence[Work], k: int, span: Extent, step: int | None) -> Acc
 
 
 class _Spans:
-    """The bytes that each piece of work accesses, and the pieces that they are cut into.
-
-    Attributes:
-        touched: the bytes that each piece of work accesses.
-    """
+    """The bytes that each piece of work accesses (`touched`), and the pieces that they are cut into."""
 
     def __init__(self, work: Sequence[Work], offsets: Mapping[Tensor, int]) -> None:
         self._offsets = offsets

@@ -54,7 +54,6 @@ class Plan:
 
     Attributes:
         instructions: in issue order.
-        streams: number of streams used.
         events: number of events used, each recorded once.
         cut: whether `parts` are cut at events; otherwise the plan is one part.
         whole: whether this is an entire step.
@@ -94,11 +93,6 @@ def make_plan(nodes: Sequence[Tensor], order: Dependencies, streams: Sequence[in
 
     A stream waits for a kernel only if neither stream order nor an earlier wait implies that it has run. All work runs
     after the start on the main stream and before the end on the main stream.
-
-    Args:
-        order: dependencies of these nodes.
-        streams: stream of every node.
-        cut: see `Plan`.
     """
     waits = _waits(order, streams)
     events: dict[int, int] = {}

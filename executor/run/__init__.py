@@ -259,25 +259,17 @@ class _Run:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
-        start = time.monotonic_ns()
-        with self._reporting():
+        start, recorder = time.monotonic_ns(), self._recorder
+        with ExitStack() as stack:
+            if recorder is not None:
+                for backend in self._backends:
+                    backend.report_to(recorder)
+                recorder.start()
+                stack.callback(recorder.stop)
             yield
-        self._spans.append((start, time.monotonic_ns()))
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        if self._recorder is None:
-            yield
-            return
-        for backend in self._backends:
-            backend.report_to(self._recorder)
-        self._recorder.start()
-        try:
-            yield
-            for backend in self._backends:
+            for backend in self._backends if recorder is not None else ():
                 backend.report_late()
-        finally:
-            self._recorder.stop()
+        self._spans.append((start, time.monotonic_ns()))
 
     def result(self) -> Result:
         logits = np.stack(self._logits) if self._keep_logits else None

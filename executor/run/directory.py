@@ -55,10 +55,7 @@ def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: 
 
 
 def write_run(result: Result, runs: Path, *, replace: bool = True) -> Path:
-    """Write one run directory atomically.
-
-    Returns:
-        The path of the directory.
+    """Write one run directory atomically; return its path.
 
     Raises:
         UsageError: it exists and `replace` is False, or it cannot be written.
@@ -176,9 +173,7 @@ def _cpu_model() -> str:
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
     """Return the median, and the lowest and highest repeat."""
-    return {
-        "median": statistics.median(values), "low": min(values), "high": max(values), "repeats": list(values),
-    }  # fmt: skip
+    return {"median": statistics.median(values), "low": min(values), "high": max(values), "repeats": list(values)}
 
 
 def run_graph(prepared: Prepared) -> RunGraph:

@@ -43,7 +43,6 @@ def record_light(
     """Run and record configurations of one backend.
 
     Args:
-        configurations: the configurations to run, repeats interleaved.
         keep_logits: the configurations whose logits are returned for every step.
         progress: called after each warm-up and each repeat.
         command: starts the process of a pass under the light recorder.
@@ -77,7 +76,6 @@ def _result(configuration: Configuration, plan: Prepared, written: Path, light: 
     """Return the result of a configuration.
 
     Args:
-        configuration, plan: of the run.
         written: path of what `run_ordered` wrote, without suffix.
         light: the recording of all configurations.
     """

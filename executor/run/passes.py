@@ -65,21 +65,15 @@ def chosen_passes(backend: str, asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def record_traced(
-    configuration: Configuration,
-    directory: Path,
-    levels: Sequence[str] = TRACED,
-    *,
-    kinds: str = "lean",
-    spawn: Spawn = spawn,
-    progress: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
+    configuration: Configuration, directory: Path, levels: Sequence[str] = TRACED, *, kinds: str = "lean",
+    spawn: Spawn = spawn, progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:  # fmt: skip
     """Record the traced passes of a run whose light pass is in `directory`, and add all figures to its run.json.
 
     Args:
         configuration: configuration of the light pass. A traced pass is shorter, with the same KV cache cells. If
             attention covers more cells later on, it is compared with the first tokens of the light pass.
         directory: the run directory; each pass is stored in a subfolder of its name.
-        levels: the passes to record.
         kinds: what CUPTI records, a name of `cupti_records.SETS`.
         spawn: starts the process of a pass.
         progress: called after each pass.

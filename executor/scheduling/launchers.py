@@ -47,11 +47,7 @@ class GraphPlan:
         self.outcomes = Counter(created=1)
 
     def become(self, plan: Plan, kernels: Mapping[Tensor, Kernel], *, rebuild: bool = False) -> None:
-        """Change the graph to this plan.
-
-        Args:
-            rebuild: build the graph even if it would be the same.
-        """
+        """Change the graph to this plan; with `rebuild`, build it even if it would be the same."""
         if not rebuild:
             key = key_of(self._backend, plan, kernels)
             if key == self._key:
@@ -152,6 +148,7 @@ class EagerLaunch:
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
         self._backend = backend
         self._events: list[Event] = []
+        self.outcomes = Counter[str]()  # there are no graphs
         self.take(plan, kernels)
 
     def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
@@ -163,11 +160,6 @@ class EagerLaunch:
     def launch(self) -> None:
         """Issue all calls in order."""
         Backend.launch_graph(self._backend, self._graph)
-
-    @property
-    def outcomes(self) -> Counter[str]:
-        """Empty: there are no graphs."""
-        return Counter()
 
 
 LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {

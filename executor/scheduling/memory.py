@@ -111,13 +111,7 @@ def bind_memory(
 
 @dataclass(frozen=True)
 class CopiedWeights:
-    """A weight of all experts, (E, O, I).
-
-    Attributes:
-        weight: the leaf of the split.
-        place: its array on the device.
-        values: its values on the host, in memory suited to fast copies.
-    """
+    """A weight of all experts, (E, O, I): its leaf, its place on the device, and its values on the host."""
 
     weight: Tensor
     place: Place
@@ -128,7 +122,6 @@ class ExpertCopies:
     """The copies of expert weights that a split needs.
 
     Args:
-        backend: backend of the split's device.
         ids: numbers of the experts that a step uses, on the device.
         shape: shape of `ids`, which is int32.
         weights: the copied weights of the split.

@@ -63,14 +63,7 @@ class Prompts:
 
 
 class Prefill:
-    """Computes the prompts, in the memory that the token steps use.
-
-    Args:
-        prompts: the prompts; at least one sequence has one.
-        build: (batch, prompt, sequences) -> step, see `graph.models.build`.
-        prepare: runs the passes on a step.
-        seed: seed of the prompts.
-    """
+    """Computes the prompts, of which there is at least one, in the memory that the token steps use."""
 
     def __init__(
         self, prompts: Prompts, build: Callable[..., DecodeStep], prepare: Callable[[DecodeStep], Prepared], seed: int
@@ -93,11 +86,7 @@ class Prefill:
         return [*self._by_size.values()]
 
     def place(self, make: Callable[..., Scheduler]) -> Scheduler:
-        """Allocate memory; return the scheduler whose state the token steps share.
-
-        Args:
-            make: (prepared, prefill) -> scheduler.
-        """
+        """Allocate memory; return the scheduler whose state the token steps share."""
         self._schedulers: dict[int, Scheduler] = {}
         last = None
         for size, prepared in self._by_size.items():

@@ -112,12 +112,9 @@ def refuse_hazards(
 
 
 def find_run_hazards(
-    sizes: Sequence[Prepared],
-    strategy: Strategy,
-    *,
-    prefill: Sequence[Prepared] = (),
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
     others: Sequence[Sequence[Prepared]] = (),
-) -> list[Hazard]:
+) -> list[Hazard]:  # fmt: skip
     """Find all hazards between splits, devices, copies and the host over several steps of a run.
 
     Args:

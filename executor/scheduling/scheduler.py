@@ -37,9 +37,6 @@ class Scheduler:
     """One configuration on its devices, and its loop over token steps.
 
     Args:
-        backends: device -> backend, for all devices of the splits.
-        prepared: the results of the passes.
-        strategy: the synchronisation strategy.
         launch: name of a launcher.
         weights: as returned by `memory.load_weights`.
         turns: number of places for results copied between accelerators.
@@ -55,20 +52,10 @@ class Scheduler:
     """
 
     def __init__(
-        self,
-        backends: Backends,
-        prepared: Prepared,
-        strategy: Strategy,
-        launch: str,
-        weights: Weights,
-        *,
-        turns: int = 4,
-        prefill: Scheduler | None = None,
-        smaller: Scheduler | None = None,
-        keep_logits: bool = False,
-        allow_hazards: bool = False,
-        alternates: bool = False,
-    ) -> None:
+        self, backends: Backends, prepared: Prepared, strategy: Strategy, launch: str, weights: Weights, *,
+        turns: int = 4, prefill: Scheduler | None = None, smaller: Scheduler | None = None,
+        keep_logits: bool = False, allow_hazards: bool = False, alternates: bool = False,
+    ) -> None:  # fmt: skip
         self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
         devices = [part.split.device for part in prepared.splits]
         self._several = len({device for device in devices if not device.is_host}) > 1
@@ -343,8 +330,6 @@ class Piece:
         places: places of every tensor in each turn.
 
     Args:
-        backends: backends of all devices.
-        number: number of the prepared split.
         before: the pieces of the splits before it.
         state: state of all devices, see `memory.bind_memory`.
         turns: number of places.
@@ -473,9 +458,6 @@ class GrowingScheduler:
 
     Args:
         schedulers: schedulers of the same steps, fewest cells first, each created from the previous one.
-
-    Attributes:
-        now: the current scheduler.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler]) -> None:
@@ -535,12 +517,7 @@ def alternate(schedulers: Sequence[Scheduler]) -> None:
 
 
 class Halves:
-    """Two schedulers as one, with the interface of `GrowingScheduler` and of its current scheduler (`now`).
-
-    Args:
-        cache: the KV cache of all sequences.
-        schedulers: the scheduler of each half.
-    """
+    """The schedulers of both halves as one, with the interface of `GrowingScheduler` and of its current one (`now`)."""
 
     def __init__(self, cache: KvCache | None, schedulers: Sequence[GrowingScheduler]) -> None:
         self._cache, self._schedulers = cache, schedulers

@@ -18,12 +18,7 @@ from tracer.errors import UnsafePlanError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy to a split's device that has not been issued.
-
-    Attributes:
-        issue: issues the copy asynchronously.
-        backend: the backend whose main stream runs it.
-    """
+    """A copy to a split's device that has not been issued, and the backend whose main stream runs it."""
 
     issue: Callable[[], None]
     backend: Backend
@@ -33,7 +28,6 @@ class Strategy(ABC):
     """Base class of the strategies. It fetches the logits with an asynchronous copy and a sync.
 
     Attributes:
-        name: its name on the command line.
         notation: the host's calls in a step.
         needs: guarantees of the backend required for correctness.
         advances_on_device: the graph prepares the next step itself, so that nothing is sent or fetched per step.

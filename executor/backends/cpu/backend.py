@@ -52,7 +52,6 @@ class CpuBackend(Backend):
     Args:
         device: its number in recordings.
         staged: whether asynchronous copies to the device read a staging slot instead of the caller's memory.
-        kernels: op -> NumPy kernel.
         staging_slots: how many asynchronous copies to the device may be in flight before the next one waits.
         threads: how many threads compute a large product, see `CompiledKernels`.
         pinned: whether each of these threads is pinned to its own core.

@@ -3,8 +3,7 @@
 A host call costs about a microsecond, and between two tokens each one counts. Addresses, arguments and staging
 memory are therefore prepared in advance. Nothing is reported: recorders see the calls of the driver.
 
-First the handles: arrays, events, streams, graphs, and host memory that the GPU accesses directly. Then the copies
-(`CudaCopies`): to the device through the driver or a pinned slot, to the host, and between GPUs. Then `CudaBackend`.
+First the handles: arrays, events, streams, graphs, and host memory that the GPU accesses directly. Then `CudaBackend`.
 """
 
 from __future__ import annotations
@@ -123,12 +122,7 @@ class CudaArray:
 
 @dataclass(eq=False, slots=True)
 class CudaEvent:
-    """An event without timing.
-
-    Attributes:
-        stream: stream of the latest record.
-        copies: number of copies issued to that stream before the record.
-    """
+    """An event without timing, the stream of its latest record, and how many copies that stream had then."""
 
     handle: int
     stream: int = 0
@@ -160,19 +154,75 @@ TAKEN_BY_DRIVER: Final = 256
 """Up to this many bytes a copy reads the caller's pageable memory: the driver puts them into its command buffer before
 the call returns. For 4 bytes this saves the GPU 1 of 2.5 us over pinned memory (H200), but 2 KiB cost the host more.
 """
+_NON_BLOCKING, _NO_TIMING = 1, 2
+MADE_ON_DEVICE: Final = 1 << 20
+"""Larger weight matrices get random values generated on the GPU; the others get the same values as on any backend."""
 
 
-class CudaCopies(Backend):
-    """The copy functions of the backend."""
+class CudaBackend(Backend):
+    """The CUDA backend, see the module's docstring.
 
-    _cuda: Cuda
-    _device: int
-    _streams: Streams
-    _copies: dict[int, CopyCount]  # per stream
-    _copied: CudaEvent | None  # recorded after copies to other GPUs; created on first use
-    _reached: set[int]  # GPUs for which peer access has been tried
-    _copy: Callable[[int, int, int, int, int], None]
-    _wait: Callable[[int], None]
+    Args:
+        staged: whether asynchronous copies to the GPU read pinned staging memory instead of the caller's.
+        early: let kernels inside a graph start before their predecessor has ended (programmatic dependent launch).
+    """
+
+    name: ClassVar[str] = "cuda"
+    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
+    fuses: ClassVar[bool] = True
+    traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
+    reports: ClassVar[bool] = False
+
+    def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
+        self.staged = staged
+        self._device, self._cuda = device, load_cuda(device)
+        cuda = self._cuda
+        self._library = Library(cuda)
+        self._copy, self._wait, self._launch = (
+            cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
+        )  # fmt: skip
+        self._early = early
+        self._streams = Streams(self._create_stream)
+        self._copies: dict[int, CopyCount] = {}
+        self._events: list[int] = []
+        self._memory: list[int] = []
+        self._graphs: list[CudaGraph] = []
+        self._closed = False
+        self._copied: CudaEvent | None = None  # recorded after copies to other GPUs; created on first use
+        self._reached: set[int] = set()  # GPUs for which peer access has been tried
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """The exceptions of CuPy."""
+        return self._cuda.errors
+
+    def close(self) -> None:
+        """Wait for the GPU, then destroy graphs, events and streams, in that order."""
+        if self._closed:
+            return
+        self._closed = True
+        runtime = self._cuda.runtime
+        self.activate()
+        try:
+            runtime.deviceSynchronize()
+            for graph in self._graphs:
+                runtime.graphExecDestroy(graph.handle)
+            for event in self._events:
+                runtime.eventDestroy(event)
+            self._library.close()
+            for stream in self._streams.values():
+                runtime.streamDestroy(stream)
+        except self._cuda.error as error:
+            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
+        finally:
+            self._graphs.clear()
+            self._streams.clear()
+            with suppress(*self.errors):  # a failed GPU frees nothing, and the first failure is raised already
+                for memory in self._memory:
+                    runtime.free(memory)
+            self._memory.clear()
+
+    # Copies
 
     def activate(self) -> None:
         """Make this GPU the current one."""
@@ -237,7 +287,7 @@ class CudaCopies(Backend):
         self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int, after: CudaEvent
     ) -> None:
         """Copy on this GPU's stream; the peer's stream waits for the copy."""
-        if not isinstance(peer, CudaCopies):
+        if not isinstance(peer, CudaBackend):
             raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
         if destination.dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
@@ -272,82 +322,6 @@ class CudaCopies(Backend):
             raise _unlike(source, destination)
         self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
         self._wait(self._streams[0])
-
-
-def _unlike(source: HostArray | CudaArray, destination: HostArray | CudaArray) -> ExecutionError:
-    return ExecutionError(
-        f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
-    )
-
-
-_NON_BLOCKING, _NO_TIMING = 1, 2
-MADE_ON_DEVICE: Final = 1 << 20
-"""Larger weight matrices get random values generated on the GPU; the others get the same values as on any backend."""
-
-
-class CudaBackend(CudaCopies):
-    """The CUDA backend, see the module's docstring.
-
-    Args:
-        device: number of the GPU.
-        staged: whether asynchronous copies to the GPU read pinned staging memory instead of the caller's.
-        early: let kernels inside a graph start before their predecessor has ended (programmatic dependent launch).
-    """
-
-    name: ClassVar[str] = "cuda"
-    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
-    fuses: ClassVar[bool] = True
-    traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
-    reports: ClassVar[bool] = False
-
-    def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
-        self.staged = staged
-        self._device, self._cuda = device, load_cuda(device)
-        cuda = self._cuda
-        self._library = Library(cuda)
-        self._copy, self._wait, self._launch = (
-            cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
-        )  # fmt: skip
-        self._early = early
-        self._streams = Streams(self._create_stream)
-        self._copies: dict[int, CopyCount] = {}
-        self._events: list[int] = []
-        self._memory: list[int] = []
-        self._graphs: list[CudaGraph] = []
-        self._closed = False
-        self._copied: CudaEvent | None = None
-        self._reached: set[int] = set()
-
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """The exceptions of CuPy."""
-        return self._cuda.errors
-
-    def close(self) -> None:
-        """Wait for the GPU, then destroy graphs, events and streams, in that order."""
-        if self._closed:
-            return
-        self._closed = True
-        runtime = self._cuda.runtime
-        self.activate()
-        try:
-            runtime.deviceSynchronize()
-            for graph in self._graphs:
-                runtime.graphExecDestroy(graph.handle)
-            for event in self._events:
-                runtime.eventDestroy(event)
-            self._library.close()
-            for stream in self._streams.values():
-                runtime.streamDestroy(stream)
-        except self._cuda.error as error:
-            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
-        finally:
-            self._graphs.clear()
-            self._streams.clear()
-            with suppress(*self.errors):  # a failed GPU frees nothing, and the first failure is raised already
-                for memory in self._memory:
-                    runtime.free(memory)
-            self._memory.clear()
 
     # Memory
 
@@ -522,3 +496,9 @@ class CudaBackend(CudaCopies):
         with self._here():
             stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream
+
+
+def _unlike(source: HostArray | CudaArray, destination: HostArray | CudaArray) -> ExecutionError:
+    return ExecutionError(
+        f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
+    )

@@ -358,12 +358,7 @@ _MOST_TAPS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel in attention.cu.
-
-    Attributes:
-        threads: threads per block.
-        chunks: chunks that a block reads per pass: the cells that all its slots have in flight.
-    """
+    """A kernel in attention.cu. Per pass a block reads `chunks` chunks: the cells that all its slots have in flight."""
 
     threads: int
     chunks: int
@@ -415,9 +410,6 @@ def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mappin
     of each head adds an eighth of the read time.
 
     Args:
-        tokens: tokens in the step.
-        heads: query heads.
-        kv_heads: KV heads.
         chunks: chunks in a stream.
         resident: query heads per block -> number of such blocks that the GPU holds at a time.
     """

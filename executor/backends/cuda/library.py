@@ -31,10 +31,8 @@ class KernelCall:
     """A kernel with its grid and its arguments, packed once.
 
     Attributes:
-        function: handle of the kernel.
         grid: blocks in x and y.
         block: threads per block.
-        shared_bytes: dynamic shared memory.
         arguments: address of the array of argument addresses.
         key: equal for calls that do the same to the same memory.
         kept: objects that must live as long as the call: the arguments, and memory that they point to.
@@ -284,8 +282,6 @@ class Cuda:
         runtime: `cupy.cuda.runtime`; its calls take and return addresses as int, the cheapest way from Python.
         driver: the same for the driver API.
         bindings: `cuda.bindings.driver`, for calls that CuPy lacks.
-        gpu: name of the GPU.
-        multiprocessors: number of multiprocessors.
     """
 
     cupy: Any

@@ -40,7 +40,6 @@ from executor.backends.sim.device import (
     Task,
     VirtualDevice,
     instantiate,
-    kernel_of,
     moved_bytes,
 )
 from executor.backends.sim.profiles import FETCH, CopyCost, Profile, load_profile
@@ -111,12 +110,7 @@ class InVirtualTime(Backend):
 
 
 class SimBackend(InVirtualTime):
-    """The simulated backend, see the module's docstring.
-
-    Args:
-        profile: the costs; None for `default_profile`.
-        most_kernels: see `MOST_KERNELS`.
-    """
+    """The simulated backend, see the module's docstring."""
 
     name: ClassVar[str] = "sim"
     fuses: ClassVar[bool] = True
@@ -197,7 +191,8 @@ class SimBackend(InVirtualTime):
 
     def kernel(self, node: Tensor, out: SimArray, src: Sequence[SimArray]) -> SimKernel:
         """Return the kernel's cost."""
-        return kernel_of(self.profile, node)
+        cost = self.profile.kernel(node.op)
+        return SimKernel(f"{node.op}({node.name})", Stage(cost.fixed_ns, moved_bytes(node), cost.ns_per_byte))
 
     def launch(self, kernel: SimKernel, stream: int) -> None:
         """Launch a kernel."""
@@ -342,12 +337,7 @@ class SimHostKernel:
 
 
 class SimHostBackend(Immediate, InVirtualTime):
-    """The host in virtual time.
-
-    Args:
-        profile: the costs of the machine.
-        threads: number of threads for products; None for the profile's largest number.
-    """
+    """The host in virtual time, with the profile's largest number of threads unless another is given."""
 
     name: ClassVar[str] = "host"
 

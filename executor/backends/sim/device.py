@@ -13,13 +13,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple
 
 from executor.backends.sim.profiles import Profile
 from executor.graph import Tensor
 from executor.graph.fusion import PARTS, outer_sources
-from executor.planning.plans import Instruction, Launch, Plan, Record
+from executor.planning.plans import Launch, Plan, Record
 from tracer.errors import ExecutionError
 
 
@@ -41,7 +40,6 @@ class Task:
 
     Attributes:
         ready: its earliest start, ns.
-        stages: at least one.
         after_ns: the minimum time between it and the previous work on its stream.
         done: called with the spans of the stages at the end.
     """
@@ -91,7 +89,6 @@ class VirtualDevice:
     Later work therefore never changes an earlier result.
 
     Args:
-        bytes_per_ns: memory bandwidth.
         edge_ns: from a fence on one stream to the work that waits for it on another.
     """
 
@@ -227,8 +224,6 @@ class SimGraph:
     """An instantiated plan.
 
     Attributes:
-        id: its number.
-        executions: its kernels.
         stages: its work on the device: one stage of known length if it runs alone, else its kernels in sequence, as
             other work may slow them down.
         host_ns: host time of a launch in addition to that of the call.
@@ -254,7 +249,9 @@ def moved_bytes(node: Tensor) -> int:
         for place, source in enumerate(part.src):
             if source in outside:
                 read[source] = max(read[source], _read_bytes(part, place, source))
-    return sum(read.values()) + _written_bytes(parts[-1]) + sum(state.nbytes for p in parts for state in p.updates)
+    last = parts[-1]
+    written = min(last.nbytes, last.src[0].nbytes) if last.op == "set_rows" else last.nbytes
+    return sum(read.values()) + written + sum(state.nbytes for part in parts for state in part.updates)
 
 
 def _read_bytes(part: Tensor, place: int, source: Tensor) -> int:
@@ -270,50 +267,28 @@ def _read_bytes(part: Tensor, place: int, source: Tensor) -> int:
     return source.nbytes
 
 
-def _written_bytes(node: Tensor) -> int:
-    return min(node.nbytes, node.src[0].nbytes) if node.op == "set_rows" else node.nbytes
-
-
-def kernel_of(profile: Profile, node: Tensor) -> SimKernel:
-    """Return the kernel of a node."""
-    cost = profile.kernel(node.op)
-    return SimKernel(f"{node.op}({node.name})", Stage(cost.fixed_ns, moved_bytes(node), cost.ns_per_byte))
-
-
 def instantiate(
     profile: Profile, plan: Plan, kernels: Mapping[Tensor, SimKernel], number: int, *, as_kernels: bool
 ) -> SimGraph:
     """Run a plan once on a separate device, so that a launch need not simulate its kernels."""
-    executions, length = run_alone(profile, plan.instructions, kernels)
-    graph = profile.graph
-    stages = [_in_graph(profile, e.kernel.stage) for e in executions]
-    host_ns = graph.host_node_ns * len(executions) + graph.host_stream_ns * (min(plan.streams, profile.streams) - 1)
-    return SimGraph(number, executions, [Stage(length)] if plan.whole else stages, host_ns, as_kernels)
-
-
-def run_alone(
-    profile: Profile, instructions: Sequence[Instruction], kernels: Mapping[Tensor, SimKernel]
-) -> tuple[list[Execution], int]:
-    """Return the times of each kernel of a plan that runs alone, and its end, in ns from the start."""
-    device, executions = VirtualDevice(profile.bytes_per_ns, profile.edge_ns), list[Execution]()
+    device, cost = VirtualDevice(profile.bytes_per_ns, profile.edge_ns), profile.graph
+    tasks: dict[int, Task] = {}  # by the number of the instruction
     fences = {}
-    for number, instruction in enumerate(instructions):
+    for place, instruction in enumerate(plan.instructions):
         queue = instruction.stream % profile.streams
         if isinstance(instruction, Launch):
-            kernel = kernels[instruction.node]
-            keep = partial(_keep, executions, kernel, instruction.stream, number)
-            device.submit(queue, Task(0, [_in_graph(profile, kernel.stage)], done=keep))
+            stage = kernels[instruction.node].stage
+            tasks[place] = Task(0, [stage._replace(fixed_ns=stage.fixed_ns + cost.node_ns)])
+            device.submit(queue, tasks[place])
         elif isinstance(instruction, Record):
             fences[instruction.event] = device.fence(queue)
         else:
             device.submit(queue, FenceWait(fences[instruction.event]))
     length = device.drain()
-    return sorted(executions, key=lambda e: e.node), length
-
-
-def _in_graph(profile: Profile, stage: Stage) -> Stage:
-    return stage._replace(fixed_ns=stage.fixed_ns + profile.graph.node_ns)
-
-
-def _keep(into: list[Execution], kernel: SimKernel, stream: int, number: int, spans: list[Span]) -> None:
-    into.append(Execution(kernel, stream, number, spans[0]))
+    executions = [
+        Execution(kernels[launch.node], launch.stream, place, task.spans[0])
+        for launch, (place, task) in zip(plan.launches, tasks.items(), strict=True)
+    ]
+    stages = [Stage(length)] if plan.whole else [task.stages[0] for task in tasks.values()]
+    host_ns = cost.host_node_ns * len(tasks) + cost.host_stream_ns * (min(plan.streams, profile.streams) - 1)
+    return SimGraph(number, executions, stages, host_ns, as_kernels)

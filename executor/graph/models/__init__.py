@@ -135,7 +135,6 @@ def advance_on_device(
         counters: integer state tensors that grow with every step, each with its increment, a tensor (1,), or None
             for 1.
         steps: number of steps to keep.
-        keep_logits: keep the logits in addition to the tokens.
     """
     n, vocabulary = logits.shape
     row = graph.leaf("step", (1,), "int64")
@@ -349,8 +348,6 @@ class DeltaNet:
     Attributes:
         key_heads: heads of q and k; each serves heads / key_heads heads of v.
         heads: heads of v, and of the recurrent state.
-        key_size: size of a head of q and k.
-        value_size: size of a head of v.
         kernel: taps of the causal convolution.
     """
 

@@ -37,8 +37,6 @@ class KvCache:
     """The KV cache, see the module's docstring. Free cells are taken in order, lowest first.
 
     Attributes:
-        kind: a name of `KINDS`.
-        sequences: number of sequences.
         cells: cells per stream.
         context: maximum tokens of the longest sequence.
         sizes: possible numbers of attended cells, ascending; the last is `cells`.
@@ -128,8 +126,7 @@ class KvCache:
     def copy(self, source: int, target: int) -> RowCopy | None:
         """Give `target` the tokens of `source`: in `unified` by sharing its cells, in `streams` by copying rows.
 
-        Returns:
-            the rows that the device must copy, or None.
+        Return the rows that the device must copy, if any.
         """
         if source == target:
             return None
@@ -170,9 +167,7 @@ def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, 
     Attention covers the cells used so far, padded as well (`sizes`), so that the graph changes as they grow.
 
     Args:
-        kind: a name of `KINDS`.
         prompts: prompt tokens of each sequence.
-        tokens: tokens of each sequence after its prompt.
         context: maximum tokens per sequence.
         shared: whether in `unified` all sequences share the prompt's cells.
 

@@ -108,10 +108,8 @@ def random_weight(weight: Tensor, seed: int) -> Floats:
 def write_random(destination: Any, weight: Tensor, seed: int) -> None:
     """Write the values of `random_weight` to contiguous memory of any format, using little extra memory.
 
-    NumPy generates them without the GIL, so threads can write several weights at a time.
-
-    Args:
-        destination: a NumPy array, or an object that takes float32 values like one, in parts of multiples of 32.
+    The destination takes float32 values like a NumPy array, in parts of multiples of 32. NumPy generates them without
+    the GIL, so threads can write several weights at a time.
     """
     numbers, flat = np.random.default_rng([seed, zlib.crc32(weight.name.encode())]), destination.reshape(-1)
     memory = np.empty(min(_PART, flat.size), np.float32)
@@ -181,7 +179,6 @@ class Feed:
     """Values of the step tensors, in arrays that are overwritten for every step.
 
     Args:
-        cache: assigns cells to the tokens.
         sequences: numbers of the sequences that the step takes; they may change between steps.
         tokens: tokens per sequence.
         attended: cells of each stream that the mask covers; None for all.

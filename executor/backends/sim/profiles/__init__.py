@@ -69,12 +69,8 @@ class HostCost:
     """Costs of the host's compute: a product takes fixed_ns + bytes of its weights / rate(threads), anything else
     other_ns.
 
-    Attention takes as long as a product with weights of the bytes that it moves.
-
-    Attributes:
-        fixed_ns: time of a product in addition to its bytes.
-        other_ns: time of every other kernel.
-        bytes_per_ns: number of threads -> rate at which they read weights.
+    Attention takes as long as a product with weights of the bytes that it moves. `bytes_per_ns` maps numbers of threads
+    to the rate at which they read weights.
     """
 
     fixed_ns: int = 10_000
@@ -82,10 +78,9 @@ class HostCost:
     bytes_per_ns: Mapping[str, float] = field(default_factory=lambda: {"1": 12.0, "8": 60.0, "15": 80.0})
 
     def rate(self, threads: int | None = None) -> float:
-        """Return the rate of this number of threads: linear between those listed and from 0, constant beyond.
+        """Return the rate of this number of threads (None: the largest number listed).
 
-        Args:
-            threads: None for the largest number listed.
+        It is linear between those listed and from 0, and constant beyond.
         """
         known = {0: 0.0} | dict(sorted((int(name), rate) for name, rate in self.bytes_per_ns.items()))
         return float(np.interp(max(known) if threads is None else threads, [*known], [*known.values()]))
@@ -93,11 +88,8 @@ class HostCost:
 
 @dataclass(frozen=True)
 class Batch:
-    """Work is sent to the device in batches, as under WDDM: when `size` pieces are pending, or the host waits for one.
-
-    Attributes:
-        size: number of pieces (copies, kernels, graphs, event records) after which a batch is sent.
-        submit_ns: host time to send a batch, inside the call that does so.
+    """Work is sent to the device in batches, as under WDDM: when `size` pieces (copies, kernels, graphs, event records)
+    are pending, or the host waits for one. Sending takes `submit_ns` of the call that does so.
     """
 
     size: int
@@ -109,15 +101,12 @@ class Profile:
     """Costs of a machine; times in ns.
 
     Attributes:
-        name: name of the profile, such as "wddm".
         device: name of the device in recordings.
         calls_ns: host time inside each of `CALLS`; for a sync, with nothing to wait for.
         between_ns: host time from one call's return to the next call, see `between`.
         wake_up_ns: from the end of the work that a sync waits for to the sync's return.
         launch_latency_ns: from the return of a launch to the first kernel's start on an idle device.
         copy_in, copy_out: costs of copies to the device and to the host.
-        graph: additional costs of graphs.
-        host: costs of layers and experts on the host.
         edge_ns: device time from an event on one stream to the start of the work waiting for it on another.
         bytes_per_ns: memory bandwidth of the device, shared by concurrent kernels.
         kernels: op -> cost; `OTHER` for every op that is not listed.
