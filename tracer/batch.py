@@ -23,7 +23,7 @@ from tracer.analysis.bounds import ALL_STEPS, Bounds
 from tracer.analysis.causes import CAUSES
 from tracer.errors import IntertokenError, UsageError, printable
 from tracer.model import run_json
-from tracer.model.columns import grouped, median
+from tracer.model.columns import grouped, median, numbers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -113,7 +113,7 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
         found = Recording(trace, path.name, within=within, bounds=bounds)
         steps = found.steps
-        ranks = rank_report(trace, steps).table.groupby("device")[["communication_us", "idle_us"]].mean()
+        ranks = rank_report(trace, steps).table.frame().groupby("device")[["communication_us", "idle_us"]].mean()
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
         recording = found.measured
     except IntertokenError as problem:
@@ -155,9 +155,9 @@ def _collectives(trace: Trace, path: str) -> dict[str, Any]:
     from tracer.analysis.ranks import durations_of
     from tracer.model.collectives import is_exchange
 
-    communication = trace.communication().frame()
+    communication = trace.communication()
     rank = _rank(path, str(trace.metadata.get("source", "")))
-    if rank is None or len(pd.unique(communication["device"])) != 1:
+    if rank is None or numbers(communication.device)[1] != 1:
         return {}
     every = {name: took for name, took in durations_of(communication).items() if not is_exchange(name)}
     return {"rank": rank, "collectives": every}
@@ -193,9 +193,9 @@ def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(of_run) < 2 or run in doubled:
             continue
         result = waiting([rows[at]["collectives"] for at in of_run.values()]).table
-        if result["collectives"].any():
-            shares = (result["caused"] / max(result["caused"].sum(), 1)).tolist()
-            each = (result["waiting"] / result["collectives"] / 1e3).tolist()
+        if result.collectives.any():
+            shares = (result.caused / max(result.caused.sum(), 1)).tolist()
+            each = (result.waiting / result.collectives / 1e3).tolist()
             for at, waits, share in zip(of_run.values(), each, shares, strict=True):
                 found[at] = found[at] | {"waiting_us": waits, "caused_share": share}
     return found

@@ -1,4 +1,4 @@
-"""All callbacks of all pages with hostile values, through Flask's test client: see tests/dashboard/test_callbacks.py."""
+"""All callbacks of all pages with hostile values, through Flask's test client; see tests/dashboard."""
 
 from __future__ import annotations
 

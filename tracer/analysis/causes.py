@@ -23,7 +23,7 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup
-from tracer.model.columns import Columns, among, grouped, joined, several, spread
+from tracer.model.columns import Columns, Several, among, grouped, joined, several, spread
 from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
 from tracer.model.schema import COMPUTE_TABLES, MOST_NS, PROFILER_DOMAINS
 from tracer.model.tables import Nvtx
@@ -130,7 +130,7 @@ class _Launched(Windows):
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class Split(Several):
     """How long each part takes of each window.
 
     Attributes:
@@ -158,6 +158,10 @@ class Split:
         """ns of each window, of a cause (a column of `CAUSES`)."""
         found = [self.parts[part] for part in PARTS[name] if part in self.parts]
         return sum(found[1:], found[0]) if found else np.zeros(self.length, np.int64)
+
+    def sums(self, number: Ints, count: int) -> Split:
+        """The sums over the windows of each number below `count`."""
+        return Split({part: np.bincount(number, ns, count).astype(np.int64) for part, ns in self.parts.items()}, count)
 
     def columns(self) -> dict[str, Ints]:
         """All causes, then all parts."""

@@ -11,22 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from operator import itemgetter
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.gaps import Gaps
 from tracer.analysis.step_work import activity_steps, wall_rates
 from tracer.analysis.tokens import Steps
-from tracer.model.intervals import covered, total
-from tracer.model.schema import COMPUTE_TABLES, MISSING
+from tracer.model.columns import Columns, Names, grouped, medians, positions, ranks, runs, several, spread
+from tracer.model.intervals import Floats, Ints, covered, total
+from tracer.model.schema import MISSING
+from tracer.model.tables import Activities
 from tracer.model.trace import Trace
 from tracer.text import json_rows
 
-HOST: Final = ["process", "thread", "device"]
-TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idle_us"]
-
+_RANK: Final = ("process", "thread", "device")
 _LEAST_SHARE: Final = 0.6
 """The share of all waiting that a rank must cause to be named; among many ranks, twice its equal share is enough."""
 
@@ -37,27 +38,37 @@ Durations = Mapping[str, Sequence[int]]
 """Name of a collective -> the rank's time in each occurrence, in order, ns."""
 
 
+@dataclass(frozen=True, eq=False)
+class WaitTimes(Columns):
+    """How long ranks wait: collectives (entered by all ranks), waiting (ns), last (the number in which it arrived
+    last), caused (ns that the others waited in those)."""
+
+    collectives: Ints
+    waiting: Ints
+    last: Ints
+    caused: Ints
+
+
 @dataclass(frozen=True)
 class Waiting:
     """How ranks wait for one another in collectives.
 
     Attributes:
-        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (the number
-            in which it arrived last), caused (ns that the others waited in those).
+        table: one row per rank, in the order given.
         left_out: names of collectives that some ranks entered more often than others, so that occurrences cannot be
             matched.
         rank: position of the rank that the others wait for; None if no single rank stands out.
     """
 
-    table: pd.DataFrame
+    table: WaitTimes
     left_out: tuple[str, ...]
     rank: int | None
 
     @property
     def share(self) -> float:
         """The share of all waiting that is for `rank`; 0 if no rank stands out."""
-        caused = self.table["caused"]
-        return 0.0 if self.rank is None else float(caused.iloc[self.rank] / caused.sum())
+        caused = self.table.caused
+        return 0.0 if self.rank is None else float(caused[self.rank] / caused.sum())
 
 
 def waiting(ranks: Sequence[Durations]) -> Waiting:
@@ -68,7 +79,7 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
 
     Example:
         >>> found = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])
-        >>> found.rank, found.table["waiting"].tolist()
+        >>> found.rank, found.table.waiting.tolist()
         (1, [1500, 0])
     """
     names = sorted({name for rank in ranks for name in rank})
@@ -79,10 +90,12 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
     came_last = times.argmin(axis=0) if len(ranks) else np.zeros(0, np.int64)
     longer = waited.sum(axis=0)  # 0 if all came at the same time
     caused = np.bincount(came_last, weights=longer, minlength=len(ranks))
-    table = pd.DataFrame({
-        "collectives": np.full(len(ranks), times.shape[1]), "waiting": waited.sum(axis=1),
-        "last": np.bincount(came_last[longer > 0], minlength=len(ranks)), "caused": caused.astype(np.int64),
-    })  # fmt: skip
+    table = WaitTimes(
+        collectives=np.full(len(ranks), times.shape[1]),
+        waiting=waited.sum(axis=1),
+        last=np.bincount(came_last[longer > 0], minlength=len(ranks)),
+        caused=caused.astype(np.int64),
+    )
     left_out = tuple(name for name in names if name not in matched)
     return Waiting(table, left_out, in_particular(caused))
 
@@ -96,23 +109,47 @@ def in_particular(caused: NDArray[np.number[Any]]) -> int | None:
     return most if share[most] >= min(_LEAST_SHARE, 2 / len(caused)) else None
 
 
+@dataclass(frozen=True, eq=False)
+class Ranks(Columns):
+    """Ranks.
+
+    Attributes:
+        process, thread, device: of each.
+        steps, steps_per_s: NaN if it has no rate.
+        window_us: per step, from the first compute to the end of the last, over the steps. Its parts are compute_us,
+            communication_us (while nothing computes), others_us (the device works only for other hosts) and idle_us.
+        collectives_us, collectives: per step, all communication, including during compute; and their number.
+        waiting_us: the part of collectives_us spent waiting, from the mean over collectives; NaN if unknown.
+    """
+
+    process: Ints
+    thread: Ints
+    device: Ints
+    steps: Ints
+    steps_per_s: Floats
+    window_us: Floats
+    compute_us: Floats
+    communication_us: Floats
+    others_us: Floats
+    idle_us: Floats
+    collectives_us: Floats
+    collectives: Floats
+    waiting_us: Floats
+
+
 @dataclass(frozen=True)
 class RankReport:
     """The ranks of a trace.
 
     Attributes:
-        table: one row per rank: process thread device steps steps_per_s, and per step in µs: window_us (from the first
-            compute to the end of the last, over the steps) and its parts: compute_us, communication_us (while nothing
-            computes), others_us (the device works only for other hosts), idle_us; collectives_us (all communication,
-            including during compute), collectives (their number), waiting_us (the part of collectives_us spent waiting,
-            from the mean over collectives; None if unknown).
+        table: one row per rank.
         durations: the collectives of each row, over the whole trace.
         waiting: None if fewer than two ranks have collectives.
         apart: names of collectives that do not run at the same time on all ranks, and are left out of `waiting`.
         hidden: whether ranks that may communicate replay CUDA graphs that were traced whole.
     """
 
-    table: pd.DataFrame
+    table: Ranks
     durations: tuple[Durations, ...]
     waiting: Waiting | None
     apart: tuple[str, ...] = ()
@@ -123,16 +160,12 @@ class RankReport:
         """Process, thread and device of the rank that the others wait for."""
         if self.waiting is None or self.waiting.rank is None:
             return None
-        row = self._communicating.iloc[self.waiting.rank]
-        return {column: int(row[column]) for column in HOST}
+        row = [at for at, each in enumerate(self.durations) if each][self.waiting.rank]
+        return {column: int(getattr(self.table, column)[row]) for column in _RANK}
 
-    @property
-    def _communicating(self) -> pd.DataFrame:
-        return self.table[[bool(each) for each in self.durations]]
-
-    def records(self, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
+    def records(self, gap_us: Floats | None = None) -> dict[str, Any]:
         """JSON-able: ranks (with gap_p50_us if `gaps_of` is given), waited_for."""
-        table = self.table if gaps is None else self.table.merge(gaps, on=HOST, how="left")
+        table = self.table.frame() if gap_us is None else self.table.frame().assign(gap_p50_us=gap_us)
         share = {} if self.waited_for is None or self.waiting is None else {"share": self.waiting.share}
         return {"ranks": json_rows(table), "waited_for": self.waited_for and {**self.waited_for, **share}}
 
@@ -140,9 +173,10 @@ class RankReport:
     def notes(self) -> list[str]:
         """The caveats for figures over several ranks: which share a device, and which is waited for."""
         notes = []
-        for device, hosts in self.table.groupby("device"):
-            if len(hosts) > 1:
-                named = _joined([_host(row) for _, row in hosts.iterrows()])
+        for (device,), rows in sorted(grouped(self.table.device), key=itemgetter(0)):
+            if len(rows) > 1:
+                *others, final = map(_host, self.table[rows].records())
+                named = f"{', '.join(others)} and {final}"
                 notes.append(f"{named} share device {device}; each has its own figures, see streams")
         if self.hidden:
             notes.append("CUDA graphs were traced whole: collectives in them, with their waits for other ranks, count "
@@ -168,98 +202,91 @@ def has_ranks(trace: Trace, steps: Steps) -> bool:
     """Whether the steps are of several hosts or devices, or communicate; otherwise there is only one rank."""
     if not steps.rows.is_of_one_thread or trace.kernels.collective.any():
         return True
-    return len({int(d) for name in COMPUTE_TABLES for d in pd.unique(trace[name]["device"])}) > 1
+    return several(np.append(trace.kernels.device, trace.graph_launches.device))
 
 
-def gaps_of(gaps: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The median gap of each rank (`HOST` and gap_p50_us), from `GapReport.table`."""
-    hosts = steps.table[["step", "process", "thread"]]
-    found = gaps[["step", "device", "gap"]].merge(hosts, on="step").groupby(HOST)["gap"].median() / 1e3
-    return found.rename("gap_p50_us").reset_index()
+def gaps_of(table: Ranks, gaps: Gaps, steps: Steps) -> Floats:
+    """The median gap of each rank, µs; NaN if it has none."""
+    rows, at = steps.rows, positions([gaps.step], [steps.rows.step])
+    of = positions([rows.process[at], rows.thread[at], gaps.device], [table.process, table.thread, table.device])
+    return medians(gaps.gap[of >= 0], of[of >= 0], len(table)) / 1e3
 
 
 def rank_report(trace: Trace, steps: Steps) -> RankReport:
     """The figures of each rank; empty if no step computes."""
-    activities = trace.activities()
-    at = activity_steps(trace, steps, activities)
-    work = activities.frame().assign(computes=activities.computes, at=at)
-    work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]
-    work = work[work["computes"] | work["collective"]]
+    work, at = trace.activities(), activity_steps(trace, steps, trace.activities())
+    chosen = work.computes | work.collective
+    work, at = work[chosen], at[chosen]
+    host = spread(ranks(steps.rows.process, steps.rows.thread), at, MISSING)
     rates = wall_rates(trace, steps)
-    rows: list[dict[str, Any]] = []
-    exchanges: list[pd.DataFrame] = []
-    for rank in cast("list[tuple[int, int]]", list(work.groupby(["device", "host"]).groups)):
-        device, host = rank
-        on_device = work[work["device"] == device]
-        own = on_device[on_device["host"] == host]
-        if host == MISSING or not own["computes"].any():
+    found: list[tuple[float, ...]] = []
+    exchanges: list[Activities] = []
+    for (device, mine), rows in sorted(grouped(work.device, host), key=itemgetter(0)):
+        own, on_device = work[rows], work.device == device
+        if mine == MISSING or not own.computes.any():
             continue
-        first = steps.table.iloc[own["at"].iloc[0]]
-        process, thread = int(first["process"]), int(first["thread"])
-        rows.append({"process": process, "thread": thread, "device": int(device)})
-        rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get((process, thread))}
-        alone = set(on_device["host"]) <= {host, MISSING}
-        communication = on_device[on_device["process"] == first["process"]] if alone else own
-        exchanges.append(communication[communication["collective"]])
-    table = pd.DataFrame(rows, columns=[*HOST, "steps", "steps_per_s", *TIMES, "collectives_us", "collectives"])
+        process, thread = (int(column[at[rows[0]]]) for column in (steps.rows.process, steps.rows.thread))
+        rate = rates.get((process, thread), np.nan)
+        count, *times = _figures(own, steps.rows.group[at[rows]], work[on_device])
+        number = len(np.unique(at[rows]))
+        per_step = [ns / 1e3 / number for ns in times]
+        found.append((process, thread, device, number, rate, *per_step, count / number, np.nan))
+        alone = set(host[on_device].tolist()) <= {mine, MISSING}
+        shared = on_device & (work.process == process if alone else host == mine)
+        exchanges.append(work[shared & work.collective])
+    table = Ranks.of_rows(found)
     durations = [durations_of(each) for each in exchanges]
     having = [i for i, each in enumerate(durations) if each]
     apart = _apart([exchanges[i] for i in having]) if len(having) > 1 else ()
     matched = [{name: took for name, took in durations[i].items() if name not in apart} for i in having]
-    found = waiting(matched) if len(having) > 1 else None
-    table["waiting_us"] = np.nan
-    if found is not None and found.table["collectives"].any():
-        each = (found.table["waiting"] / found.table["collectives"] / 1e3).to_numpy()
-        table.loc[having, "waiting_us"] = each * table["collectives"].to_numpy()[having]
-    whole = ((work["table"] == "graph_launches") & (work["at"] >= 0)).any()
-    processes_apart = min(table["process"].nunique(), table["device"].nunique()) > 1
-    hidden = bool(whole and (processes_apart or work["collective"].any()))
-    return RankReport(table, tuple(durations), found, apart, hidden)
+    told = waiting(matched) if len(having) > 1 else None
+    if told is not None and told.table.collectives.any():
+        table.waiting_us[having] = told.table.waiting / told.table.collectives / 1e3 * table.collectives[having]
+    processes_apart = len(set(table.process.tolist())) > 1 and len(set(table.device.tolist())) > 1
+    hidden = bool((work.is_graph & (at >= 0)).any() and (processes_apart or work.collective.any()))
+    return RankReport(table, tuple(durations), told, apart, hidden)
 
 
-def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
-    """For a rank's steps: their number, and per step `TIMES`, collectives_us and collectives (their number)."""
-    count = len(pd.unique(own["at"]))
-    computing, collective = own[own["computes"]], own[own["collective"]]
-    groups = computing.groupby(steps.table["group"].to_numpy()[computing["at"]])
-    windows = groups["start"].min().to_numpy(), groups["end"].max().to_numpy()
+def _figures(own: Activities, group: Ints, on_device: Activities) -> tuple[int, ...]:
+    """The number of collectives of a rank, and ns of its steps in all: the window, its parts, and the collectives;
+    `group` is that of the step of each activity of its own."""
+    computing, collective = own[own.computes], own[own.collective]
+    order, first = runs(group[own.computes])
+    windows = np.minimum.reduceat(computing.start[order], first), np.maximum.reduceat(computing.end[order], first)
     window = int((windows[1] - windows[0]).sum())
     compute, busy, any_work = (
-        int(covered(frame["start"], frame["end"], *windows).sum()) for frame in (computing, own, on_device)
+        int(covered(each.start, each.end, *windows).sum()) for each in (computing, own, on_device)
     )
-    times = [window, compute, busy - compute, any_work - busy, window - any_work]
-    found = dict(zip(TIMES, times, strict=True)) | {"collectives_us": total(collective["start"], collective["end"])}
-    per_step = {name: ns / 1e3 / count for name, ns in found.items()}
-    return {"steps": count} | per_step | {"collectives": len(collective) / count}
+    times = window, compute, busy - compute, any_work - busy, window - any_work
+    return len(collective), *times, total(collective.start, collective.end)
 
 
-def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
+def durations_of(communication: Activities) -> dict[str, list[int]]:
     """The collectives of a rank by name (without parameters), in order."""
-    took = communication["end"] - communication["start"]
-    return {str(name): part.tolist() for name, part in took.groupby(_short(communication))}
+    took = communication.end - communication.start
+    return {name: took[rows].tolist() for name, rows in _by_name(communication).items()}
 
 
-def _short(communication: pd.DataFrame) -> pd.Series:
-    return communication["name"].astype("str").str.split("(").str[0]
+def _by_name(communication: Activities) -> dict[str, Ints]:
+    """The positions of the kernels of each name, without parameters."""
+    names = communication.name
+    short = Names.at_codes(names.codes.astype(np.int64), [str(word).partition("(")[0] for word in names.words])
+    return {short.at(int(rows[0])): rows for _, rows in sorted(grouped(short.in_order.codes), key=itemgetter(0))}
 
 
-def _apart(ranks: Sequence[pd.DataFrame]) -> tuple[str, ...]:
+def _apart(ranks: Sequence[Activities]) -> tuple[str, ...]:
     """The names of the kernels that all of these ranks run equally often, but mostly not at the same time."""
-    spans = [{str(name): part for name, part in rank.groupby(_short(rank))[["start", "end"]]} for rank in ranks]
+    places = [_by_name(rank) for rank in ranks]
     found = []
-    for name, first in spans[0].items():
-        of_name = [rank[name] for rank in spans if len(rank.get(name, ())) == len(first)]
-        if len(of_name) == len(ranks):
-            entered, left = (np.array([part[column] for part in of_name]) for column in ("start", "end"))
+    for name, first in places[0].items():
+        if all(len(each.get(name, ())) == len(first) for each in places):
+            mine = [rank[each[name]] for rank, each in zip(ranks, places, strict=True)]
+            entered, left = np.array([each.start for each in mine]), np.array([each.end for each in mine])
             if np.mean(entered.max(axis=0) < left.min(axis=0)) < _LEAST_MET:
                 found.append(name)
     return tuple(found)
 
 
-def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:
-    thread = "" if row["thread"] == MISSING else f" thread {int(row['thread'])}"
-    return f"process {int(row['process'])}{thread}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+def _host(row: Mapping[str, int]) -> str:
+    thread = "" if row["thread"] == MISSING else f" thread {row['thread']}"
+    return f"process {row['process']}{thread}"

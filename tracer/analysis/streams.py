@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, Near, Windows, calls_in, split
-from tracer.analysis.step_work import Compute, activity_steps, step_compute, step_spans
+from tracer.analysis.causes import CAUSES, Near, Split, Windows, calls_in, split
+from tracer.analysis.step_work import Compute, StepSpans, activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
-from tracer.model.columns import NEVER, grouped, numbers, ranks, runs, spread
-from tracer.model.intervals import Ints, overlap, total, union
-from tracer.model.schema import DEVICE_TABLES, MISSING
-from tracer.model.tables import Activities
+from tracer.model.columns import NEVER, Columns, grouped, joined, modes, numbers, positions, ranks, runs, spread
+from tracer.model.intervals import Bools, Floats, Ints, overlap, total, union
+from tracer.model.schema import MISSING
+from tracer.model.tables import MEMCPYS, Activities
 from tracer.model.trace import Trace
 from tracer.text import json_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WAITS: Final = {
     "launch": "launch by the host",
@@ -34,26 +35,66 @@ WAITS: Final = {
 }
 """Part of a stream's idle time -> what the stream waits for."""
 
-_STREAM: Final = ["device", "step", "stream"]
-_LANE: Final = ["device", "process", "stream"]
+
+@dataclass(frozen=True, eq=False)
+class StreamTimes(Columns):
+    """Streams.
+
+    Attributes:
+        device, process, stream: of each.
+        kernels: a graph traced at graph level counts as one kernel of the stream that launched it.
+        copies, bytes: MISSING bytes where the recording lacks the size of a copy.
+        busy_us, compute_us: the unions of all its work, and of its compute.
+        communication_us: in collectives, which are kernels but not compute.
+        busy_share: of the window.
+    """
+
+    device: Ints
+    process: Ints
+    stream: Ints
+    kernels: Ints
+    copies: Ints
+    bytes: Ints
+    busy_us: Floats
+    compute_us: Floats
+    communication_us: Floats
+    busy_share: Floats
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a DataFrame, with NA for unknown bytes."""
+        table = super().frame()
+        return table.assign(bytes=table["bytes"].astype("Int64").mask(self.bytes == MISSING))
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTimes(Columns):
+    """Devices.
+
+    Attributes:
+        device: of each.
+        streams: their number.
+        window_us, busy_us, busy_share: busy is the union over its streams.
+        communication_us: while nothing computes.
+        overlap_us: while two or more streams compute.
+        concurrency: compute time of the streams / of the device; 1 if nothing overlaps.
+    """
+
+    device: Ints
+    streams: Ints
+    window_us: Floats
+    busy_us: Floats
+    busy_share: Floats
+    communication_us: Floats
+    overlap_us: Floats
+    concurrency: Floats
 
 
 @dataclass(frozen=True)
 class StreamReport:
-    """Busy time per stream and per device.
+    """Busy time per stream and per device."""
 
-    Attributes:
-        streams: one row per (device, process, stream): device process stream kernels copies bytes busy_us compute_us
-            communication_us (collectives, which are kernels but not compute) busy_share (of the window). A graph
-            traced at graph level counts as one kernel of the stream that launched it. The bytes are NA where the
-            recording lacks the size of a copy.
-        devices: one row per device: device streams window_us busy_us (union over its streams) busy_share
-            communication_us (while nothing computes) overlap_us (two or more streams compute)
-            concurrency (streams' compute time / device's compute time; 1 if nothing overlaps).
-    """
-
-    streams: pd.DataFrame
-    devices: pd.DataFrame
+    streams: StreamTimes
+    devices: DeviceTimes
 
 
 def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
@@ -74,82 +115,127 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
         activities, group = activities[at >= 0], steps.rows.group[at[at >= 0]]
     if not len(activities):
         raise EmptyTraceError("nothing ran on a device in the chosen part of the trace")
-    streams, devices = [], []
+    streams: list[tuple[float, ...]] = []
+    devices: list[tuple[float, ...]] = []
     for (device,), mine in sorted(grouped(activities.device), key=itemgetter(0)):
         on_device = activities[mine]
         order, first = runs(group[mine])
         begin, end = on_device.start[order], on_device.end[order]
         window = total(np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first))
         of_streams = sorted(grouped(on_device.process, on_device.stream), key=itemgetter(0))
-        streams += [
-            {"device": device, "process": process, "stream": stream, **_stream_row(on_device[rows], window)}
-            for (process, stream), rows in of_streams
-        ]
-        devices.append({"device": device, **_device_row(on_device, window)})
-    return StreamReport(pd.DataFrame(streams).astype({"bytes": "Int64"}), pd.DataFrame(devices))
+        streams += [(device, *stream, *_of_stream(on_device[rows], window)) for stream, rows in of_streams]
+        devices.append((device, *_of_device(on_device, window)))
+    return StreamReport(StreamTimes.of_rows(streams), DeviceTimes.of_rows(devices))
 
 
-def _stream_row(activities: Activities, window: int) -> dict[str, Any]:
+def _of_stream(activities: Activities, window: int) -> tuple[float, ...]:
+    """The columns of `StreamTimes` from `kernels` on."""
     computing, collective = activities[activities.computes], activities[activities.collective]
-    busy = total(activities.start, activities.end)
-    return {
-        "kernels": len(computing) + len(collective),
-        "copies": int((activities.table == DEVICE_TABLES.index("memcpys")).sum()),
-        "bytes": pd.NA if (activities.bytes == MISSING).any() else int(activities.bytes.sum()),
-        "busy_us": busy / 1e3,
-        "compute_us": total(computing.start, computing.end) / 1e3,
-        "communication_us": total(collective.start, collective.end) / 1e3,
-        "busy_share": busy / window if window else 0.0,
-    }
+    busy, is_unknown = total(activities.start, activities.end), (activities.bytes == MISSING).any()
+    return (
+        len(computing) + len(collective), int((activities.table == MEMCPYS).sum()),
+        MISSING if is_unknown else int(activities.bytes.sum()), busy / 1e3,
+        total(computing.start, computing.end) / 1e3, total(collective.start, collective.end) / 1e3,
+        busy / window if window else 0.0,
+    )  # fmt: skip
 
 
-def _device_row(on_device: Activities, window: int) -> dict[str, Any]:
+def _of_device(on_device: Activities, window: int) -> tuple[float, ...]:
+    """The columns of `DeviceTimes` from `streams` on."""
     compute, both = on_device[on_device.computes], on_device[on_device.computes | on_device.collective]
     per_stream = [union(compute.start[rows], compute.end[rows]) for _, rows in grouped(compute.process, compute.stream)]
     starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
     busy, computing = total(on_device.start, on_device.end), total(starts, ends)
-    return {
-        "streams": numbers(on_device.process, on_device.stream)[1],
-        "window_us": window / 1e3,
-        "busy_us": busy / 1e3,
-        "busy_share": busy / window if window else 0.0,
-        "communication_us": (total(both.start, both.end) - computing) / 1e3,
-        "overlap_us": overlap(starts, ends) / 1e3,
-        "concurrency": float((ends - starts).sum() / computing) if computing else 0.0,
-    }
+    return (
+        numbers(on_device.process, on_device.stream)[1], window / 1e3, busy / 1e3, busy / window if window else 0.0,
+        (total(both.start, both.end) - computing) / 1e3, overlap(starts, ends) / 1e3,
+        float((ends - starts).sum() / computing) if computing else 0.0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Bubbles(Columns):
+    """Bubbles, by device and start.
+
+    Attributes:
+        step, device: of each.
+        start, end, length: ns; the length is without communication between start and end.
+        split: its causes; without communication they add up to the length.
+        calls, graph_launch: as in `gaps.Gaps`.
+    """
+
+    step: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    length: Ints
+    split: Split
+    calls: Ints
+    graph_launch: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class StepBubbles(Columns):
+    """The bubbles of each step on each device where it computes: their number, total and longest length (ns), and the
+    causes of all."""
+
+    device: Ints
+    step: Ints
+    count: Ints
+    total: Ints
+    longest: Ints
+    split: Split
+
+
+@dataclass(frozen=True, eq=False)
+class StreamWaits(Columns):
+    """What streams wait for.
+
+    Attributes:
+        device, process, stream: of each.
+        steps: in which it has an activity.
+        idle_us: mean per such step; the following columns are its parts, see `WAITS`.
+        waits_on: the stream it waits for most, or MISSING.
+    """
+
+    device: Ints
+    process: Ints
+    stream: Ints
+    steps: Ints
+    idle_us: Floats
+    launch_us: Floats
+    event_us: Floats
+    latency_us: Floats
+    done_us: Floats
+    waits_on: Ints
 
 
 @dataclass(frozen=True)
 class BubbleReport:
-    """The bubbles of a trace.
+    """The bubbles of a trace: each, those of each step, and what the streams wait for."""
 
-    Attributes:
-        table: one row per bubble, by device and start: step device start end length and the columns of
-            `windows.split_windows`, ns. Communication between start and end is separate: length excludes it.
-        steps: one row per device and step that computes there: device step count total longest (ns), and the causes
-            and parts of all its bubbles, ns; except for communication, which is not idle, they add up to total.
-        streams: `stream_waits`.
-    """
-
-    table: pd.DataFrame
-    steps: pd.DataFrame
-    streams: pd.DataFrame
+    table: Bubbles
+    steps: StepBubbles
+    streams: StreamWaits
 
     @property
     def devices(self) -> pd.DataFrame:
-        """One row per device: device steps, means per step: count, total_us and the causes, µs; the overall
+        """A row per device: device steps, means per step: count, total_us and the causes, µs; the overall
         longest_us."""
-        groups = self.steps.groupby("device")
-        found = groups[["total", *CAUSES]].mean() / 1e3
-        found = found.rename(columns={"total": "total_us", **{cause: f"{cause}_us" for cause in CAUSES}})
-        found.insert(0, "steps", groups.size())
-        found.insert(1, "count", groups["count"].mean())
-        found.insert(3, "longest_us", groups["longest"].max() / 1e3)
-        return found.reset_index()
+        import pandas as pd
+
+        found = []
+        for (device,), rows in sorted(grouped(self.steps.device), key=itemgetter(0)):
+            steps = self.steps[rows]
+            means = steps.count.mean(), steps.total.mean() / 1e3, steps.longest.max() / 1e3
+            of_device = dict(zip(("count", "total_us", "longest_us"), means, strict=True))
+            causes = {f"{cause}_us": steps.split.cause(cause).mean() / 1e3 for cause in CAUSES}
+            found.append({"device": device, "steps": len(steps)} | of_device | causes)
+        return pd.DataFrame(found)
 
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """devices, steps and streams as JSON-able records."""
-        tables = {"devices": self.devices, "steps": self.steps, "streams": self.streams}
+        tables = {"devices": self.devices, "steps": self.steps.frame(), "streams": self.streams.frame()}
         return {name: json_rows(table) for name, table in tables.items()}
 
 
@@ -164,17 +250,17 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
         raise EmptyTraceError("no bubbles: no token step launches kernels")
     spans = step_spans(trace, steps, compute)
     step, windows = _bubbles(compute, steps)
-    parts, (calls, graph_launch) = split(trace, Near.of(trace, steps, compute), windows), calls_in(trace, windows)
+    parts = split(trace, Near.of(trace, steps, compute), windows)
     length = windows.end - windows.start - parts.cause("communication")
-    times = {"step": step, "device": windows.device, "start": windows.start, "end": windows.end, "length": length}
-    table = pd.DataFrame(times | parts.columns() | {"calls": calls, "graph_launch": graph_launch})
-    per_step = table.groupby(["device", "step"]).agg(
-        count=("length", np.count_nonzero), total=("length", "sum"), longest=("length", "max"),
-        **{name: (name, "sum") for name in [*CAUSES, *PART_COLUMNS]},
-    )  # fmt: skip
-    every = pd.MultiIndex.from_arrays([spans.device, spans.step], names=["device", "step"])
-    per_step = per_step.reindex(every, fill_value=0).reset_index()
-    return BubbleReport(table, per_step, stream_waits(trace, steps, spans.frame()))
+    of, count = positions([windows.device, step], [spans.device, spans.step]), len(spans)
+    longest = np.zeros(count, np.int64)
+    np.maximum.at(longest, of, length)
+    number, sums = (np.bincount(of, each, count).astype(np.int64) for each in (length > 0, length))
+    return BubbleReport(
+        Bubbles(step, windows.device, windows.start, windows.end, length, parts, *calls_in(trace, windows)),
+        StepBubbles(spans.device, spans.step, number, sums, longest, parts.sums(of, count)),
+        stream_waits(trace, steps, spans),
+    )
 
 
 def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
@@ -204,7 +290,32 @@ def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
     return steps.rows.step[of], windows
 
 
-def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFrame:
+@dataclass(frozen=True, eq=False)
+class _Turns(Columns):
+    """The activities of steps, and the end of each stream's part in each step (`last`), by device, step and stream.
+
+    Attributes:
+        device, process, stream, step, correlation: of each.
+        start, end: ns; both the end of the step's compute, of an end.
+        first, final: the start and the end of the step's compute on the device, ns.
+        issued: the return of its call, ns.
+        last: whether it is an end.
+    """
+
+    device: Ints
+    process: Ints
+    stream: Ints
+    step: Ints
+    correlation: Ints
+    start: Ints
+    end: Ints
+    first: Ints
+    final: Ints
+    issued: Ints
+    last: Bools
+
+
+def stream_waits(trace: Trace, steps: Steps, spans: StepSpans) -> StreamWaits:
     """How long each stream idles between the first and the last compute of a step, and what it waits for.
 
     It waits for the host until the call that issues its next activity returns. Then, if the trace shows an order
@@ -216,95 +327,79 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
         trace: the recording.
         steps: its token steps.
         spans: their `step_spans`.
-
-    Returns:
-        device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
-        launch_us event_us latency_us done_us; waits_on (the stream it waits for most, or MISSING).
     """
-    rows = _stream_rows(trace, steps, spans)
-    length = rows["until"] - rows["since"]
-    launch = np.where(rows["last"], 0, rows["issued"].clip(rows["since"], rows["until"]) - rows["since"])
-    behind, on = _other_stream(rows)
-    free = rows["since"] + launch
-    event = np.where(rows["ordered"], np.clip(behind, free, rows["until"]) - free, 0)
-    parts = {"idle": length, "launch": launch, "event": event}
-    parts |= {"latency": np.where(rows["last"], 0, length - launch - event), "done": np.where(rows["last"], length, 0)}
-    found = pd.concat([rows[[*_LANE, "last"]].assign(waits_on=on), pd.DataFrame(parts)], axis=1)
-    groups = found.groupby(_LANE)
-    table = groups[list(parts)].sum().div(groups["last"].sum(), axis=0).div(1e3).add_suffix("_us")
-    table.insert(0, "steps", groups["last"].sum())
-    mostly = found[event > 0].groupby(_LANE)["waits_on"].agg(lambda streams: streams.mode().iloc[0])
-    table["waits_on"] = mostly.reindex(table.index).fillna(MISSING).astype("int64")
-    return table.reset_index()
+    turns = _turns(trace, steps, spans)
+    until = turns.start.clip(turns.first, turns.final)
+    reach = np.full(len(turns), -NEVER)
+    for _, rows in grouped(turns.device, turns.step, turns.stream):
+        reach[rows[1:]] = np.maximum.accumulate(turns.end[rows])[:-1]
+    since = np.minimum(reach.clip(turns.first, turns.final), until)
+    length = until - since
+    launch = np.where(turns.last, 0, turns.issued.clip(since, until) - since)
+    behind, on = _other_stream(turns, until)
+    free, is_ordered = since + launch, _in_shared_graph(turns) | _behind_stream_wait(trace, turns)
+    event = np.where(is_ordered, behind.clip(free, until) - free, 0)
+    latency, done = np.where(turns.last, 0, length - launch - event), np.where(turns.last, length, 0)
+    number = ranks(turns.device, turns.process, turns.stream)
+    count = int(number.max(initial=-1)) + 1
+    size, row = np.bincount(number, turns.last, count).astype(np.int64), np.unique(number, return_index=True)[1]
+    idle_us, launch_us, event_us, latency_us, done_us = (
+        np.bincount(number, ns, count) / size.clip(1) / 1e3 for ns in (length, launch, event, latency, done)
+    )
+    waits = event > 0
+    waits_on = np.where(
+        np.bincount(number[waits], minlength=count) > 0, modes(on[waits], number[waits], count), MISSING
+    )
+    return StreamWaits(
+        turns.device[row], turns.process[row], turns.stream[row], size, idle_us, launch_us, event_us, latency_us,
+        done_us, waits_on,
+    )  # fmt: skip
 
 
-def _stream_rows(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFrame:
-    """One row per activity of a step, and one for the end of each stream's part in the step (`last`).
-
-    Columns: device step stream since until (the idle time before it, inside the step's compute, ns) end issued (its
-    call's return) ordered (it must wait for another stream) last.
-    """
-    at = activity_steps(trace, steps, trace.activities())
-    activities = trace.activities().frame()[["start", "end", "device", "context", "stream", "correlation", "process"]]
-    activities = activities[at >= 0].assign(step=steps.table["step"].to_numpy()[at[at >= 0]])
-    bounds = spans[["device", "step", "start", "end"]].rename(columns={"start": "first", "end": "final"})
-    rows = activities.merge(bounds, on=["device", "step"])
-    rows["issued"] = spread(trace.api.end, trace.api.of(rows), -NEVER)
-    rows["last"] = False
-    ends = rows.drop_duplicates(_STREAM).assign(last=True, correlation=MISSING, issued=-NEVER)
-    ends["start"] = ends["end"] = ends["final"]
-    rows = pd.concat([rows, ends]).sort_values([*_STREAM, "last", "start"], kind="stable", ignore_index=True)
-    streams = rows.groupby(_STREAM, sort=False)
-    reach = streams["end"].cummax().groupby([rows[c] for c in _STREAM], sort=False).shift(fill_value=-NEVER)
-    rows["until"] = rows["start"].clip(rows["first"], rows["final"])
-    rows["since"] = np.minimum(reach.clip(rows["first"], rows["final"]), rows["until"])
-    rows["ordered"] = _in_shared_graph(rows) | _behind_stream_wait(trace, rows)
-    return rows
+def _turns(trace: Trace, steps: Steps, spans: StepSpans) -> _Turns:
+    work = trace.activities()
+    at = activity_steps(trace, steps, work)
+    of = np.where(at >= 0, positions([work.device, at], [spans.device, spans.at]), -1)
+    work, of = work[of >= 0], of[of >= 0]
+    final, issued = spans.end[of], spread(trace.api.end, trace.api.of(work), -NEVER)
+    turns = _Turns.from_table(
+        work, step=spans.step[of], first=spans.start[of], final=final, issued=issued, last=np.zeros(len(of), bool)
+    )
+    ends = turns[np.unique(ranks(turns.device, turns.step, turns.stream), return_index=True)[1]]
+    none = np.full(len(ends), MISSING)
+    ends = ends.changed(start=ends.final, end=ends.final, correlation=none, issued=none - NEVER, last=none < 0)
+    both = joined([turns, ends])
+    return both[np.lexsort((both.start, both.last, both.stream, both.step, both.device))]
 
 
-def _in_shared_graph(rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _in_shared_graph(turns: _Turns) -> Bools:
     """Which activities come from a launch that uses several streams."""
-    launches = rows[["process", "correlation", "stream"]]
-    several = launches.drop_duplicates()
-    several = several[several.duplicated(["process", "correlation"])][["process", "correlation"]].drop_duplicates()
-    several = several[several["correlation"] >= 0].assign(several=True)
-    merged = launches.merge(several, on=["process", "correlation"], how="left")
-    return np.asarray(merged["several"].notna())
+    number, count = numbers(turns.process, turns.correlation)
+    lowest, highest = np.full(count, NEVER), np.full(count, -NEVER)
+    np.minimum.at(lowest, number, turns.stream)
+    np.maximum.at(highest, number, turns.stream)
+    return (turns.correlation >= 0) & (lowest < highest)[number]
 
 
-def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _behind_stream_wait(trace: Trace, turns: _Turns) -> Bools:
     """Which activities were issued after a stream wait that was issued after the activity before them."""
-    syncs = trace["syncs"]
-    waits = syncs[syncs["type"] == "stream wait"]
-    behind = np.zeros(len(rows), dtype=bool)
-    if not len(waits):
-        return behind
-    issued = rows["issued"].to_numpy()
-    real = np.flatnonzero(~rows["last"])
-    for key, positions in rows.iloc[real].groupby(["process", "stream"]).indices.items():
-        process, stream = cast("tuple[int, int]", key)
-        times = np.sort(waits.loc[(waits["process"] == process) & (waits["stream"] == stream), "start"].to_numpy())
-        at = real[positions][np.argsort(issued[real[positions]], kind="stable")]
-        count = np.searchsorted(times, issued[at])
-        behind[at] = np.diff(count, prepend=0) > 0
+    waits = trace.syncs[trace.syncs.type.rows("stream wait")]
+    behind, real = np.zeros(len(turns), bool), np.flatnonzero(~turns.last)
+    for (process, stream), rows in grouped(turns.process[real], turns.stream[real]) if len(waits) else ():
+        times = np.sort(waits.start[(waits.process == process) & (waits.stream == stream)])
+        at = real[rows][np.argsort(turns.issued[real[rows]], kind="stable")]
+        behind[at] = np.diff(np.searchsorted(times, turns.issued[at]), prepend=0) > 0
     return behind
 
 
-def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row, the end of the last activity of another stream of its process and device before `until`, and that
-    stream."""
-    until, end = (rows[column].to_numpy() for column in ("until", "end"))
-    latest, on = np.full(len(rows), -NEVER), np.full(len(rows), MISSING)
-    real = ~rows["last"].to_numpy()
-    for key, positions in rows.groupby(_LANE).indices.items():
-        device, process, stream = cast("tuple[int, int, int]", key)
-        here = (rows["device"] == device) & (rows["process"] == process)
-        others = np.flatnonzero(real & here & (rows["stream"] != stream))
-        if not len(others):
-            continue
-        others = others[np.argsort(end[others], kind="stable")]
-        before = np.searchsorted(end[others], until[positions], side="right") - 1
-        known = before >= 0
-        latest[positions[known]] = end[others[before[known]]]
-        on[positions[known]] = rows["stream"].to_numpy()[others[before[known]]]
+def _other_stream(turns: _Turns, until: Ints) -> tuple[Ints, Ints]:
+    """For each of them, the end of the last activity of another stream of its process and device before `until`, and
+    that stream."""
+    latest, on = np.full(len(turns), -NEVER), np.full(len(turns), MISSING)
+    for (device, process, stream), rows in grouped(turns.device, turns.process, turns.stream):
+        here = ~turns.last & (turns.device == device) & (turns.process == process) & (turns.stream != stream)
+        others = np.flatnonzero(here)
+        others = others[np.argsort(turns.end[others], kind="stable")]
+        before = spread(others, np.searchsorted(turns.end[others], until[rows], side="right") - 1, -1)
+        latest[rows], on[rows] = spread(turns.end, before, -NEVER), spread(turns.stream, before, MISSING)
     return latest, on

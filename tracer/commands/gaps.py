@@ -121,7 +121,7 @@ def gaps(
         facts["idle_sites"] = sites.frame().to_dict("records")
         facts |= _sampled_facts(sampled)
         recording.notes.extend(without_site(sites.unknown))
-    facts |= report.rank_facts(recording, found.table)
+    facts |= report.rank_facts(recording, found.gaps)
     unused = [UNUSED_RATE] if untraced_steps_per_s and not summary.traced else []
     placed = node_kernels(path, trace, steps)
     emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])

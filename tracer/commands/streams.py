@@ -38,12 +38,12 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
         why = f"figures of the whole recording, none per step, because it has {problem}"
         steps, notes = None, [*recording.trace.notes, why]
     busy = stream_report(recording.trace, steps)
-    save(busy.streams)
+    save(table := busy.streams.frame())
     facts = {
         "schema": "intertoken.streams/1",
         "steps": None if steps is None else len(steps),
-        "streams": json_rows(busy.streams),
-        "devices": json_rows(busy.devices),
+        "streams": json_rows(table),
+        "devices": json_rows(busy.devices.frame()),
     }
     facts |= {} if steps is None else rank_facts(recording)
     emit(as_json, facts, _show, notes)

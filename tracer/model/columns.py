@@ -64,6 +64,11 @@ class Columns:
         """A table whose columns are those of another one, but for the columns given here."""
         return cls(**{name: getattr(table, name) for name in cls.column_names() if name not in more}, **more)
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[float]]) -> Self:
+        """The table of these rows of numbers."""
+        return cls(*map(np.array, zip(*rows, strict=True) if rows else [()] * len(cls.column_names())))
+
     def changed(self, **columns: Any) -> Self:
         """The table with other values in some columns."""
         return replace(self, **columns)
@@ -78,9 +83,20 @@ class Columns:
         """The same as a DataFrame; names become categorical columns."""
         import pandas as pd
 
-        columns = {name: getattr(self, name) for name in self.column_names()}
-        given = {name: each.categorical() if isinstance(each, Names) else each for name, each in columns.items()}
-        return pd.DataFrame(given, copy=False)
+        given: dict[str, Any] = {}
+        for name in self.column_names():
+            each = getattr(self, name)
+            given |= each.columns() if isinstance(each, Several) else {name: each}
+        columns = {name: each.categorical() if isinstance(each, Names) else each for name, each in given.items()}
+        return pd.DataFrame(columns, copy=False)
+
+
+class Several:
+    """A column that is several in a DataFrame."""
+
+    def columns(self) -> dict[str, Any]:
+        """These, by name."""
+        raise NotImplementedError
 
 
 def joined(tables: Sequence[_Table]) -> _Table:

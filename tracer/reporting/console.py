@@ -18,8 +18,7 @@ from tracer.analysis.interval import Interval
 from tracer.text import spelled
 
 if TYPE_CHECKING:
-    import pandas as pd
-
+    from tracer.analysis.gaps import Gaps
     from tracer.analysis.recording import Recording
 
 
@@ -145,7 +144,7 @@ def warn(console: Console, warning: str | None) -> None:
         console.print(styled(f"warning: {warning}", "yellow"))
 
 
-def rank_facts(recording: Recording, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
+def rank_facts(recording: Recording, gaps: Gaps | None = None) -> dict[str, Any]:
     """The JSON of `gaps` and `streams` about ranks, if there are several or any communication; adds to the notes."""
     from tracer.analysis.ranks import gaps_of, has_ranks, rank_report
 
@@ -153,7 +152,7 @@ def rank_facts(recording: Recording, gaps: pd.DataFrame | None = None) -> dict[s
         return {}
     report = rank_report(recording.trace, recording.steps)
     recording.notes.extend(report.notes)
-    records = report.records(None if gaps is None else gaps_of(gaps, recording.steps))
+    records = report.records(None if gaps is None else gaps_of(report.table, gaps, recording.steps))
     each = [row["communication_us"] for row in records["ranks"] if row["collectives_us"]]
     return records | ({"communication_us": sum(each) / len(each)} if each else {})
 
