@@ -98,20 +98,20 @@ def sections() -> list[Any]:
         ),
         section(
             "Eager launches outside the graph",
-            [html.P("Kernels launched individually by steps that replay a CUDA graph.", className="hint")],
+            ["Kernels launched individually by steps that replay a CUDA graph."],
             table_of("eager-launches", "intertoken-eager-launches.csv"),
             key="eager-section",
         ),
         section(
             "Where the host is while the device idles",
-            [html.P("Self time of functions, or of ranges if the recording has no functions.", className="hint")],
+            ["Self time of functions, or of ranges if the recording has no functions."],
             html.Ul(id="waited-for", className="notes", **named("Threads that the host waits for")),
             table_of("idle-sites", "intertoken-idle-sites.csv"),
             key="idle-section",
         ),
         section(
             "The host in a step",
-            [html.P("The median step and a slow one, as recorded. Click a frame to zoom in.", className="hint")],
+            ["The median step and a slow one, as recorded. Click a frame to zoom in."],
             chart("flame", "Flame graph of the host in the median step and a slow one"),
             html.P(id="sampled-note", className="hint"),
             table_of("host-functions", "intertoken-host-functions.csv"),
@@ -119,7 +119,7 @@ def sections() -> list[Any]:
         ),
         section(
             "Call sites",
-            [html.P("Syncs, copies and launches of a step by call site.", className="hint")],
+            ["Syncs, copies and launches of a step by call site."],
             table_of("call-sites", "intertoken-call-sites.csv"),
             html.Ul(id="site-notes", className="notes", **named("Notes on the call sites")),
             key="calls-section",

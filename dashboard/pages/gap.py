@@ -92,17 +92,47 @@ def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
 
 def sections() -> list[Any]:
     """The page's elements."""
-    return [dcc.Store(id="destination"), _figures(), _idle(), _steps(), _distribution(), _longest(), _made_of()]
-
-
-def _figures() -> html.Section:
-    return section(
-        "Gap between tokens",
-        [choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
-        html.Div("Loading the recordings …", id="nothing", className="empty", role="status"),
-        html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Gaps in figures")),
-        html.Div(id="warnings"),
-    )
+    return [
+        dcc.Store(id="destination"),
+        section(
+            "Gap between tokens",
+            [choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
+            html.Div("Loading the recordings …", id="nothing", className="empty", role="status"),
+            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Gaps in figures")),
+            html.Div(id="warnings"),
+        ),
+        section(
+            "Idle time of a step",
+            ["Mean idle time per step by place and cause. The gap is the part between steps."],
+            legend(CAUSE_COLOURS),
+            chart("idle", "Causes of the idle time, by place"),
+            key="idle-section",
+        ),
+        section(
+            "Causes, token by token",
+            ["Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
+             "Click one to show it in the timeline."],
+            legend(CAUSE_COLOURS),
+            chart("steps", "Causes of the gap over the run"),
+            key="steps-section",
+        ),
+        section("Distribution", [], chart("distribution", "Distribution of the gap"), key="distribution-section"),
+        section(
+            "Longest gaps",
+            ["The longest gaps of each run, with links to the timeline."],
+            table_of("longest"),
+            key="longest-section",
+        ),
+        section(
+            "Causes of the gap",
+            [
+                "As recorded: a traced recording's figures are inflated.",
+                html.Button("Download CSV", id="download", className="button"),
+            ],
+            table_of("made-of", "intertoken-gap-causes.csv"),
+            key="made-of-section",
+        ),
+    ]  # fmt: skip
 
 
 def _scale() -> html.Div:
@@ -120,45 +150,6 @@ def _scale() -> html.Div:
         className="token",
         role="group",
         **named("Range of the axes"),
-    )
-
-
-def _idle() -> html.Section:
-    hint = html.P("Mean idle time per step by place and cause. The gap is the part between steps.", className="hint")
-    figure = chart("idle", "Causes of the idle time, by place")
-    return section("Idle time of a step", [hint], legend(CAUSE_COLOURS), figure, key="idle-section")
-
-
-def _steps() -> html.Section:
-    return section(
-        "Causes, token by token",
-        [html.P("Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
-                "Click one to show it in the timeline.",
-                className="hint")],
-        legend(CAUSE_COLOURS),
-        chart("steps", "Causes of the gap over the run"),
-        key="steps-section",
-    )  # fmt: skip
-
-
-def _distribution() -> html.Section:
-    return section("Distribution", [], chart("distribution", "Distribution of the gap"), key="distribution-section")
-
-
-def _longest() -> html.Section:
-    hint = html.P("The longest gaps of each run, with links to the timeline.", className="hint")
-    return section("Longest gaps", [hint], table_of("longest"), key="longest-section")
-
-
-def _made_of() -> html.Section:
-    return section(
-        "Causes of the gap",
-        [
-            html.P("As recorded: a traced recording's figures are inflated.", className="hint"),
-            html.Button("Download CSV", id="download", className="button"),
-        ],
-        table_of("made-of", "intertoken-gap-causes.csv"),
-        key="made-of-section",
     )
 
 
@@ -232,12 +223,8 @@ def _lead(app: Dash, store: RunStore) -> None:
             case {"points": [{"customdata": [int(panel), int(step)]}, *_]}:
                 view = GapView.from_data(data).shared
                 panels = panels_of([run for run in store.chosen(view.runs or (), view.rates) if run.gaps is not None])
-                run = (
-                    next(iter(store.chosen([panels[panel].run], view.rates)), None)
-                    if 0 <= panel < len(panels)
-                    else None
-                )
-                if run is not None and run.tokens is not None:
+                keys = [panels[panel].run] if 0 <= panel < len(panels) else []
+                for run in store.chosen(keys, view.rates):
                     return timeline_link(run, step, view.theme)
         raise PreventUpdate
 
@@ -449,28 +436,25 @@ def _untraced(of: Summary, us: Interval | float | None) -> str:
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:
     """The longest gaps of every run: run, step, device, gap and median (µs), cause, its share (0..1), part and link."""
-    return [row for run in runs if run.gaps is not None for row in _longest_in(run, run.gaps, theme)]
+    longest = [(run, run.gaps, run.gaps.table.nlargest(LONGEST, "gap")) for run in runs if run.gaps is not None]
+    return [_row_of_gap(run, report, gap, theme) for run, report, table in longest for gap in table.to_dict("records")]
 
 
-def _longest_in(run: Run, report: GapReport, theme: str) -> list[dict[str, Any]]:
-    rows = []
-    for gap in report.table.nlargest(LONGEST, "gap").to_dict("records"):
-        cause = max(CAUSES, key=lambda column: gap[column])
-        part = max(PARTS[cause], key=lambda column: gap[column])
-        rows.append(
-            {
-                "run": plain(run.name, 90),
-                "step": int(gap["step"]),
-                "device": int(gap["device"]),
-                "gap": gap["gap"] / 1e3,
-                "times": gap["gap"] / 1e3 / report.gap_us["p50"] if report.gap_us["p50"] > 0 else None,
-                "cause": CAUSES[cause] if gap["gap"] else "",
-                "share": gap[cause] / gap["gap"] if gap["gap"] else None,
-                "part": PART_NAMES[part] if gap["gap"] else "",
-                "show": f"[token {int(gap['step'])}]({timeline_link(run, int(gap['step']), theme)})",
-            }
-        )
-    return rows
+def _row_of_gap(run: Run, report: GapReport, gap: dict[Any, Any], theme: str) -> dict[str, Any]:
+    step, length, median = int(gap["step"]), gap["gap"], report.gap_us["p50"]
+    cause = max(CAUSES, key=lambda column: gap[column])
+    part = max(PARTS[cause], key=lambda column: gap[column])
+    return {
+        "run": plain(run.name, 90),
+        "step": step,
+        "device": int(gap["device"]),
+        "gap": length / 1e3,
+        "times": length / 1e3 / median if median > 0 else None,
+        "cause": CAUSES[cause] if length else "",
+        "share": gap[cause] / length if length else None,
+        "part": PART_NAMES[part] if length else "",
+        "show": f"[token {step}]({timeline_link(run, step, theme)})",
+    }
 
 
 def timeline_link(run: Run, step: int, theme: str) -> str:

@@ -22,7 +22,7 @@ from dash import Dash, Input, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import Page, in_browser, link
-from dashboard.pages.parts import HIDDEN, SHOWN, chart, inputs, keep_view, named, outputs, section, stepper
+from dashboard.pages.parts import HIDDEN, SHOWN, chart, choice, inputs, keep_view, named, outputs, section, stepper
 from dashboard.pages.runs import keep_options
 from dashboard.palette import COLOURS, FONT, THEMES, stream_colours
 from dashboard.reading.run import Run
@@ -150,31 +150,42 @@ def first_part(graph: RunGraph, parts: Sequence[range]) -> int:
 
 def sections() -> list[Any]:
     """The page's elements."""
-    return [dcc.Store(id="focus"), _graph(), _memory()]
-
-
-def _graph() -> html.Section:
-    return section(
-        "Graph",
-        [
-            _choice("run", "Run", 340, clearable=False),
-            _choice("node", "Node", 300, placeholder="Select a node"),
-            html.Div(
-                stepper("part", "part"), id="parts", className="token moves", role="group",
-                **named("Part of the graph"),
-            ),
-        ],
-        html.Ul(id="streams", className="legend", **named("Legend")),
-        html.Div(id="nothing", className="empty", role="status"),
-        html.Div(
+    part = html.Div(
+        stepper("part", "part"), id="parts", className="token moves", role="group", **named("Part of the graph")
+    )
+    return [
+        dcc.Store(id="focus"),
+        section(
+            "Graph",
             [
-                html.Div(_canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **named("Graph")),
-                html.Aside(id="panel", className="panel", **{"aria-live": "polite", **named("Selected node")}),
+                choice("run", "Run", clearable=False, width=340),
+                choice("node", "Node", placeholder="Select a node", width=300),
+                part,
             ],
-            id="picture",
-            className="picture",
+            html.Ul(id="streams", className="legend", **named("Legend")),
+            html.Div(id="nothing", className="empty", role="status"),
+            html.Div(
+                [
+                    html.Div(
+                        _canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **named("Graph")
+                    ),
+                    html.Aside(id="panel", className="panel", **{"aria-live": "polite", **named("Selected node")}),
+                ],
+                id="picture",
+                className="picture",
+            ),
         ),
-    )  # fmt: skip
+        section(
+            "Activation memory",
+            [
+                "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, which no "
+                "placement can avoid. ▲: streams race for the same bytes."
+            ],
+            chart("memory", "Peak memory per allocator", 150),
+            id="memory-section",
+            **named("Memory per allocator"),
+        ),
+    ]
 
 
 def _canvas() -> cyto.Cytoscape:
@@ -192,23 +203,6 @@ def _canvas() -> cyto.Cytoscape:
         autounselectify=True,
         style={"width": "300px", "height": "200px"},
     )
-
-
-def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
-    return html.Label(
-        [html.Span(label), html.Div(dcc.Dropdown(id=key, options=[], **options), style={"width": f"{width}px"})],
-        className="token",
-    )
-
-
-def _memory() -> html.Section:
-    hint = html.P(
-        "Outer bar: the arena of each allocator for this plan. Inner bar: live bytes at the peak, which no placement "
-        "can avoid. ▲: streams race for the same bytes.",
-        className="hint",
-    )
-    figure = chart("memory", "Peak memory per allocator", 150)
-    return section("Activation memory", [hint], figure, id="memory-section", **named("Memory per allocator"))
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -394,45 +388,29 @@ def _order(graph: RunGraph, index: int, view: GraphView) -> dict[str, Any]:
     reads: list[Any] = _links(graph, dict.fromkeys(node.src), view)
     reads += [html.Li(f"{graph.leaves[i].kind} {plain(graph.leaves[i].name, 60)}") for i in dict.fromkeys(node.leaves)]
     reads += [html.Li(f"weights, {size(node.weight_bytes)}")] if node.weight_bytes else []
-    waits = [wait for wait in graph.waits if wait.target == index]
-    awaited = [wait for wait in graph.waits if wait.source == index]
     readers = graph.readers[index]
     facts = {
         "reads": reads,
         "waits for": [
-            _wait(
-                graph,
-                f"event {w.event} of {plain(graph.stream_name(w.source_stream), 30)}, after ",
-                w.source,
-                "the start",
-                view,
-            )
-            for w in waits
+            html.Li([f"event {w.event} of {plain(graph.stream_name(w.source_stream), 30)}, after ",
+                     "the start" if w.source is None else _link(graph, w.source, view)])
+            for w in graph.waits if w.target == index
         ],
         "is waited for by": [
-            _wait(
-                graph,
-                f"{plain(graph.stream_name(w.target_stream), 30)} by event {w.event}, with ",
-                w.target,
-                "the end",
-                view,
-            )
-            for w in awaited
+            html.Li([f"{plain(graph.stream_name(w.target_stream), 30)} by event {w.event}, with ",
+                     "the end" if w.target is None else _link(graph, w.target, view)])
+            for w in graph.waits if w.source == index
         ],
         "read by": [
             *_links(graph, readers[:_MOST_READERS], view),
             *([html.Li(f"and {len(readers) - _MOST_READERS} more")] if len(readers) > _MOST_READERS else []),
         ],
-    }
+    }  # fmt: skip
     return {name: html.Ul(items) for name, items in facts.items() if items}
 
 
 def _links(graph: RunGraph, nodes: Iterable[int], view: GraphView) -> list[Any]:
     return [html.Li(_link(graph, i, view)) for i in nodes]
-
-
-def _wait(graph: RunGraph, text: str, node: int | None, otherwise: str, view: GraphView) -> html.Li:
-    return html.Li([text, otherwise if node is None else _link(graph, node, view)])
 
 
 def _link(graph: RunGraph, node: int, view: GraphView) -> dcc.Link:

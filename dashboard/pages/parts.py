@@ -56,9 +56,10 @@ def named(label: str) -> dict[str, Any]:
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None, **options: Any) -> html.Section:
-    """A section with a title and controls or a hint next to it; with a key, hidden until filled."""
+    """A section with a title, and controls or hints (texts) next to it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
-    head = html.Div([html.H2(title), *bar], className="bar")
+    beside = [html.P(each, className="hint") if isinstance(each, str) else each for each in bar]
+    head = html.Div([html.H2(title), *beside], className="bar")
     return html.Section([head, *content], **(named(title) | own | options))
 
 
@@ -96,9 +97,11 @@ def asking(key: str) -> list[tuple[Output, int, int]]:
     return [(Output(key, "interval"), _PAUSED_MS, _POLL_MS)]
 
 
-def choice(key: str, label: str, **options: Any) -> html.Label:
-    """A dropdown."""
+def choice(key: str, label: str, width: int | None = None, **options: Any) -> html.Label:
+    """A dropdown, `width` px wide or as wide as there is room."""
     dropdown = dcc.Dropdown(id=key, options=[], **options)
+    if width is not None:
+        return html.Label([html.Span(label), html.Div(dropdown, style={"width": f"{width}px"})], className="token")
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
 
 

@@ -68,9 +68,8 @@ def sections() -> list[Any]:
         section(
             "Inventory",
             [
-                html.P("One row per sync, blocking copy and polling loop of a step, most expensive first. Gains are "
-                       "predicted by replaying the run without the sync.",
-                       className="hint"),
+                "One row per sync, blocking copy and polling loop of a step, most expensive first. Gains are predicted "
+                "by replaying the run without the sync.",
                 html.Button("Download CSV", id="download", className="button"),
             ],
             table_of("syncs", "intertoken-syncs.csv", getRowId="params.data.key"),
