@@ -64,7 +64,6 @@ class ScopeFigures:
 
     Args:
         recording: the recording, with the steps of the scope.
-        scope: where to look.
     """
 
     def __init__(self, recording: Recording, scope: Scope) -> None:
@@ -175,8 +174,6 @@ def check_lines(
     """Check each line of a budget against the recording; caveats about its steps are added to its notes.
 
     Args:
-        trace: the recording.
-        budget: the limits.
         within: the NVTX ranges for lines that name none.
         bounds: only these steps of each scope.
         untraced_steps_per_s: without a profiler.

@@ -167,7 +167,6 @@ def call_sites(trace: Trace, calls: Made) -> Sites:
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        calls: its calls.
     """
     chains, api = trace.callchains, trace.api
     known = np.unique(chains.chain)
@@ -417,7 +416,6 @@ def joined_stacks(codes: Ints, texts: list[str], parents: Ints, depths: Ints) ->
 
     Args:
         codes: the position of each one's name in `texts`.
-        texts: the names.
         parents, depths: as from `nesting`.
     """
     paths, names = np.full(len(codes), -1, np.int64), list[str]()
@@ -496,11 +494,6 @@ class SiteCalls(Columns):
 
 def by_site(calls: Spent, sites: Sites, steps: int) -> SiteCalls:
     """The calls of the steps by their sites.
-
-    Args:
-        calls: the calls.
-        sites: their `call_sites`.
-        steps: the number of steps.
     """
     letters = np.array([*MEANING])
     is_letter = np.asarray(calls.letter)[:, None] == letters
@@ -563,7 +556,6 @@ def host_steps(trace: Trace, steps: Steps) -> list[HostStep]:
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        steps: its steps.
     """
     order = np.argsort(steps.rows.end - steps.rows.start, kind="stable")
     chosen = {name: int(order[int(share * (len(order) - 1))]) for name, share in _SHARES.items()} if len(order) else {}

@@ -281,9 +281,7 @@ def split(trace: Trace, near: Near, windows: Windows, waited: dict[Thread, Ints]
     """What the device waits for in each window.
 
     Args:
-        trace: the recording.
         near: what may explain windows between the compute of its steps.
-        windows: the windows.
         waited: receives how long the host waits for which thread, ns of each window.
     """
     parts: dict[str, Ints] = {}
@@ -338,9 +336,7 @@ class _Cover:
 
     Args:
         parts: the output, see `Split.parts`.
-        length: of its arrays.
         rows: the windows' positions in them.
-        windows: the windows.
     """
 
     def __init__(self, parts: dict[str, Ints], length: int, rows: Ints, windows: Windows) -> None:

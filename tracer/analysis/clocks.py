@@ -84,9 +84,6 @@ def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, 
     """The steps without the unusable ones; its notes say which are missing, and why.
 
     Args:
-        trace: the recording.
-        steps: its steps.
-        calls: its `host_calls`, if available.
         is_told: whether someone said what begins a step.
 
     Raises:
@@ -349,10 +346,7 @@ def offsets(trace: Trace, activities: Activities, call: Ints, calls: Calls) -> t
     """How far the device's clock can be ahead of the host's, according to each activity.
 
     Args:
-        trace: the recording.
-        activities: `trace.activities()`.
         call: the positions in `trace.api` of the calls that launched them, or -1.
-        calls: `host_calls(trace)`.
 
     Returns:
         The lower and the upper bound from each activity, ns; `-NO_BOUND` and `NO_BOUND` if there is none.

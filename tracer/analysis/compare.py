@@ -200,7 +200,6 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
 
     Args:
         base: the run that speed-ups and differences refer to.
-        other: the run to compare.
         force: also compare what is not comparable, without a verdict.
 
     Raises:

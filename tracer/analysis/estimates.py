@@ -214,7 +214,6 @@ def dependence(series: Floats, block: int) -> Floats:
 
     Args:
         series: (n, m) values; with fewer than `FEWEST` rows the result is 1.
-        block: b.
     """
     n, m = series.shape
     centred = series - series.mean(axis=0) if n else series

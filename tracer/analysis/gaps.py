@@ -210,13 +210,9 @@ def gap_report(
     """Measure the gaps between the steps and split them by cause.
 
     Args:
-        trace: the recording.
-        steps: its token steps.
         untraced_steps_per_s: without a profiler, from the engine's own benchmark or from
             run.json. It determines distortion and untraced gap; `gap_us` stays as traced. Ignored if nothing was
             traced, or if the rate belongs to another run (`GapReport.refused`).
-        device: only the gaps of this one.
-        every: their `all_compute`, if available.
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device, or of most it is unknown when their

@@ -315,7 +315,6 @@ class IdleReport:
         work. Communication and compute of others stay as recorded.
 
         Args:
-            steps_per_s: the rate.
             sign: -1 and 1 for the least and the most that node-level tracing may have added. Where it may be hidden,
                 the least is 0.
         """
@@ -382,13 +381,6 @@ def idle_report(trace: Trace, steps: Steps, gaps: PerStep, every: Compute, near:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
     which more than `MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
-
-    Args:
-        trace: the recording.
-        steps: its steps.
-        gaps: their gaps.
-        every: their `all_compute`.
-        near: what may explain their idle time.
     """
     compute = of_steps(every)
     hosts = ranks(steps.rows.process, steps.rows.thread)

@@ -79,8 +79,6 @@ def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> IdleSites:
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        steps: its steps.
-        idle: their idle time.
     """
     sums: dict[tuple[str, str], tuple[int, int]] = {}
     for process, thread, low, high in _cut(trace, steps, idle):
@@ -192,8 +190,6 @@ def sampled_functions(trace: Trace, steps: Steps, idle: IdleReport) -> Sampled |
 
     Args:
         trace: the recording, read with its functions.
-        steps: its steps.
-        idle: their idle time.
     """
     samples = _while_idle(trace, _pieces(steps, idle))
     if not len(samples):

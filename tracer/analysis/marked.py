@@ -97,7 +97,6 @@ def steps_of_marks(
     """The steps from the marks of the first engine that has any, or from the requested ones; None if there are none.
 
     Args:
-        trace: the recording.
         calls: from `calls.host_calls`; if there are none at all, every range counts.
         pattern: searched in the texts, instead of the engines' marks; matches then count on any thread.
         inside: rows of `trace.nvtx`; only what is inside them counts.
@@ -138,7 +137,6 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], inside: Ints | None = 
     The last step of a thread takes as long as the median one, or until the thread's last call.
 
     Args:
-        trace: the recording.
         pattern: searched in API names; in kernels' names if none of these has it.
         inside: rows of `trace.nvtx`; only calls inside them begin steps.
 

@@ -170,8 +170,6 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
     """Place the node pass in the steps of the light pass; None if nothing matches, or `light` is not a light recording.
 
     Args:
-        light: the light recording.
-        steps: its token steps.
         node: the node pass of the same command.
     """
     if light.metadata.get("source") != LIGHT or not len(steps):
@@ -307,7 +305,6 @@ def _placed(
         found: graphs and their replays.
         replays: of the node pass.
         inside: the rows inside replays.
-        table: of the node pass.
         base: added to the numbers of streams other than a replay's first.
     """
     main = np.full(len(replays), MISSING)

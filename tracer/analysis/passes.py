@@ -99,10 +99,6 @@ def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
 
     The confidence is the share of the device's time between them that the steps explain, times the certainty of the
     order of their turns.
-
-    Args:
-        trace: the recording.
-        calls: from `calls.host_calls`, or some of them.
     """
     every = sorted(hosts(trace, calls), key=lambda host: -len(host.launches))
     found = [steps for host in every if (steps := _steps_of(host)) is not None]

@@ -89,11 +89,6 @@ class _Work(Columns):
 
 def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
     """The steps, each with a phase; those whose marks give it keep it.
-
-    Args:
-        trace: the recording.
-        steps: its steps.
-        calls: from `calls.host_calls`.
     """
     known = ~steps.rows.phase.rows("", ITERATION)
     if known.all():

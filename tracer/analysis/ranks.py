@@ -74,8 +74,6 @@ class Waiting:
 def waiting(ranks: Sequence[Durations]) -> Waiting:
     """Compute the time that ranks wait for one another.
 
-    Args:
-        ranks: the collectives of each rank.
 
     Example:
         >>> found = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])

@@ -116,8 +116,6 @@ def step_spans(trace: Trace, steps: Steps, compute: Compute | None = None) -> St
     """The start of the first and the end of the last compute of every step on every device.
 
     Args:
-        trace: the recording.
-        steps: its steps.
         compute: their `step_compute`, sorted by start, if available.
     """
     compute = step_compute(trace, steps) if compute is None else compute

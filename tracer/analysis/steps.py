@@ -225,7 +225,6 @@ class Steps:
         doubt, become separate groups.
 
         Args:
-            spoilt: the positions.
             spans: other periods in doubt, of a process or (None) of all.
             why: lines for the notes.
         """

@@ -101,7 +101,6 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
     """Busy time and overlap of the streams.
 
     Args:
-        trace: the recording.
         steps: only what these steps launched; None for the whole recording. The window of a device runs from the first
             to the last activity of each group of steps; groups of several hosts that overlap count once.
 
@@ -322,11 +321,6 @@ def stream_waits(trace: Trace, steps: Steps, spans: StepSpans) -> StreamWaits:
     between streams (a stream wait between the two calls, or one graph launch on several streams), it waits for another
     stream, until the last activity of another stream that ends before its own starts. The rest is the device's start.
     After its last activity, nothing is left to do.
-
-    Args:
-        trace: the recording.
-        steps: its token steps.
-        spans: their `step_spans`.
     """
     turns = _turns(trace, steps, spans)
     until = turns.start.clip(turns.first, turns.final)

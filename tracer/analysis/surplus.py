@@ -52,7 +52,6 @@ def surplus_position(
         shown: each call's letter in the signature ("" for one that another call's letter includes).
         letters: each call's own letter.
         kinds: the letters that occur too often.
-        most: the number allowed.
         expected: the letters of the expected signature, if there is one: the result is then the first call of that kind
             where the signature has none; otherwise it is the first call beyond those allowed.
     """
@@ -77,7 +76,6 @@ def first_surplus(trace: Trace, report: SyncReport, kinds: str, most: float, sig
 
     Args:
         trace: the recording, for its NVTX ranges.
-        report: the inventory of its steps.
         kinds: the letters of the limited calls.
         most: the number of them that a step may make.
         signature: the expected one, if any.

@@ -375,10 +375,8 @@ def fetch_lag(trace: Trace, calls: Calls, at: Ints, waits: Calls, asked: Targets
     copy was issued. It is read during the step with the last launch before the wait returned.
 
     Args:
-        trace: the recording.
         calls: its host calls; `at` are the positions of their steps, MISSING outside of all.
         waits: syncs, blocking copies and polling loops.
-        asked: what these wait for.
     """
     launching = np.flatnonzero(among(calls.letter, LAUNCHES))
     launching = launching[np.argsort(calls.start[launching])]

@@ -63,13 +63,11 @@ def find_steps(
     """Find the steps of a trace.
 
     Args:
-        trace: the recording.
         pattern: regular expression for the NVTX text of a step, used instead of the engines' marks. It may match
             operators or functions that a profiler marked automatically, which the engines' marks ignore. If no NVTX
             text matches, a step begins with each API call or kernel launch whose name matches.
         within: only steps inside the NVTX ranges with this text (or, if none has exactly this text, matching it).
         phase: see `Bounds.phase`.
-        calls: its `host_calls`, if available.
 
     Raises:
         EmptyTraceError: no kernels, no such range, or no steps; the message says what to do.
@@ -146,11 +144,6 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: Calls) -> Steps | N
     A marked step lasts until the next mark of its thread, and would include the steps without one in between. So if
     marks are followed by further passes like their own, before the next mark, the steps are those found without marks.
     Passes inside a mark, such as drafts whose tokens are fetched, or all tokens of a marked request, remain one step.
-
-    Args:
-        trace: the recording.
-        marked: its steps from `steps_of_marks`.
-        calls: from `calls.host_calls`.
     """
     if results_of(marked, calls).mean() <= 2 - CONSTANT:  # a step without a mark brings a result of its own
         return None

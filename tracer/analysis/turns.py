@@ -106,10 +106,6 @@ class Host:
 
 def hosts(trace: Trace, calls: Calls) -> Iterator[Host]:
     """The hosts that launch.
-
-    Args:
-        trace: the recording.
-        calls: from `calls.host_calls`, or some of them.
     """
     api = trace.api
     captures = api.letter == BEGIN_CAPTURE

@@ -57,7 +57,6 @@ def waits_for(functions: Nvtx, thread: int) -> dict[int, Spans]:
 
     Args:
         functions: those of one process.
-        thread: the thread that may be waiting.
     """
     mine = functions.thread == thread
     waiting = functions[mine & functions.text.chosen(WAITS.search)]
@@ -85,7 +84,6 @@ def turns_of_others(functions: Nvtx, thread: int) -> dict[int, Spans]:
 
     Args:
         functions: those of one process.
-        thread: the thread that may be waiting.
     """
     own = _edges(functions[functions.thread == thread])
     found = {}
@@ -125,8 +123,6 @@ def on_threads(functions: Nvtx, ranges: Nvtx, process: int, thread: int) -> Iter
     Args:
         functions: the Python functions of its process.
         ranges: the ranges of the other threads of its process.
-        process: its process.
-        thread: the thread.
     """
     for other, spans in waits_for(functions, thread).items() if len(functions) else ():
         yield "host_wait", spans, Thread(process, other, UNKNOWN if other == MISSING else RELEASED)
@@ -160,7 +156,6 @@ def waited_threads(trace: Trace, waited: Waited, periods: int) -> list[WaitedThr
     """The threads that are waited for, the longest first.
 
     Args:
-        trace: the recording.
         waited: the idle time, by thread.
         periods: the number of steps.
     """

@@ -148,9 +148,6 @@ def last_awaited(trace: Trace, waits: PlainCalls, asked: Targets, end: Ints | No
     """What each wait waited for last: the last work of its target that ended in it.
 
     Args:
-        trace: the recording.
-        waits: the waits.
-        asked: what they wait for.
         end: when each returned, if not when it ended, ns.
     """
     tables: list[Any] = [trace.table(name) for name in DEVICE_TABLES]

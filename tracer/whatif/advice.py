@@ -159,7 +159,6 @@ def advise(recording: Recording, base: Base, functions: Trace | None = None) -> 
     """Try every edit.
 
     Args:
-        recording: the recording.
         base: the starting point of its predictions.
         functions: the same recording with its Python functions, where it was read without them.
 

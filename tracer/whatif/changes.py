@@ -41,7 +41,6 @@ class Changes:
     """Collects changes; `dag` then returns the changed graph. Calls and activities are given by position.
 
     Args:
-        causality: dependencies of the recording.
         assumed: how its times are interpreted.
 
     Attributes:

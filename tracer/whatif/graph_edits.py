@@ -161,7 +161,6 @@ def _branches(causality: Causality, calls: Ints, graph: Ints, took: Ints) -> Edg
     """From the launch of each graph to its first activity on every stream except that of its first launch.
 
     Args:
-        causality: dependencies of the recording.
         calls, graph: the calls that graphs replace, and the number of the graph of each; its first call launches it.
         took: how long the launch of each graph takes, ns.
     """

@@ -269,7 +269,6 @@ def _mark_reuse(syncs: StepSyncs, lanes: AwaitedLanes, work: IssuedWork, at: Int
 
     Args:
         syncs, lanes: the syncs, and the streams for which they wait.
-        work: all work.
         at: the position of the step of each copy to the device, MISSING for others.
         ends: of the steps, ns.
     """

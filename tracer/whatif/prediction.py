@@ -159,7 +159,6 @@ def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
     Host events between two calls of a thread are moved in proportion; events of removed calls are removed.
 
     Args:
-        changes: changes to the recording.
         time: time of every point in the replay of the changed graph.
         label: description of the changes, for the notes.
     """

@@ -435,10 +435,6 @@ class PathCalls(Columns):
 
 def by_position(calls: CallSlack, sites: Texts | None = None) -> PathCalls:
     """One row per position.
-
-    Args:
-        calls: as returned by `call_slack`.
-        sites: the call site of each.
     """
     count = int(calls.position.max(initial=0))
     place, steps = calls.position - 1, numbers(calls.step)[1]
@@ -501,7 +497,6 @@ def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> Path
 
     Args:
         trace: the recording, for call sites read with its Python functions.
-        steps: its steps.
         with_sites: whether to find the call site of each call.
 
     Raises:
