@@ -493,8 +493,7 @@ class SiteCalls(Columns):
 
 
 def by_site(calls: Spent, sites: Sites, steps: int) -> SiteCalls:
-    """The calls of the steps by their sites.
-    """
+    """The calls of the steps by their sites."""
     letters = np.array([*MEANING])
     is_letter = np.asarray(calls.letter)[:, None] == letters
     chosen = np.flatnonzero(is_letter.any(axis=1))

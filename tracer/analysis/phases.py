@@ -88,8 +88,7 @@ class _Work(Columns):
 
 
 def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
-    """The steps, each with a phase; those whose marks give it keep it.
-    """
+    """The steps, each with a phase; those whose marks give it keep it."""
     known = ~steps.rows.phase.rows("", ITERATION)
     if known.all():
         return steps

@@ -105,8 +105,7 @@ class Host:
 
 
 def hosts(trace: Trace, calls: Calls) -> Iterator[Host]:
-    """The hosts that launch.
-    """
+    """The hosts that launch."""
     api = trace.api
     captures = api.letter == BEGIN_CAPTURE
     every = _with_work(trace, calls)

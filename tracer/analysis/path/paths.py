@@ -434,8 +434,7 @@ class PathCalls(Columns):
 
 
 def by_position(calls: CallSlack, sites: Texts | None = None) -> PathCalls:
-    """One row per position.
-    """
+    """One row per position."""
     count = int(calls.position.max(initial=0))
     place, steps = calls.position - 1, numbers(calls.step)[1]
     of_place = np.bincount(place, minlength=count)
