@@ -1,4 +1,9 @@
-"""All callbacks of all pages with hostile values, through Flask's test client; see tests/dashboard."""
+"""Fuzzes all callbacks of all pages with hostile values, through Flask's test client.
+
+    python tests/fuzz/callbacks.py 60    # minutes, and the first seed if it is not 0
+
+What holds for every request is in `Fuzzed.check`; the suite runs some of them (tests/dashboard/test_callbacks.py).
+"""
 
 from __future__ import annotations
 
@@ -6,10 +11,17 @@ import json
 import logging
 import re
 import resource
+import sys
+import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import HypothesisWarning
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 from dashboard.app import PAGES, create_app
 from tests.fuzz.hostile import Requests, asked
 
@@ -39,11 +51,13 @@ class Fuzzed:
         callbacks: of all pages, each with its page.
         bodies: strategy for a page and the body of a request to it.
         requests: how many were sent, by status.
+        slowest: seconds of computing and by the clock, page and output.
     """
 
     def __init__(self, runs: Path) -> None:
         self.client = create_app([runs]).server.test_client()
         self.requests: dict[int, int] = {}
+        self.slowest: tuple[float, float, str, str] = (0.0, 0.0, "", "")
         self._log: list[logging.LogRecord] = []
         handler = logging.Handler()
         handler.emit = self._log.append  # type: ignore[method-assign]
@@ -72,6 +86,7 @@ class Fuzzed:
         took, computed = time.perf_counter() - start, time.thread_time() - begun
         name = str(body.get("output"))[:60] if isinstance(body, dict) else ""
         self.requests[answer.status_code] = self.requests.get(answer.status_code, 0) + 1
+        self.slowest = max(self.slowest, (computed, took, page, name))
         said = [record.getMessage() for record in self._log if record.levelno >= logging.INFO]
         assert answer.status_code in (200, 204, 400, 413, 415), (answer.status_code, said)
         assert len(said) == (answer.status_code >= 400), said
@@ -85,3 +100,29 @@ class Fuzzed:
 def peak() -> int:
     """The most memory that this process has taken, bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main(minutes: float = 1.0, number: int = 0) -> None:
+    """Send 500 requests of each seed in turn, until these minutes are over."""
+    from tests.dashboard.filled import write_filled
+
+    warnings.simplefilter("error")
+    warnings.simplefilter("default", HypothesisWarning)  # of how it prints an example, not of what we do
+    with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
+        (runs := Path(folder) / "runs").mkdir()
+        fuzzed = Fuzzed(write_filled(runs))
+        requests = settings(max_examples=500, deadline=None, database=None, suppress_health_check=[*HealthCheck],
+                            phases=(Phase.generate, Phase.shrink), report_multiple_bugs=False)(
+            given(fuzzed.bodies)(lambda request: fuzzed.check(*request))
+        )  # fmt: skip
+        end = time.monotonic() + 60 * minutes
+        while time.monotonic() < end:
+            seed(number)(requests)()
+            computed, took, page, output = fuzzed.slowest
+            print(f"seed {number}: requests {fuzzed.requests}, slowest {computed:.2f} s of computing in {took:.2f} s "
+                  f"(/{page} {output}), peak {peak() / 2**20:,.0f} MiB", flush=True)  # fmt: skip
+            number += 1
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:2]), *map(int, sys.argv[2:3]))

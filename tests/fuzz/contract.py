@@ -13,12 +13,13 @@ from tracer.errors import FormatError, TraceError
 from tracer.model.trace import Trace
 
 
-def check(path: Path, written: Path) -> Trace | None:
+def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
     """Read, analyse and write a recording; anything but a result or a clear error is raised.
 
     Args:
         path: the recording.
         written: an empty directory in which copies are made and removed.
+        copies: whether to make them, which takes the longest.
 
     Returns:
         The whole trace, or None where reading gave one clear error.
@@ -31,9 +32,9 @@ def check(path: Path, written: Path) -> Trace | None:
             analyse(bare)
         if whole is not None and bare is not None and not _same(bare, whole):
             analyse(whole)
-        if whole is not None:
+        if copies and whole is not None:
             write(whole, written)
-        if bare is not None and whole is None:
+        if copies and bare is not None and whole is None:
             write(bare, written)
     return whole
 
