@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer.formats import nsys_schema
+from tracer.model.trace import Trace
 
 DATA = Path(__file__).parent / "data"
 SCHEMA_FILES = {
@@ -74,6 +75,13 @@ def export(
             database.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(columns))})", values)
     database.close()
     return path
+
+
+def columns_of(trace: Trace, wanted: Mapping[str, Collection[str]]) -> dict[str, dict[str, list[Any]]]:
+    """The values of these columns, by table and name; None where there is none."""
+    frames = {name: trace[name].astype(object) for name in wanted}
+    return {name: {c: frames[name][c].where(frames[name][c].notna(), None).tolist() for c in wanted[name]}
+            for name in wanted}  # fmt: skip
 
 
 def tampered(path: Path, *statements: str, rows: Rows = RECORDING) -> Path:

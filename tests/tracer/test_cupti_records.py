@@ -1,19 +1,20 @@
 """CUPTI's raw buffers to a trace: where each field lies, what becomes of it, every way in which a buffer can be odd."""
 
+import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tracer.nsys_exports import DATA, columns_of
 from tracer.errors import RecordError
 from tracer.recorders import cupti_records as activity
 from tracer.recorders.cupti_records import CallNames, OwnRanges, Sources, build, device_uuids, parse
 from tracer.recorders.symbols import demangled, short_name
 
-HEADER = (Path(__file__).parent / "data" / "cupti_activity.txt").read_text().replace("\n  ", " ").splitlines()
+HEADER = (DATA / "cupti_activity.txt").read_text().replace("\n  ", " ").splitlines()
 SIZES = activity.sizes(130001)
 ORIGIN, PROCESS = 1_000_000, 4321
 TEXTS = {0: "", 64: "_Z6matvecPfi", 128: "cudaGraph", 192: "token", 256: "domain"}
@@ -67,58 +68,12 @@ def test_sizes_and_names_of_the_versions():
     assert {version: activity.version_name(version) for version in named} == named
 
 
-def test_each_kind_of_record_is_a_row_of_its_table():
-    kernel = {
-        "start": 5, "end": 9, "device": 1, "context": 2, "stream": 13, "correlation": 77, "grid_x": 3, "grid_y": 4,
-        "grid_z": 5, "block_x": 6, "block_y": 7, "block_z": 8, "registers": 40, "static_shared": 16,
-        "dynamic_shared": 32, "graph_node": (5 << 32) + 2, "graph": 5,
-    }  # fmt: skip
-    where = {"context": 1, "stream": 7}
-    ran = {**where, "start": 10, "end": 20, "device": 3}
-    call = {"end": 40, "thread": 9}
-    trace = trace_of(
-        record(activity.KERNEL, **kernel, name=64),
-        record(activity.CONTEXT, context=1, device=3),
-        record(activity.MEMCPY, **ran, kind=1, src_kind=2, dst_kind=3, bytes=64, correlation=5),
-        record(activity.MEMCPY_PEER, **ran, kind=10, src_device=3, dst_device=4, bytes=8),
-        record(activity.MEMSET, **ran, value=9, bytes=128, mem_kind=3),
-        record(activity.SYNCHRONIZATION, **where, start=10, end=20, type=3, correlation=6, event=0xFFFFFFFF),
-        record(activity.CUDA_EVENT, **where, event=4, correlation=8, event_sync=2),
-        record(activity.GRAPH_TRACE, **ran, graph=11, correlation=9),
-        record(activity.RUNTIME, **call, start=30, cbid=7) + record(activity.DRIVER, **call, start=10, cbid=8),
-        record(activity.RUNTIME, **call, start=20, cbid=7),
-    )
-    named = {"process": PROCESS, "name": "matvec(float*, int)", "short_name": "matvec"}
-    assert trace["kernels"].iloc[0].to_dict() == {**kernel, **named}
-    copies = trace["memcpys"]
-    assert copies["kind"].tolist() == ["HtoD", "PtoP"]
-    assert copies["src_kind"].tolist()[0] == "pinned"
-    assert copies[["src_device", "dst_device"]].to_numpy().tolist() == [[-1, -1], [3, 4]]
-    assert trace["memsets"][["value", "bytes", "mem_kind"]].to_numpy().tolist() == [[9, 128, "device"]]
-    assert trace["syncs"][["type", "device", "event"]].to_numpy().tolist() == [["stream", 3, -1]]
-    assert trace["cuda_events"][["device", "event", "event_sync"]].to_numpy().tolist() == [[3, 4, 2]]
-    assert trace["graph_launches"][["start", "graph", "stream"]].to_numpy().tolist() == [[10, 11, 7]]
-    assert set(trace["streams"]["stream"]) == {7, 13}
-    assert trace["api"][["start", "layer", "name"]].to_numpy().tolist() == [
-        [10, "driver", "cu call 8"], [20, "runtime", "cuda call 7"], [30, "runtime", "cuda call 7"],
-    ]  # fmt: skip
-
-
-def test_ranges_marks_and_what_stays_open():
-    def marker(at, flags, number, **more):
-        return record(activity.MARKER, timestamp=at, flags=flags, id=number, thread=5, process=PROCESS, **more)
-
-    data = record(activity.MARKER_DATA, id=1, payload_kind=4, payload=3, color=255)
-    trace = trace_of(
-        marker(10, 2, 1, name=192, domain=256) + data,
-        marker(20, 1, 2, name=192) + marker(30, 2, 3, name=192) + marker(40, 4, 1),
-    )
-    rows = trace["nvtx"][["start", "end", "text", "kind", "domain"]].to_numpy().tolist()
-    assert rows == [
-        [10, 40, "token", "push/pop", "domain"], [20, 20, "token", "mark", ""], [30, 10_000, "token", "push/pop", ""],
-    ]  # fmt: skip
-    assert trace["nvtx"]["payload"].tolist()[0] == 3
-    assert trace.notes == ["1 NVTX ranges were still open at the end; they end with the recording"]
+def test_what_records_become():
+    records = json.loads((DATA / "cupti-records.json").read_text())
+    for case in records["cases"].values():
+        buffers = [[record(getattr(activity, kind), **fields) for kind, fields in each] for each in case["buffers"]]
+        trace = trace_of(*map(b"".join, buffers))
+        assert (columns_of(trace, case["tables"]), trace.notes) == (case["tables"], case["notes"])
 
 
 def test_what_is_lost_is_said():
@@ -160,9 +115,7 @@ def test_kernel_names():
         assert (demangled(mangled), short_name(name)) == (name, short)
 
 
-def test_devices_that_the_process_cannot_use_are_left_out():
-    """With CUDA_VISIBLE_DEVICES=1, CUPTI describes the machine's other GPU as device 1."""
+def test_devices_that_the_process_cannot_use_have_no_uuid():
     both = [record(activity.DEVICE, device=0, uuid_low=7, name=64, visible=1),
             record(activity.DEVICE, device=1, uuid_low=8, name=64)]  # fmt: skip
-    assert trace_of(*both)["devices"]["device"].tolist() == [0]
     assert device_uuids(parse(both, SIZES).records).to_dict() == {0: 7}

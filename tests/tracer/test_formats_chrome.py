@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.tracer.kineto import EVENTS, GPU, HOST, event, events_of, read, rows, write
-from tests.tracer.nsys_exports import DATA
+from tests.tracer.nsys_exports import DATA, columns_of
 from tracer import analyse, formats
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
@@ -118,10 +118,7 @@ def test_what_events_become(name, tmp_path):
         formats.write(trace, tmp_path / f"copy{suffix}")
         found.append(formats.read(tmp_path / f"copy{suffix}"))
     for each in found:
-        columns = {
-            table: {c: each[table][c].tolist() for c in wanted} for table, wanted in case.get("tables", {}).items()
-        }
-        assert columns == case.get("tables", {})
+        assert columns_of(each, case.get("tables", {})) == case.get("tables", {})
         assert each.notes == case.get("notes", each.notes)
     if "no steps" in case:
         with pytest.raises(EmptyTraceError, match=re.escape(case["no steps"])):

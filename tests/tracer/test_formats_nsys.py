@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import pytest
 
-from tests.tracer.nsys_exports import DATA, KERNELS, RECORDING, SCHEMAS, export, export_of_2021, tampered
+from tests.tracer.nsys_exports import DATA, KERNELS, RECORDING, SCHEMAS, columns_of, export, export_of_2021, tampered
 from tracer import formats
 from tracer.analysis.recording import Recording
 from tracer.errors import EmptyTraceError
@@ -21,18 +21,13 @@ def values(trace, table, *columns):
     return list(trace[table][list(columns)].itertuples(index=False, name=None))
 
 
-def contents(trace):
-    """Table -> column -> values, None where there is none; without empty tables."""
-    frames = {name: frame.astype(object).where(frame.notna(), None) for name, frame in trace.tables.items()}
-    return {name: {c: frame[c].tolist() for c in frame} for name, frame in frames.items() if len(frame)}
-
-
 @pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
 def test_every_column_is_what_is_stored_or_derived(tmp_path, schema):
     """Among them: a string that lacks, types of syncs by their calls, devices by the numbers that kernels use."""
     path = export(tmp_path / "a.sqlite", schema=schema, without_columns={GRAPH_ID})  # 3.25 has it, 3.20 lacks it
     trace = formats.read(path, whole=False, samples=True)
-    assert contents(trace) == json.loads((DATA / "nsys-tables.json").read_text())
+    filled = {name: list(frame) for name, frame in trace.tables.items() if len(frame)}
+    assert columns_of(trace, filled) == json.loads((DATA / "nsys-tables.json").read_text())
     assert trace.metadata == {
         "source": "nsys 2025.3.2.0", "schema_version": "3.20.3", "start_utc_ns": 1795227667831034602,
     }  # fmt: skip
