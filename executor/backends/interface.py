@@ -254,8 +254,7 @@ class Immediate(Backend):
     def event_record(self, event: Event, stream: int) -> None:
         """Do nothing."""
 
-    def event_wait(self, event: Event, stream: int) -> None:
-        """Do nothing."""
+    event_wait = event_record
 
     def event_synchronize(self, event: Event) -> None:
         """Do nothing."""

@@ -121,9 +121,7 @@ class TapeBackend(Backend):
         else:
             self._work(f"copy of {name}", stream, *spans)
 
-    def copy_to_peer(
-        self, peer: Backend, destination: TapeArray, source: TapeArray, stream: int, after: int
-    ) -> None:  # fmt: skip
+    def copy_to_peer(self, peer: Backend, destination: TapeArray, source: TapeArray, stream: int, after: int) -> None:
         """Record a copy on this device's stream."""
         assert isinstance(peer, TapeBackend)
         done = self._tape.number()

@@ -24,10 +24,8 @@ def get_rows(graph: Graph, table: Tensor, rows: Tensor, *, name: str) -> Tensor:
     With one table per row of row numbers: (N, R, C), (N, K) int32 -> (N, K, C).
     """
     batch = rows.shape[:-1]
-    _need(
-        len(batch) == len(table.shape) - 2 and table.shape[: len(batch)] == batch, name,
-        "get_rows needs a vector of row numbers per table", table, rows,
-    )  # fmt: skip
+    fits = len(batch) == len(table.shape) - 2 and table.shape[: len(batch)] == batch
+    _need(fits, name, "get_rows needs a vector of row numbers per table", table, rows)
     dtype = "float32" if table.flags & Flag.WEIGHT else table.dtype
     return graph.node(name, "get_rows", (*rows.shape, table.shape[-1]), dtype, (table, rows))
 
@@ -117,10 +115,8 @@ def flash_attn_ext(
     """
     (n, heads, d), (count, cells, kv_heads, _) = q.shape, k.shape
     groups = count if streams is None else streams.shape[0]
-    _need(
-        heads % kv_heads == 0 and n % groups == 0 and k.shape == v.shape and k.shape[-1] == d, name,
-        "heads do not fit", q, k, v,
-    )  # fmt: skip
+    fits = heads % kv_heads == 0 and n % groups == 0 and k.shape == v.shape and k.shape[-1] == d
+    _need(fits, name, "heads do not fit", q, k, v)
     fits = len(mask.shape) == 2 and mask.shape[0] == n and 0 < mask.shape[1] <= cells
     _need(fits, name, "mask needs a row per token and at most a column per cell", k, mask)
     src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
@@ -186,10 +182,8 @@ def mul_mat_id(graph: Graph, weights: Tensor, x: Tensor, ids: Tensor, *, name: s
     weights (E, O, I), x (N, K, I), or (N, 1, I) if all K share the input, ids (N, K) int32 -> (N, K, O).
     """
     (n, chosen), (_, outputs, inputs) = ids.shape, weights.shape
-    _need(
-        x.shape in ((n, chosen, inputs), (n, 1, inputs)), name,
-        "mul_mat_id needs an input per token and chosen expert", weights, x, ids,
-    )  # fmt: skip
+    fits = x.shape in ((n, chosen, inputs), (n, 1, inputs))
+    _need(fits, name, "mul_mat_id needs an input per token and chosen expert", weights, x, ids)
     return graph.node(name, "mul_mat_id", (n, chosen, outputs), x.dtype, (weights, x, ids))
 
 
@@ -213,10 +207,8 @@ def ssm_conv(graph: Graph, x: Tensor, weight: Tensor, state: Tensor, *, name: st
     K - 1 rows of z become the state. (In ggml: concat, ssm_conv and cpy.)
     """
     sequences, kept, channels = state.shape
-    _need(
-        x.shape[0] % sequences == 0 and x.shape[1] == channels and weight.shape == (channels, kept + 1), name,
-        "ssm_conv needs a kernel per channel and a state per sequence", x, weight, state,
-    )  # fmt: skip
+    fits = x.shape[0] % sequences == 0 and x.shape[1] == channels and weight.shape == (channels, kept + 1)
+    _need(fits, name, "ssm_conv needs a kernel per channel and a state per sequence", x, weight, state)
     return graph.node(name, "ssm_conv", x.shape, x.dtype, (x, weight, state), updates=(state,))
 
 

@@ -181,21 +181,16 @@ def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> lis
     Hazards between steps exist only if the plan does not start and end on the main stream; otherwise consecutive steps
     are fully ordered.
     """
-    program = _step(split, plan)
+    program = [  # without syncs: the weakest possible strategy
+        *(Transfer(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
+        *plan.instructions,
+        *(Transfer(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
+    ]
     ordered = happens_before(program, plan.streams)
     if ordered.closed:
         return unordered(ordered, offsets)
     twice = [*program, *program]
     return unordered(happens_before(twice, plan.streams), offsets, step=len(ordered.before))
-
-
-def _step(split: Split, plan: Plan) -> list[Item]:
-    """Return the plan between the copies of its inputs and outputs, without syncs: the weakest possible strategy."""
-    return [
-        *(Transfer(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
-        *plan.instructions,
-        *(Transfer(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
-    ]
 
 
 def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = None) -> list[Hazard]:

@@ -182,7 +182,9 @@ def run_graph(prepared: Prepared) -> RunGraph:
     nodes, leaves = graph.nodes, [*graph.inputs, *graph.state]
     index = {tensor: i for i, tensor in enumerate(nodes)}
     leaf_index = {leaf: i for i, leaf in enumerate(leaves)}
-    used = _streams_of_devices(prepared)
+    used: dict[Device, int] = {}  # streams of every device
+    for part in prepared.splits:
+        used[part.split.device] = max(used.get(part.split.device, 0), part.plan.streams)
     first = dict(zip(used, accumulate(used.values(), initial=0), strict=False))  # stream of every device
     streams, region_of = dict[int, int](), dict[int, int]()
     regions, launches, waits, events = list[RegionOf](), list[int](), list[StreamWait](), 0
@@ -230,14 +232,6 @@ def run_graph(prepared: Prepared) -> RunGraph:
         allocator=prepared.allocator,
         devices=tuple(str(device) for device, count in used.items() for _ in range(count)) if len(used) > 1 else (),
     )  # fmt: skip
-
-
-def _streams_of_devices(prepared: Prepared) -> dict[Device, int]:
-    """Return how many streams each device uses."""
-    used: dict[Device, int] = {}
-    for part in prepared.splits:
-        used[part.split.device] = max(used.get(part.split.device, 0), part.plan.streams)
-    return used
 
 
 def stream_waits(plan: Plan, nodes: Sequence[Tensor]) -> Iterator[StreamWait]:

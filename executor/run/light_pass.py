@@ -83,9 +83,10 @@ def _result(configuration: Configuration, plan: Prepared, written: Path, light: 
     with np.load(written.with_suffix(".npz")) as arrays:
         tokens, logits = arrays["tokens"], arrays.get("logits")
     spans = [(start, end) for start, end in facts["spans"]]
-    return Result(
-        configuration, plan, facts["seconds"], tokens, logits, _of_spans(light, spans), facts["graphs"], spans
-    )
+    origin = light.metadata["clock"]["origin_ns"]  # in the host's clock, CLOCK_MONOTONIC, as are the spans
+    own = Trace(dict(light.tables), dict(light.metadata), list(light.notes))
+    trace = within(own, [TimeRange(start - origin, end - origin) for start, end in spans])
+    return Result(configuration, plan, facts["seconds"], tokens, logits, trace, facts["graphs"], spans)
 
 
 def _recorded(
@@ -112,13 +113,6 @@ def _recorded(
         os.close(write_end)
         listening.join()
     return outcome, " ".join(errors)
-
-
-def _of_spans(light: Trace, spans: Sequence[tuple[int, int]]) -> Trace:
-    """Return the part of a light recording in these times of its host's clock (CLOCK_MONOTONIC)."""
-    origin = light.metadata["clock"]["origin_ns"]
-    own = Trace(dict(light.tables), dict(light.metadata), list(light.notes))
-    return within(own, [TimeRange(start - origin, end - origin) for start, end in spans])
 
 
 def run_ordered(folder: Path, progress: Callable[[], None]) -> None:

@@ -162,7 +162,5 @@ class EagerLaunch:
         Backend.launch_graph(self._backend, self._graph)
 
 
-LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {
-    "graph": GraphLaunch, "eager": EagerLaunch, "rebuild": RebuildLaunch
-}  # fmt: skip
+LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch, "rebuild": RebuildLaunch}
 """Maps a name to its launcher."""

@@ -39,7 +39,6 @@ class Scheduler:
     Args:
         launch: name of a launcher.
         weights: as returned by `memory.load_weights`.
-        turns: number of places for results copied between accelerators.
         prefill: the scheduler for the prompts of the same sequences, which shares its state.
         smaller: the scheduler of the same steps over fewer cells, which shares state and graphs, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
@@ -53,8 +52,8 @@ class Scheduler:
 
     def __init__(
         self, backends: Backends, prepared: Prepared, strategy: Strategy, launch: str, weights: Weights, *,
-        turns: int = 4, prefill: Scheduler | None = None, smaller: Scheduler | None = None,
-        keep_logits: bool = False, allow_hazards: bool = False, alternates: bool = False,
+        prefill: Scheduler | None = None, smaller: Scheduler | None = None, keep_logits: bool = False,
+        allow_hazards: bool = False, alternates: bool = False,
     ) -> None:  # fmt: skip
         self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
         devices = [part.split.device for part in prepared.splits]
@@ -70,7 +69,7 @@ class Scheduler:
         self.pieces: list[Piece] = []
         for number, part in enumerate(prepared.splits):
             of_smaller = smaller.pieces[number] if smaller else None
-            piece = Piece(backends, part, number, self.pieces, launch, weights, self._state, turns, of_smaller)
+            piece = Piece(backends, part, number, self.pieces, launch, weights, self._state, of_smaller)
             self.pieces.append(piece)
         self._last = self.pieces[-1]
         step = prepared.step
@@ -317,6 +316,8 @@ class Scheduler:
 
 
 _MOST_MADE = 256
+_TURNS = 4
+"""Places for results copied between accelerators."""
 
 
 class Piece:
@@ -332,13 +333,12 @@ class Piece:
     Args:
         before: the pieces of the splits before it.
         state: state of all devices, see `memory.bind_memory`.
-        turns: number of places.
         smaller: the piece of the same split in a smaller step, whose graphs this one takes over, see `take_over`.
     """
 
     def __init__(
         self, backends: Backends, prepared: PreparedSplit, number: int, before: list[Piece], launch: str,
-        weights: Weights, state: State, turns: int, smaller: Piece | None = None,
+        weights: Weights, state: State, smaller: Piece | None = None,
     ) -> None:  # fmt: skip
         self.split = split = prepared.split
         self.backend = backend = backends[split.device]
@@ -348,7 +348,7 @@ class Piece:
             leaf for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
         ]
         reused = [before[o.split].places[o.node] for leaf, o in split.origins.items() if leaf not in split.inputs]
-        count = max([turns if peers else 1, *(len(places) for places in reused)])
+        count = max([_TURNS if peers else 1, *(len(places) for places in reused)])
         self.read = [backend.event() for _ in range(count)] if peers else []
         self.fetched: list[list[Copy]] = []
         self.launchers: list[Launcher] = [] if smaller is None else smaller.launchers
@@ -403,9 +403,7 @@ class Piece:
                 CopiedWeights(weight, self.places[weight][0], weights[COPIED][weight.name])
             )
             home[origin.node] = before[origin.split]
-        return [
-            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in by_ids.items()
-        ]  # fmt: skip
+        return [ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in by_ids.items()]
 
     def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:
         """Return the copy of another device's result. Between accelerators it runs on the stream of the result."""

@@ -252,15 +252,13 @@ def check_needs(
         UnsafePlanError: names both and the missing guarantees.
         UsageError: the strategy does not support splits.
     """
-    missing = sorted(need.value for need in _needs(type(strategy), several) - guarantees)
-    if missing:
-        safe = ", ".join(fitting(guarantees, several=several, cut=cut))
+    safe = ", ".join(fitting(guarantees, several=several, cut=cut))
+    if missing := sorted(need.value for need in _needs(type(strategy), several) - guarantees):
         raise UnsafePlanError(
             f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
             f"{'; '.join(missing)}. Choose one of {safe}"
         )
     if cut and not strategy.splits:
-        safe = ", ".join(fitting(guarantees, several=several, cut=cut))
         raise UsageError(f"strategy {strategy.name!r} needs the whole step on one device. Choose one of {safe}")
 
 

@@ -213,9 +213,7 @@ class CpuBackend(Backend):
         """Wait for the work queued on the stream."""
         start, correlation = self._clock(), next(self._correlations)
         self._wait_for(stream)
-        end = self._clock()
-        self._recorder.api("streamSynchronize", start, end, correlation)
-        self._recorder.sync("stream", start, end, device=self._device, stream=stream, correlation=correlation)
+        self._report_wait("streamSynchronize", "stream", start, correlation, stream)
         self._raise_failure()
 
     def event(self) -> CpuEvent:
@@ -235,22 +233,14 @@ class CpuBackend(Backend):
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             self._stream(stream).put(event.recorded.wait)
-        end = self._clock()
-        self._recorder.api("streamWaitEvent", start, end, correlation)
-        self._recorder.sync(
-            "stream wait", start, end, device=self._device, stream=stream, correlation=correlation, event=event.id
-        )
+        self._report_wait("streamWaitEvent", "stream wait", start, correlation, stream, event.id)
 
     def event_synchronize(self, event: CpuEvent) -> None:
         """Wait for the ticket of the latest record."""
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             event.recorded.wait()
-        end = self._clock()
-        self._recorder.api("eventSynchronize", start, end, correlation)
-        self._recorder.sync(
-            "event", start, end, device=self._device, stream=MISSING, correlation=correlation, event=event.id
-        )
+        self._report_wait("eventSynchronize", "event", start, correlation, MISSING, event.id)
         self._raise_failure()
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> CpuGraph:
@@ -299,6 +289,13 @@ class CpuBackend(Backend):
         done = Ticket()
         self._stream(stream).put(done.happen)
         done.wait()
+
+    def _report_wait(
+        self, api: str, kind: str, start: int, correlation: int, stream: int, event: int = MISSING
+    ) -> None:
+        end = self._clock()
+        self._recorder.api(api, start, end, correlation)
+        self._recorder.sync(kind, start, end, device=self._device, stream=stream, correlation=correlation, event=event)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

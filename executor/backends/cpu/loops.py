@@ -480,9 +480,7 @@ _product: Any = inlined(_dot, fastmath=_REORDERED)
 
 
 @inlined
-def _head(
-    out: Array, q: Array, k: Array, v: Array, mask: Array, scale: Any, stream: int, kv_head: int
-) -> None:  # fmt: skip
+def _head(out: Array, q: Array, k: Array, v: Array, mask: Array, scale: Any, stream: int, kv_head: int) -> None:
     """Compute one head of one token: out and q are (D,), mask is (attended,); k and v are the whole cache."""
     scores = np.empty(len(mask), np.float32)
     greatest = _CLOSED
@@ -503,9 +501,7 @@ def _head(
         out[i] = sums[i] / total
 
 
-def _attention(
-    out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array, scale: Any, threads: int
-) -> None:  # fmt: skip
+def _attention(out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array, scale: Any, threads: int) -> None:
     """Compute `ops.flash_attn_ext`; out is (N, heads, D), cells are float32 or the bits of float16.
 
     Raises:

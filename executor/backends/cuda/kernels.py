@@ -40,14 +40,29 @@ _MOST_EXPERTS: Final = 1024
 _EXPERT_BLOCKS: Final = 8
 
 
-class NormRopeArguments(ctypes.Structure):
-    """`struct NormRope` in norm_rope.cu."""
+def _structure(pointers: str, integers: str, floats: str = "") -> Any:
+    """Return a structure of a kernel's arguments: its pointers, then its ints, then its floats, by their names."""
+    kinds = ((pointers, c_void_p), (integers, c_int), (floats, c_float))
+    fields = [(name, kind) for names, kind in kinds for name in names.split()]
+    return type("Structure", (ctypes.Structure,), {"_fields_": fields})
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "norm", "positions", "turns", "rows", "out")),
-        *((name, ctypes.c_int) for name in ("heads", "head", "dims", "neox", "width")),
-        ("eps", ctypes.c_float),
-    )
+
+NormRopeArguments = _structure(  # `struct NormRope` in norm_rope.cu
+    "x norm positions turns rows out", "heads head dims neox width", "eps"
+)
+ExpertsArguments = _structure(  # `struct Experts` in experts.cu
+    "weight weight2 x ids out", "experts outputs inputs chosen shared"
+)
+Arguments = _structure(  # `struct Arguments` in mul_mat.cuh
+    "weight weight2 x norm residual positions turns rows out", "outputs inputs head rows_per_block", "eps"
+)
+TokensArguments = _structure("weight x out", "outputs inputs tokens")  # `struct Arguments` in mul_mat_tokens.cu
+AttentionArguments = _structure(  # `struct Attention` in attention.cu
+    "q k v mask streams parts done out", "heads kv_heads head cells stride_cells tokens splits listed", "scale"
+)
+DeltaNetArguments = _structure(  # `struct DeltaNet` in delta_net.cu
+    "q k v g beta state out", "heads key_heads key_size value_size tokens", "scale"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +200,6 @@ def _mul_mat(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -
     return mul_mat_calls(library, node, out, src)
 
 
-class ExpertsArguments(ctypes.Structure):
-    """`struct Experts` in experts.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "weight2", "x", "ids", "out")),
-        *((name, ctypes.c_int) for name in ("experts", "outputs", "inputs", "chosen", "shared")),
-    )
-
-
 def _soft_max(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     width = node.shape[-1]
     rows = (out.size // width, 1)
@@ -257,27 +263,6 @@ _NAMES: Final = {
 }
 _CHUNKS: Final = (1, 2, 4, 8)
 _CELLS: Final = {"float32": "float32", "float16": "float16", "q8_0": "float16"}
-
-
-class Arguments(ctypes.Structure):
-    """`struct Arguments` in mul_mat.cuh."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in (
-            "weight", "weight2", "x", "norm", "residual", "positions", "turns", "rows", "out"
-        )),
-        *((name, ctypes.c_int) for name in ("outputs", "inputs", "head", "rows_per_block")),
-        ("eps", ctypes.c_float),
-    )  # fmt: skip
-
-
-class TokensArguments(ctypes.Structure):
-    """`struct Arguments` in mul_mat_tokens.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("weight", "x", "out")),
-        *((name, ctypes.c_int) for name in ("outputs", "inputs", "tokens")),
-    )
 
 
 def mul_mat_calls(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> Calls:
@@ -382,17 +367,6 @@ class Spread(NamedTuple):
     listed: bool
 
 
-class AttentionArguments(ctypes.Structure):
-    """`struct Attention` in attention.cu."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
-        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens")),
-        *((name, c_int) for name in ("splits", "listed")),
-        ("scale", ctypes.c_float),
-    )
-
-
 def chunks_of(cells: int, head: int, dtype: str) -> int:
     """Return the number of chunks in a stream, each 16 KiB of the keys of one head."""
     return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
@@ -462,16 +436,6 @@ def _zeros(library: Library, count: int, dtype: str) -> Any:
     zeros = library.cuda.cupy.zeros(count, dtype)
     library.cuda.runtime.deviceSynchronize()
     return zeros
-
-
-class DeltaNetArguments(ctypes.Structure):
-    """`struct DeltaNet` in delta_net.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "g", "beta", "state", "out")),
-        *((name, ctypes.c_int) for name in ("heads", "key_heads", "key_size", "value_size", "tokens")),
-        ("scale", ctypes.c_float),
-    )
 
 
 def _ssm_conv(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:

@@ -49,9 +49,7 @@ class KernelCall:
     def issue(self, cuda: Cuda, stream: int) -> None:
         """Launch the kernel in stream order."""
         x, y = self.grid
-        cuda.driver.launchKernel(
-            self.function, x, y, 1, self.block, 1, 1, self.shared_bytes, stream, self.arguments, 0
-        )  # fmt: skip
+        cuda.driver.launchKernel(self.function, x, y, 1, self.block, 1, 1, self.shared_bytes, stream, self.arguments, 0)
 
     def issue_early(self, cuda: Cuda, stream: int) -> None:
         """Launch the kernel so that it may start before the stream's previous kernel has ended (common.cuh)."""

@@ -104,9 +104,9 @@ class VirtualDevice:
         self._queues.setdefault(queue, deque()).append(item)
         self._free.setdefault(queue, 0)
 
-    def fence(self, queue: int, ready: int = 0) -> Fence:
+    def fence(self, queue: int) -> Fence:
         """Mark the end of the work submitted to a stream so far."""
-        fence = Fence(queue, ready)
+        fence = Fence(queue)
         self.submit(queue, fence)
         return fence
 

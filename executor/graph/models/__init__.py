@@ -106,21 +106,17 @@ def _decoder(blocks: Blocks) -> Tensor:
     x = ops.get_rows(graph, embedding, step.tokens, name="inp_embd")
     for layer in range(shape.layers):
         blk = f"blk.{layer}."
-        mixed = _mixed(blocks, layer, blocks.norm(f"{blk}attn_norm", x))
+        normed = blocks.norm(f"{blk}attn_norm", x)
+        if shape.delta_net is None or shape.has_attention(layer):
+            mixed = blocks.attention(blk, normed)
+        else:
+            mixed = delta_net(blocks, blk, normed, shape.delta_net)
         if layer == shape.layers - 1:
             mixed = ops.get_rows(graph, mixed, step.outputs, name="attn_out (outputs)")
             x = ops.get_rows(graph, x, step.outputs, name="residual (outputs)")
         x = ops.add(graph, mixed, x, name=f"{blk}ffn_inp")
         x = ops.add(graph, blocks.feed_forward(blk, blocks.norm(f"{blk}ffn_norm", x)), x, name=f"{blk}l_out")
     return blocks.project("output", blocks.norm("output_norm", x), shape.vocabulary, flags=Flag.OUTPUT)
-
-
-def _mixed(blocks: Blocks, layer: int, normed: Tensor) -> Tensor:
-    """Mix tokens within each sequence, by attention or by the layer's delta net."""
-    delta, blk = blocks.shape.delta_net, f"blk.{layer}."
-    if delta is None or blocks.shape.has_attention(layer):
-        return blocks.attention(blk, normed)
-    return delta_net(blocks, blk, normed, delta)
 
 
 def advance_on_device(

@@ -154,9 +154,7 @@ class StepTensors:
     streams: Tensor | None
 
 
-def step_tensors(
-    graph: Graph, cache: KvCache, sequences: int, tokens: int, attended: int, flags: Flag
-) -> StepTensors:  # fmt: skip
+def step_tensors(graph: Graph, cache: KvCache, sequences: int, tokens: int, attended: int, flags: Flag) -> StepTensors:
     """Add leaves for `tokens` tokens of each of several sequences, with `attended` cells of each stream."""
     n = sequences * tokens
     return StepTensors(
