@@ -4,8 +4,14 @@ A *window* is a period in which a device runs no compute: an inter-token gap, a 
 step's idle time. Each nanosecond of a window has one cause, and one part of it: a part is what a set of intervals
 covers of the window that no earlier set covered, so parts add up exactly to their cause, and causes to the window.
 
-*The thread* is the one that launches the compute after a window. `_on_device`, `_on_host` and `_on_other_threads` give
-the intervals, in order, from which `split` determines the parts.
+*The thread* is the one that launches the compute after a window. The sets, in order:
+
+1. `_on_device`: communication_device, copy_device, other_device, launch_call, other_process (behind the launch);
+2. what is left of a window whose following compute had been launched before: launch_queued. Of the others:
+3. `_on_host`: launch_latency, copy_call, sync_wait, sync_return, sync_idle, sync_unknown, launch_setup, host_allocation,
+   host_api, host_compute, other_process (all of it), other_thread;
+4. `_on_other_threads`: host_wait, host_lock (inside a range, then by the interpreter's lock);
+5. the rest: host_code.
 """
 
 from __future__ import annotations
