@@ -11,36 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-COLOURS: Final = {
-    "kernel": "#0072B2",
-    "graph": "#56B4E9",
-    "communication": "#882255",
-    "copy": "#009E73",
-    "memset": "#8C6D31",
-    "sync": "#D55E00",
-    "launch": "#CC79A7",
-    "host": "#E69F00",
-    "api": "#9AA3AE",
-    "other": "#6B7480",
-    "nvtx": "#B9C2CE",
-    "gap": "#F0E442",
+_KINDS: Final = {
+    "kernel": ("#0072B2", "kernel"),
+    "graph": ("#56B4E9", "CUDA graph"),
+    "communication": ("#882255", "communication"),
+    "copy": ("#009E73", "copy"),
+    "memset": ("#8C6D31", "memset"),
+    "sync": ("#D55E00", "sync"),
+    "launch": ("#CC79A7", "launch"),
+    "host": ("#E69F00", "host code"),
+    "api": ("#9AA3AE", "other CUDA call"),
+    "other": ("#6B7480", "other process or thread"),
+    "nvtx": ("#B9C2CE", "NVTX range"),
+    "gap": ("#F0E442", "inter-token gap"),
 }
+COLOURS: Final = {kind: colour for kind, (colour, _) in _KINDS.items()}
 """Kind of a mark -> its colour, in both themes."""
-
-NAMES: Final = {
-    "kernel": "kernel",
-    "graph": "CUDA graph",
-    "communication": "communication",
-    "copy": "copy",
-    "memset": "memset",
-    "sync": "sync",
-    "launch": "launch",
-    "host": "host code",
-    "api": "other CUDA call",
-    "other": "other process or thread",
-    "nvtx": "NVTX range",
-    "gap": "inter-token gap",
-}
+NAMES: Final = {kind: name for kind, (_, name) in _KINDS.items()}
 """Kind of a mark -> its name in the legend."""
 
 KINDS: Final = tuple(COLOURS)
@@ -63,14 +50,11 @@ DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"
 STREAM_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
 """Streams of a graph, in order; from the seventh on they repeat, so the number is shown next to the colour."""
 
-STREAM_INKS: Final = ("#FFFFFF", "#1B2430", "#1B2430", "#1B2430", "#1B2430", "#1B2430")
-"""The text colours on them."""
-
 
 def stream_colours(stream: int) -> tuple[str, str]:
     """Colour of a stream, and its text colour."""
-    at = stream % len(STREAM_COLOURS)
-    return STREAM_COLOURS[at], STREAM_INKS[at]
+    colour = STREAM_COLOURS[stream % len(STREAM_COLOURS)]
+    return colour, "#FFFFFF" if colour == STREAM_COLOURS[0] else "#1B2430"
 
 
 @dataclass(frozen=True, slots=True)

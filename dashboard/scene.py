@@ -137,13 +137,9 @@ def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
 def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
     """The range of the recordings, ns from time 0."""
     token = token_of(runs, view)
-    ends = [
-        (run.whole[0] - anchor, run.whole[1] - anchor)
-        for run in runs
-        if run.tokens is not None
-        for anchor in [run.tokens.anchor(token, view.align)]
-    ]
-    return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=1_000_000)
+    shown = [(run.whole, anchor_of(run, view, token)) for run in runs if run.tokens is not None]
+    lows, highs = ([whole[side] - anchor for whole, anchor in shown] for side in (0, 1))
+    return min(lows, default=0), max(highs, default=1_000_000)
 
 
 def part_of(runs: Sequence[Run], view: View, theme: str) -> str:
@@ -432,8 +428,7 @@ def spot_at(
         y, event: the height of the mark in the figure, and the position of its event in its row, -1 for a bin.
         ends: of a bin, ns from time 0.
     """
-    found = row_at(runs, view, y)
-    if found is None:
+    if (found := row_at(runs, view, y)) is None:
         return None
     run, placed = found
     row, index = placed.row, placed.line.index
@@ -441,7 +436,7 @@ def spot_at(
         return Spot(run.key, index, event)
     if ends is None:
         return None
-    low, high = (time + _anchor(run, view, token) for time in ends)
+    low, high = (time + anchor_of(run, view, token) for time in ends)
     merged = row.pyramid.merged(low, high)
     if not len(merged):
         return None
@@ -544,7 +539,7 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
             if chosen is not None and place == here:
                 begin = chosen.event + (step > 0)
             else:
-                begin = int(np.searchsorted(row.start, time + _anchor(run, view, token) + (place < here)))
+                begin = int(np.searchsorted(row.start, time + anchor_of(run, view, token) + (place < here)))
             around = 0 if step > 0 else len(row.start)
             ahead, first = (row.finder.beside(view.find, at, step) for at in (begin, around))
             if first is not None:
@@ -572,17 +567,18 @@ def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
             before += finder.before(view.find, view.event.event)
             found = finder.has(view.find, view.event.event)
         else:
-            before += finder.starting_before(view.find, time + _anchor(runs[at], view, token) + ((at, index) < here))
+            before += finder.starting_before(view.find, time + anchor_of(runs[at], view, token) + ((at, index) < here))
     return before + 1 if found else 0, count
 
 
-def _anchor(run: Run, view: View, token: int) -> int:
+def anchor_of(run: Run, view: View, token: int) -> int:
+    """Time 0 of a run that is aligned at a token, ns of its clock."""
     return 0 if run.tokens is None else run.tokens.anchor(token, view.align)
 
 
 def _start(run: Run, spot: Spot, view: View, token: int) -> int:
     """Start of an event, ns from time 0."""
-    return int(run.rows[spot.row].start[spot.event]) - _anchor(run, view, token)
+    return int(run.rows[spot.row].start[spot.event]) - anchor_of(run, view, token)
 
 
 def looked_at(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], spot: Spot) -> tuple[int, int]:
@@ -612,7 +608,7 @@ def snapped(
     found = row_at(runs, view, y)
     if found is None:
         return None
-    row, anchor = found[1].row, _anchor(found[0], view, token)
+    row, anchor = found[1].row, anchor_of(found[0], view, token)
     touch, at = int(_TOUCH * per_pixel) + 1, time + anchor
     near = np.array([event]) if 0 <= event < len(row.start) else row.pyramid.in_view(at - touch, at + touch)
     edges = np.concatenate((row.start[near], row.end[near])) - anchor

@@ -181,24 +181,21 @@ def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
     return (opacity * np.where(part["found"] > 0, 1, DIMMED)).astype("float32")
 
 
+def _scatter(name: str, mode: str, x: Any, y: Any, **more: Any) -> dict[str, Any]:
+    """A trace without hovers, unless there is a template for them."""
+    hovers = {} if "hovertemplate" in more else {"hoverinfo": "skip"}
+    return {"type": "scatter", "name": name, "mode": mode, "x": x, "y": y, "showlegend": False, **hovers, **more}
+
+
 def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
     """Lines from the end of the work that a sync waited for to the return of the sync."""
     if not len(lines):
         return []
-    gap = np.full(len(lines), np.nan)
-    return [
-        {
-            "type": "scatter",
-            "name": "waited for",
-            "mode": "lines+markers",
-            "x": np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel(),
-            "y": np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel(),
-            "line": {"color": COLOURS["sync"], "width": 1.2},
-            "marker": {"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"], "line": {"width": 0}},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+    gap, colour = np.full(len(lines), np.nan), COLOURS["sync"]
+    x = np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel()
+    y = np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel()
+    marker = {"size": np.tile([5, 0, 0, 0], len(lines)), "color": colour, "line": {"width": 0}}
+    return [_scatter("waited for", "lines+markers", x, y, line={"color": colour, "width": 1.2}, marker=marker)]
 
 
 def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
@@ -206,19 +203,9 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
     if not len(labelled):
         return []
     dark = labelled["what"].isin([KINDS.index(k) for k in DARK_TEXT_ON])
-    return [
-        {
-            "type": "scatter",
-            "name": "text",
-            "mode": "text",
-            "x": labelled["text_x"].to_numpy(),
-            "y": labelled["y"].to_numpy(),
-            "text": labelled["text"].tolist(),
-            "textfont": {"size": SIZE_OF_TEXTS, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+    font = {"size": SIZE_OF_TEXTS, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()}
+    x, y = labelled["text_x"].to_numpy(), labelled["y"].to_numpy()
+    return [_scatter("text", "text", x, y, text=labelled["text"].tolist(), textfont=font)]
 
 
 def _ruler(drawings: Sequence[Drawing], look: Theme, edge: float) -> list[dict[str, Any]]:
@@ -227,21 +214,16 @@ def _ruler(drawings: Sequence[Drawing], look: Theme, edge: float) -> list[dict[s
     if not sum(len(tokens) for _, tokens in ruled):
         return []
     x = np.concatenate([tokens["x"].to_numpy() for _, tokens in ruled])
+    y = np.concatenate([np.full(len(tokens), y, "float32") for y, tokens in ruled])
     return [
-        {
-            "type": "scatter",
-            "name": "token",
-            "mode": "markers+text",
-            "x": x,
-            "y": np.concatenate([np.full(len(tokens), y, "float32") for y, tokens in ruled]),
-            "text": [str(step) for _, tokens in ruled for step in tokens["step"].tolist()],
-            "textposition": np.where(x > edge, "middle left", "middle right").tolist(),
-            "textfont": {"size": 10, "color": look.muted},
-            "marker": {"symbol": "line-ns", "size": 10, "line": {"width": 1.5, "color": look.muted}},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
+        _scatter(
+            "token", "markers+text", x, y,
+            text=[str(step) for _, tokens in ruled for step in tokens["step"].tolist()],
+            textposition=np.where(x > edge, "middle left", "middle right").tolist(),
+            textfont={"size": 10, "color": look.muted},
+            marker={"symbol": "line-ns", "size": 10, "line": {"width": 1.5, "color": look.muted}},
+        )
+    ]  # fmt: skip
 
 
 def _layout(
@@ -438,23 +420,14 @@ def with_differences(
 
 
 def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
-    low, high = rows[["own", "base"]].min(axis=1), rows[["own", "base"]].max(axis=1)
-    shorter = rows["own"] < rows["base"]
+    low, high = rows[["own", "base"]].min(axis=1) / 1e9, rows[["own", "base"]].max(axis=1) / 1e9
+    shape = np.where(rows["own"] < rows["base"], "/", "\\").tolist()
+    pattern = {"shape": shape, "fgcolor": colour, "size": 7, "solidity": 0.25}
     return {
-        "type": "bar",
-        "name": "difference",
-        "orientation": "h",
-        "base": (rows["x"] + low / 1e9).tolist(),
-        "x": ((high - low) / 1e9).to_numpy(dtype="float64"),
-        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float64"),
+        **_bar("difference", rows.assign(x=rows["x"] + low, dx=high - low)),
         "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
-        "marker": {
-            "color": CLEAR,
-            "line": {"width": 0},
-            "pattern": {"shape": np.where(shorter, "/", "\\").tolist(), "fgcolor": colour, "size": 7, "solidity": 0.25},
-        },
+        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": pattern},
         "hoverinfo": "skip",
-        "showlegend": False,
     }
 
 
@@ -518,19 +491,11 @@ def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     some = marks[(marks["event"] < 0) & (marks["found"] > 0)]
     if not len(some):
         return []
-    return [
-        {
-            "type": "scatter",
-            "name": "match",
-            "mode": "markers",
-            "x": (some["x"] + some["dx"] / 2).to_numpy(dtype="float64"),
-            "y": (some["y"] + some["height"] / 2).to_numpy(dtype="float32"),
-            "marker": {"symbol": "triangle-up", "size": 6, "color": look.ink, "line": {"width": 0}},
-            "customdata": some["found"].tolist(),
-            "hovertemplate": _HOVER_MATCHES,
-            "showlegend": False,
-        }
-    ]
+    x = (some["x"] + some["dx"] / 2).to_numpy(dtype="float64")
+    y = (some["y"] + some["height"] / 2).to_numpy(dtype="float32")
+    marker = {"symbol": "triangle-up", "size": 6, "color": look.ink, "line": {"width": 0}}
+    found = some["found"].tolist()
+    return [_scatter("match", "markers", x, y, marker=marker, customdata=found, hovertemplate=_HOVER_MATCHES)]
 
 
 def add_overlay(

@@ -60,6 +60,12 @@ def lead(view: View, store: RunStore) -> Run | None:
     return next(iter(store.chosen(view.runs or (), view.rates)), None)
 
 
+def seen(store: RunStore, data: dict[str, Any] | None) -> tuple[View, list[Run]]:
+    """The view that a browser has sent, and those of its runs that are read."""
+    view = View.from_data(data)
+    return view, store.ready(view.runs or (), view.rates)
+
+
 def missing(view: View, store: RunStore) -> list[str]:
     """One line for each run of a view that shows nothing, with the reason."""
     there = store.progress().total

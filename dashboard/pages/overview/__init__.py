@@ -38,7 +38,7 @@ from dashboard.pages.parts import (
     poll,
     section,
 )
-from dashboard.pages.runs import opened
+from dashboard.pages.runs import opened, seen
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
 from dashboard.scene import around_of, timeline_of, token_of
@@ -331,8 +331,7 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
         if screen is None:
             raise PreventUpdate
-        view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.ready(view.runs or (), view.rates)
+        (view, runs), theme = seen(store, data), str(screen["scheme"])
         draws = [theme, *(run.identity for run in runs)]  # a run that was read again has a new identity
         if ctx.triggered_id == "arrived" and draws == drawn and runs:
             raise PreventUpdate
@@ -359,8 +358,8 @@ def _draw_causes(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
-        view = View.from_data(data)
-        runs, screen = store.ready(view.runs or (), view.rates), screen or {"scheme": "light", "width": 1440}
+        _, runs = seen(store, data)
+        screen = screen or {"scheme": "light", "width": 1440}
         theme, width = str(screen["scheme"]), int(screen["width"])
         idle, gap = idle_of(runs), causes_of(runs)
         figures = [

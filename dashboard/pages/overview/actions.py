@@ -45,6 +45,8 @@ _ROOM: Final = 3  # times the gap, for other views
 
 _STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # time-stamped by the browser
 _MOST = 50  # requests handled by one call
+_TOGGLED: Final = {"fold": "folded", "hide": "hidden", "show": "shown", "pin": "pinned"}
+"""Request -> the names of the arrangement that it toggles."""
 _PIXELS: Final = 1000  # about the width of the timeline
 
 
@@ -96,9 +98,9 @@ def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light"
         case Action("find-on" | "find-back" as which):
             return next_found(view, runs, 1 if which == "find-on" else -1)
         case Action("sum"):
-            return summed(view, runs)
+            return replace(view, area=Area(limits_of(runs, view)) if view.area is None else None)
         case Action("measure"):
-            return measured(view, runs)
+            return replace(view, ruler=limits_of(runs, view) if view.ruler is None else None)
         case Action("asked", dict(wish)):
             return after_request(view, wish, runs)
     return parts.after_move(view, action, runs, scheme)
@@ -137,20 +139,15 @@ def after_request(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View
             meant = next((run for run in runs if run.key == key and run.tokens is not None), None)
             zero = 0 if meant is None else _first_token(meant, view, runs)
             return view if meant is None else replace(view, range=span(within(low) + zero, within(high) + zero))
-        case {"what": "pin", "name": str(name)} if name in _names(runs, view):
-            return replace(view, rows=replace(view.rows, pinned=toggled(view.rows.pinned, name)))
+        case {"what": str(what), "name": str(name)} if what in _TOGGLED and name in _names(runs, view):
+            names: dict[str, Any] = {_TOGGLED[what]: toggled(getattr(view.rows, _TOGGLED[what]), name)}
+            return replace(view, rows=replace(view.rows, **names))
         case {"what": "spot", "spot": [str(run), int(row), int(event)]}:
             return _at(view, runs, Spot(run, row, event)) if min(row, event) >= 0 else view
         case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
             return gone(view, runs, words_of(text), step).view
         case {"what": "token", "x": int() | float() as x, "y": int() | float() as y}:
             return at_token(view, runs, panels_of(runs, view), within(x * 1e9), y)
-        case {"what": "fold", "name": str(name)} if name in _names(runs, view):
-            return replace(view, rows=replace(view.rows, folded=toggled(view.rows.folded, name)))
-        case {"what": "hide", "name": str(name)} if name in _names(runs, view):
-            return replace(view, rows=replace(view.rows, hidden=toggled(view.rows.hidden, name)))
-        case {"what": "show", "name": str(name)} if name in _names(runs, view):
-            return replace(view, rows=replace(view.rows, shown=toggled(view.rows.shown, name)))
         case {"what": "all rows"}:
             groups = all_groups([run.rows for run in runs], view.rows)
             shown = tuple(group.name for group in groups)
@@ -188,16 +185,6 @@ def next_found(view: View, runs: Sequence[Run], step: int) -> View:
         return view
     spot = next_match(runs, view, token_of(runs, view), limits_of(runs, view), step)
     return view if spot is None else _at(view, runs, spot)
-
-
-def summed(view: View, runs: Sequence[Run]) -> View:
-    """The view with the visible range summed, or without a sum if there was one."""
-    return replace(view, area=Area(limits_of(runs, view)) if view.area is None else None)
-
-
-def measured(view: View, runs: Sequence[Run]) -> View:
-    """The view with the visible range measured, or without a measurement if there was one."""
-    return replace(view, ruler=limits_of(runs, view) if view.ruler is None else None)
 
 
 def _at(view: View, runs: Sequence[Run], spot: Spot) -> View:

@@ -23,7 +23,7 @@ from dashboard.pages.parts import button, inputs, named
 from dashboard.palette import KINDS, NAMES
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene import token_of
+from dashboard.scene import anchor_of, token_of
 from dashboard.text import difference, duration, plain
 from dashboard.timeline.layout import arranged, places_of
 from dashboard.timeline.rows import Row
@@ -79,7 +79,7 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     if area is None or not runs:
         return []
     token = token_of(runs, view)
-    found = [_table_of(run, view, token) for run in runs]
+    found = [sums_of(run, area, view.rows, anchor_of(run, view, token)) for run in runs]
     names = _order_of(found)
     by = [
         ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button",
@@ -108,17 +108,8 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     return [head, table, *([html.P(said, className="hint")] if more > 0 else [])]
 
 
-def _table_of(run: Run, view: View, token: int) -> pd.DataFrame:
-    """The sums of a run, see `scene.sums.sums`; the area is relative to its own token's time 0."""
-    assert view.area is not None
-    assert run.tokens is not None
-    return sums_of(run, view.area, view.rows, run.tokens.anchor(token, view.align))
-
-
 def _order_of(found: Sequence[pd.DataFrame]) -> list[str]:
     """The names in all the tables, sorted by their largest union in any of them."""
-    if not found:
-        return []
     longest = pd.concat([table["union"] for table in found], axis=1).max(axis=1)
     return [str(name) for name in longest.sort_values(ascending=False, kind="stable").index]
 

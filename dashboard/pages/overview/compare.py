@@ -19,6 +19,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, inputs, named, outputs, poll
+from dashboard.pages.runs import seen
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.answers import Against, ask_against_base, cautions_of, methods_of
 from dashboard.reading.run import LONGEST_NAME, SAME, Run, is_pass
@@ -100,8 +101,8 @@ def _render(app: Dash, store: RunStore) -> None:
         running=asking("compare-poll"),
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
-        view = View.from_data(data)
-        runs, awaited = store.ready(view.runs or (), view.rates), store.awaited(view.runs or ())
+        view, runs = seen(store, data)
+        awaited = store.awaited(view.runs or ())
         waits = bool(awaited) or (view.runs is None and not store.progress().done)
         answer: list[Against] | str | None = None if waits else []
         if len(runs) > 1 and not waits:
@@ -121,7 +122,10 @@ def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: i
     if isinstance(answer, str):
         return answer, HIDDEN, None, "", []
     if len(runs) == 1:
-        return _words_alone(runs[0]), SHOWN, _table_alone(runs[0]), "", _items_of(_known_of(runs[0]))
+        of, name = runs[0].summary, _name(runs[0])
+        words = [html.P(f"{plain(sentence(of, name), 1000)}.", className="answer")]
+        notes = [f"{text}." for text in (of.warning, of.left_out, of.problem) if text]
+        return words, SHOWN, _table_alone(runs[0]), "", _items_of(notes)
     shown = SHOWN if any(one.found for one in answer) else HIDDEN
     return words_of(answer), shown, table_of(answer), methods_of(answer), _items_of(cautions_of(answer))
 
@@ -134,8 +138,7 @@ def _make_base(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def lead(clicks: list[int | None], data: dict[str, Any] | None) -> Any:
-        view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
+        view, runs = seen(store, data)
         match ctx.triggered_id:
             case {"run": int(number)} if any(clicks) and 0 <= number < len(runs):
                 return view.led_by(runs[number].key).query()
@@ -163,9 +166,15 @@ def words_of(found: Sequence[Against]) -> list[Any]:
     names = [_name(run) for run in ([found[0].base] if found else []) + [one.other for one in found]]
     short = dict(zip(names, apart(names, _SHORT if len(names) > _BESIDE else LONGEST_NAME), strict=True))
     return [
-        html.P([*_sentence(number, one, short), " ", _button(number, one)], className="answer")
+        html.P(
+            [
+                *_sentence(number, one, short), " ",
+                button({"type": _MAKE_BASE, "run": number + 1}, "Make base", f"Make {_name(one.other)} the base"),
+            ],
+            className="answer",
+        )
         for number, one in enumerate(found)
-    ]
+    ]  # fmt: skip
 
 
 def _sentence(number: int, against: Against, short: Mapping[str, str]) -> list[Any]:
@@ -185,20 +194,6 @@ def _with_names(text: str, short: Mapping[str, str]) -> Any:
         return text
     names = "|".join(map(re.escape, sorted(short, key=len, reverse=True)))
     return html.Span(re.sub(names, lambda found: short[found[0]], text), title=text)
-
-
-def _button(number: int, against: Against) -> html.Button:
-    return button({"type": _MAKE_BASE, "run": number + 1}, "Make base", f"Make {_name(against.other)} the base")
-
-
-def _words_alone(run: Run) -> list[Any]:
-    """A run without a comparison, in a sentence."""
-    return [html.P(f"{plain(sentence(run.summary, _name(run)), 1000)}.", className="answer")]
-
-
-def _known_of(run: Run) -> list[str]:
-    """Notes on a run without a comparison."""
-    return [f"{text}." for text in (run.summary.warning, run.summary.left_out, run.summary.problem) if text]
 
 
 def table_of(found: Sequence[Against]) -> html.Table | None:

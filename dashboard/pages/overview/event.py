@@ -27,11 +27,12 @@ from dashboard.pages import in_browser, link, with_markup
 from dashboard.pages.graph import GraphView
 from dashboard.pages.overview.actions import marked
 from dashboard.pages.parts import asking, inputs, named, outputs, poll
+from dashboard.pages.runs import seen
 from dashboard.pages.whatif import what_if_of
 from dashboard.reading.answers import activities_of, calls_of, gain_without, site_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
-from dashboard.scene import found_in, part_of, token_of
+from dashboard.scene import anchor_of, found_in, part_of, token_of
 from dashboard.text import brief_site, duration, plain
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, flows_of, launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.layout import places_of
@@ -60,14 +61,20 @@ def facts_of(view: View, runs: Sequence[Run], spot: Spot) -> list[Any]:
     run = found_in(runs, spot)
     if run is None:
         return []
-    row, start, anchor = run.rows[spot.row], int(run.rows[spot.row].start[spot.event]), _zero(view, runs, run)
+    row, start, anchor = (
+        run.rows[spot.row],
+        int(run.rows[spot.row].start[spot.event]),
+        anchor_of(run, view, token_of(runs, view)),
+    )
     event = row.events.iloc[spot.event]
     ends = [] if spot.bar is None else [start + time for time in spot.bar]
     lines = lines_of(row, np.array([spot.event]), anchor, run.waits)[0]
+    group, unit, _ = places_of(run.rows)[spot.row]
+    place = plain(" · ".join(dict.fromkeys((group, unit))), 60)
     clock = f"Start on the recording's own clock: {start} ns"
     return [
         *([html.P(line_of_bar(row, *ends))] if ends else []),
-        html.P([html.B(plain(str(event["full"]), 160)), f" · {_row_name(run, spot)} · {plain(run.name, 80)}"]),
+        html.P([html.B(plain(str(event["full"]), 160)), f" · {place} · {plain(run.name, 80)}"]),
         *(html.P(line) for line in lines),
         html.P(html.Code(times_of(view, runs, spot), title=clock)),
         *_linked(run, spot),
@@ -79,13 +86,9 @@ def times_of(view: View, runs: Sequence[Run], spot: Spot) -> str:
     """The exact times of an event of one of these runs."""
     run = found_in(runs, spot)
     assert run is not None
-    row, zero = run.rows[spot.row], _zero(view, runs, run)
+    row, zero = run.rows[spot.row], anchor_of(run, view, token_of(runs, view))
     start, end = int(row.start[spot.event]), int(row.end[spot.event])
     return f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns"
-
-
-def _zero(view: View, runs: Sequence[Run], run: Run) -> int:
-    return 0 if run.tokens is None else run.tokens.anchor(token_of(runs, view), view.align)
 
 
 def acts(times: str) -> html.P:
@@ -104,12 +107,6 @@ def acts(times: str) -> html.P:
         ],
         className="acts",
     )
-
-
-def _row_name(run: Run, spot: Spot) -> str:
-    """The name of an event's row, with its group."""
-    group, unit, _ = places_of(run.rows)[spot.row]
-    return plain(" · ".join(dict.fromkeys((group, unit))), 60)
 
 
 def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:
@@ -336,8 +333,7 @@ def register(app: Dash, store: RunStore) -> None:
         Output("told", "data"), inputs("pointed.data", states="view.data screen.data"), prevent_initial_call=True
     )
     def tell(mark: dict[str, Any] | None, data: dict[str, Any] | None, screen: dict[str, Any] | None) -> dict[str, Any]:
-        view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
+        view, runs = seen(store, data)
         if mark is None or screen is None or mark.get("part") != part_of(runs, view, str(screen["scheme"])):
             raise PreventUpdate  # the view has moved on from the drawing that was pointed at
         found = details_of(store, view, marked(view, runs, mark))

@@ -15,12 +15,12 @@ from dashboard.figures import Plot, packed
 from dashboard.figures.timeline import MARGIN, SIZE_OF_NAMES, left_of, room_of
 from dashboard.pages import in_browser
 from dashboard.pages.parts import inputs, named, outputs
+from dashboard.pages.runs import seen
 from dashboard.palette import CLEAR, COLOURS, FONT, THEMES, Theme
 from dashboard.reading.store import RunStore
 from dashboard.scene import token_of, whole_of
 from dashboard.text import apart, markup, width_of
 from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, PHASE_NAMES, Busy
-from dashboard.view import View
 from tracer.engines.engine import EAGER, PREFILL
 
 _LANE: Final = 20  # px
@@ -57,8 +57,7 @@ def register(app: Dash, store: RunStore) -> None:
     def draw(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], mapped: list[Any] | None) -> tuple[Any, ...]:
         if screen is None:
             raise PreventUpdate
-        view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.ready(view.runs or (), view.rates)
+        (view, runs), theme = seen(store, data), str(screen["scheme"])
         token = token_of(runs, view)
         draws = [theme, screen["width"], token, view.align, *(run.identity for run in runs)]
         if draws == mapped:
@@ -70,7 +69,7 @@ def register(app: Dash, store: RunStore) -> None:
         ]
         plot = packed(minimap_plot(lanes, whole_of(runs, view), theme, int(screen["width"])))
         shown = {"display": "block" if lanes else "none"}
-        return plot, {"height": f"{minimap_height(len(lanes))}px"}, shown, draws
+        return plot, {"height": f"{_LANE * len(lanes) + 8}px"}, shown, draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +86,6 @@ class Lane:
     busy: Busy
     anchor: int
     phases: pd.DataFrame
-
-
-def minimap_height(runs: int) -> int:
-    """Height of the figure, px."""
-    return _LANE * runs + 8
 
 
 def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, width: int) -> Plot:

@@ -204,13 +204,9 @@ def _show(app: Dash, store: RunStore) -> None:
         runs = store.so_far(view.rates)
         rows = rows_of(runs)
         others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
+        notes = [html.Li([html.B(plain(r.name, _LONGEST)), f": {r.rate_note}."]) for r in runs if r.rate_note]
         changed = [one for one in rows if one["key"] in others]
-        return _update(changed) if changed else no_update, columns(rows), _rate_notes(runs), rated
-
-
-def _rate_notes(runs: Sequence[Run]) -> list[html.Li]:
-    """A line for each run with a given rate."""
-    return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_note}."]) for run in runs if run.rate_note]
+        return _update(changed) if changed else no_update, columns(rows), notes, rated
 
 
 def _update(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from dashboard.pages.overview import areas, event
 from dashboard.pages.overview.actions import after_request, gone, wishes
 from dashboard.pages.overview.event import ask
 from dashboard.pages.parts import Clicks, button, inputs, named, outputs, text_field
+from dashboard.pages.runs import seen
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.scene import place_of, token_of
@@ -133,8 +134,7 @@ def _say(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
-        view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
+        view, runs = seen(store, data)
         return (
             _whole(found(view, runs)),
             not view.find,
@@ -151,8 +151,7 @@ def _go(app: Dash, store: RunStore) -> None:
     def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> html.Span:
         match wish:
             case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
-                view = View.from_data(data)
-                runs = store.ready(view.runs or (), view.rates)
+                view, runs = seen(store, data)
                 for earlier in wishes(wish, (pressed or {}).get("asked"))[:-1]:
                     view = after_request(view, earlier or {}, runs)
                 return _whole(gone(view, runs, words_of(text), step).said)
@@ -285,8 +284,7 @@ def _keep_bookmarks(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def write(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> tuple[Any, str]:
-        view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
+        view, runs = seen(store, data)
         try:
             done = [written(each or {}, view, runs) for each in wishes(wish, (pressed or {}).get("asked"))]
         except UsageError as problem:
@@ -382,7 +380,11 @@ def kept(run: Run) -> list[Bookmark]:
     """The bookmarks of a run in the file."""
     file = file_of(run)
     found = None if file is None else _read(file)
-    return [_shown(run, one) for one in found.bookmarks if one.within == run.within] if found else []
+    return [
+        Bookmark(run.key, min(one.low, one.high), max(one.low, one.high), words_of(one.note))
+        for one in (found.bookmarks if found else ())
+        if one.within == run.within
+    ]
 
 
 def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
@@ -403,10 +405,6 @@ def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
         _write(file, _File(bookmarks=[*others, *own]).model_dump())
     except OSError as problem:
         raise UsageError(f"the bookmarks cannot be written: {problem.strerror}") from None
-
-
-def _shown(run: Run, one: _Kept) -> Bookmark:
-    return Bookmark(run.key, min(one.low, one.high), max(one.low, one.high), words_of(one.note))
 
 
 def _read(file: Path) -> _File | None:
