@@ -43,6 +43,8 @@ from tracer.whatif.prediction import WITHOUT_RATE
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
 """Formats the difference between a figure and that of the base."""
+Value = str | Callable[[Run], float | None]
+"""A field of a run's summary, with ".KEY" one of its values; or a function of the run."""
 
 _HERE: Final = Path(__file__).parent
 _STYLES: Final = (*(_HERE.parent / "assets" / name for name in ("page.css", "print.css")), _HERE / "report.css")
@@ -179,17 +181,12 @@ def advice_for(run: Run) -> RunAdvice | None:
     except TraceError:
         return None
     notes = [WITHOUT_RATE, *unused_of(facts)] if facts["base"] == TRACED else [*details(facts), *rest(facts)]
-    return RunAdvice(plain(run.name, 90), [_change(one) for one in facts["advice"]],
-                  [_eager(one) for one in facts["eager_launches"]], [plain(note, 600) for note in notes])  # fmt: skip
-
-
-def _change(one: dict[str, Any]) -> list[str]:
-    return [*cells(one).values(), plain("; ".join(one["sites"]), 400) or "–"]
-
-
-def _eager(one: dict[str, Any]) -> list[str]:
-    row = eager_cells(one)
-    return [plain(row["kernel"], 120), plain(row["operator"], 120), row["where"], row["hole"], row["gain"]]
+    changes = [[*cells(one).values(), plain("; ".join(one["sites"]), 400) or "–"] for one in facts["advice"]]
+    eager = [
+        [plain(row["kernel"], 120), plain(row["operator"], 120), row["where"], row["hole"], row["gain"]]
+        for row in map(eager_cells, facts["eager_launches"])
+    ]
+    return RunAdvice(plain(run.name, 90), changes, eager, [plain(note, 600) for note in notes])
 
 
 @dataclass(frozen=True)
@@ -230,69 +227,63 @@ def cards(runs: Sequence[Run]) -> list[Card]:
 
 def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
     """Heading -> its facts; facts unknown for every run are left out."""
+    words, figures, time = (partial(row, runs) for row in (_words, _figures, _time))
     groups = {
         "What ran": [
-            _words("Model", "", [r.summary.model for r in runs]),
-            _words("Device", "", [r.summary.gpu or r.summary.backend for r in runs]),
-            _words("Requested strategy", "from run.json", [r.summary.configured for r in runs]),
-            _words("Streams", "one stream, or branches on several", [r.summary.concurrency for r in runs]),
-            _words("Token steps", "and how they were found", [_steps(r) for r in runs]),
-            _words("Recording", "", [_level(r) for r in runs]),
+            words("Model", "", lambda r: r.summary.model),
+            words("Device", "", lambda r: r.summary.gpu or r.summary.backend),
+            words("Requested strategy", "from run.json", lambda r: r.summary.configured),
+            words("Streams", "one stream, or branches on several", lambda r: r.summary.concurrency),
+            words("Token steps", "and how they were found", _steps),
+            words("Recording", "", _level),
         ],
         "Speed": [
-            _figures("Tokens/s", "without a profiler: median of the repeats", runs,
-                     lambda r: r.summary.tokens_per_s, _per_second, _percent),
-            _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
-            _figures("Steps/s", "without a profiler, from run.json or the user", runs,
-                     lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
-            _figures("Tokens/s as recorded", "by wall-clock time", runs,
-                     lambda r: r.summary.traced_tokens_per_s, _per_second, _percent, recorded=True),
-            _figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", runs,
-                     lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
-            _figures("Tracing overhead, ×", "period of the recording / untraced period", runs,
-                     lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
+            figures("Tokens/s", "without a profiler: median of the repeats", "tokens_per_s", _per_second, _percent),
+            words("lowest – highest", "of the repeats", _spread),
+            figures("Steps/s", "without a profiler, from run.json or the user", "untraced_steps_per_s", _per_second,
+                    _percent),
+            figures("Tokens/s as recorded", "by wall-clock time", "traced_tokens_per_s", _per_second, _percent, True),
+            figures("Steps/s as recorded", "by wall-clock time, including the time between the steps", "steps_per_s",
+                    _per_second, _percent, True),
+            figures("Tracing overhead, ×", "period of the recording / untraced period", "distortion",
+                    lambda value: f"{value:.2f}"),
         ],
         "Idle time of a step": [
-            _time("median", "when its device computes nothing, as recorded", runs, partial(_idle_in, "p50")),
-            _time("median, untraced", "1 / (untraced rate) − busy time of the device", runs,
-                  lambda r: r.summary.untraced_idle_us, recorded=False),
-            *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
-            _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
+            time("median", "when its device computes nothing, as recorded", "idle_us.p50"),
+            time("median, untraced", "1 / (untraced rate) − busy time of the device", "untraced_idle_us", False),
+            *(time(f"{name}, mean", "", f"idle_us.{place}") for place, name in PLACES.items()),
+            time("GPU busy", "for the median step", "busy_us"),
         ],
         **{
             f"Idle time {name}, by cause (mean, as recorded)": [
-                _time(cause, "", runs, partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
+                time(cause, "", partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
             ]
             for place, name in PLACES.items()
         },
         "Inter-token gap": [
-            _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
-            _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
-            _time("mean", "as recorded", runs, lambda r: r.summary.gap_mean_us),
-            _time("p50, untraced", "its recorded share of the idle time left by the untraced rate", runs,
-                  lambda r: r.summary.untraced_gap_us, recorded=False),
+            time("p50", "median, as recorded", "gap_p50_us"),
+            time("p90", "90th percentile, as recorded", "gap_p90_us"),
+            time("mean", "as recorded", "gap_mean_us"),
+            time("p50, untraced", "its recorded share of the idle time left by the untraced rate", "untraced_gap_us",
+                 False),
         ],
-        "Causes of the gap (mean, as recorded)": [
-            _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
-        ],
+        "Causes of the gap (mean, as recorded)": [time(cause, "", f"causes_us.{cause}") for cause in CAUSE_COLOURS],
         "Causes of the gap (mean, by the untraced rate)": [
-            _figures(cause, "", runs, partial(_untraced_cause, cause), microseconds) for cause in CAUSE_COLOURS
+            figures(cause, "", f"untraced_causes_us.{cause}", microseconds) for cause in CAUSE_COLOURS
         ],
         "Per token": [
-            _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
-            _figures("Blocking copies", "that wait without a sync", runs,
-                     lambda r: r.summary.blocking_copies_per_token or None, _count, _difference),
-            _figures("Polling loops", "", runs, lambda r: r.summary.polls_per_token or None, _count, _difference),
-            _figures("Copies", "", runs, lambda r: r.summary.copies_per_token, _count, _difference),
-            _figures("Launches", "of kernels or graphs", runs, lambda r: r.summary.launches_per_token, _count,
-                     _difference),
-            _time("Compute", "first start to last end, median", runs,
-                  lambda r: r.summary.compute_us),
-            _figures("Steps ahead", "launched before the host reads a result", runs,
-                     lambda r: r.summary.fetch_lag.median if r.summary.fetch_lag else None, _count, _difference),
-            _words("Class", "that most input copies follow", [_class(r) for r in runs]),
-            _words("Signature", "the host calls of the most common step, in order",
-                   [r.summary.signature or "" for r in runs], is_code=True),
+            figures("Host syncs", "", "syncs_per_token", _count, _difference),
+            figures("Blocking copies", "that wait without a sync",
+                    lambda r: r.summary.blocking_copies_per_token or None, _count, _difference),
+            figures("Polling loops", "", lambda r: r.summary.polls_per_token or None, _count, _difference),
+            figures("Copies", "", "copies_per_token", _count, _difference),
+            figures("Launches", "of kernels or graphs", "launches_per_token", _count, _difference),
+            time("Compute", "first start to last end, median", "compute_us"),
+            figures("Steps ahead", "launched before the host reads a result",
+                    lambda r: r.summary.fetch_lag.median if r.summary.fetch_lag else None, _count, _difference),
+            words("Class", "that most input copies follow", _class),
+            words("Signature", "the host calls of the most common step, in order",
+                  lambda r: r.summary.signature or "", True),
         ],
     }  # fmt: skip
     known = {name: [f for f in facts if any(c.text != _NONE for c in f.cells)] for name, facts in groups.items()}
@@ -347,8 +338,17 @@ def _headline_gap(run: Run) -> tuple[float | None, bool]:
     return run.summary.gap_p50_us, run.inflated
 
 
+def _value(run: Run, of: Value) -> float | None:
+    """A figure of a run: a field of its summary, or one of the values of such a field."""
+    if callable(of):
+        return of(run)
+    field, _, key = of.partition(".")
+    found = getattr(run.summary, field)
+    return found.get(key) if key else found
+
+
 def _figures(
-    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
+    runs: Sequence[Run], label: str, meaning: str, of: Value, form: Callable[[float], str],
     change: Change | None = None, recorded: bool = False,
 ) -> Fact:  # fmt: skip
     """A row of numbers, compared with the base's if both runs did the same work; `recorded` ones only if neither is
@@ -357,19 +357,18 @@ def _figures(
     compare = [
         run is not base and same_work(run, base) and not (recorded and (run.inflated or base.inflated)) for run in runs
     ]
-    of_base = [value(base) if comparable else None for comparable in compare]
-    return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
+    of_base = [_value(base, of) if comparable else None for comparable in compare]
+    cells = [_cell(_value(run, of), its, form, change) for run, its in zip(runs, of_base, strict=True)]
+    return Fact(label, meaning, cells)
 
 
-def _time(
-    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], recorded: bool = True
-) -> Fact:
+def _time(runs: Sequence[Run], label: str, meaning: str, of: Value, recorded: bool = True) -> Fact:
     """A row of times in µs."""
-    return _figures(label, meaning, runs, value, microseconds, _time_difference, recorded)
+    return _figures(runs, label, meaning, of, microseconds, _time_difference, recorded)
 
 
-def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False) -> Fact:
-    return Fact(label, meaning, [Cell(plain(text, 300) or _NONE) for text in texts], is_code)
+def _words(runs: Sequence[Run], label: str, meaning: str, text: Callable[[Run], str], is_code: bool = False) -> Fact:
+    return Fact(label, meaning, [Cell(plain(text(run), 300) or _NONE) for run in runs], is_code)
 
 
 def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
@@ -401,21 +400,9 @@ def _count(value: float) -> str:
     return f"{value:,g}"
 
 
-def _idle_in(place: str, run: Run) -> float | None:
-    return run.summary.idle_us.get(place)
-
-
 def _idle_cause(place: str, cause: str, run: Run) -> float | None:
     """The idle time of a device due to that cause, µs; None if there is none."""
     return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
-
-
-def _cause(cause: str, run: Run) -> float | None:
-    return run.summary.causes_us.get(cause)
-
-
-def _untraced_cause(cause: str, run: Run) -> float | None:
-    return run.summary.untraced_causes_us.get(cause)
 
 
 def _spread(run: Run) -> str:
